@@ -174,7 +174,7 @@ pub(super) const ALL: [Definition; 30] = [
         false if nodes(s.look).is_empty() => Ok("no nodes".to_owned()),
         false => Ok("none: the nodes are the loaded driver's".to_owned()),
     }),
-    check(Area::Places, "driver root", &[Code::DriverRootOdd, Code::ExposureLost], |s| {
+    check(Area::Places, "driver root", &OF_DRIVER_ROOT, |s| {
         let path = s.look.config.paths.driver_root.display();
         match (unread(s, &PLACES), &s.look.facts.places.kind) {
             (Some(why), _) => Err(why),
@@ -260,6 +260,8 @@ pub(super) const ALL: [Definition; 30] = [
     }),
 ];
 
+const OF_DRIVER_ROOT: [Code; 3] =
+    [Code::DriverRootOdd, Code::ExposureLost, Code::OperatorFileUnwritten];
 const SETTINGS: [Code; 4] = [
     Code::DriverSourcesMissing,
     Code::VgpuUnsupported,

@@ -116,7 +116,11 @@ impl Engine<'_> {
     /// True if everything that `steps` make is there and whole; does not say why not.
     pub fn holds(&self, steps: &[Step], journal: &Journal) -> bool {
         let entries: Vec<_> = journal.live().cloned().collect();
-        let mut optional = steps.iter().filter(|step| step.properties().optional.is_some());
+        let is_optional = |step: &&Step| {
+            let properties = step.properties();
+            properties.verified && properties.optional.is_some()
+        };
+        let mut optional = steps.iter().filter(is_optional);
         self.verify(steps, journal).is_ok() && optional.all(|s| self.lost(s, &entries).is_none())
     }
 

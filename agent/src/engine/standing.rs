@@ -75,9 +75,11 @@ impl Engine<'_> {
         let modules: Vec<String> =
             instances.iter().filter_map(|(name, then)| self.module_lost(name, *then)).collect();
         let driver_is_gone = !modules.is_empty();
+        let is_done = |step: &Step| entries.iter().any(|entry| entry.step.is_same(step));
         let is_looked_at = |step: &&Step| match step.properties().recheck {
             Recheck::Always => true,
             Recheck::WhileLoaded => !driver_is_gone,
+            Recheck::UntilDone => !driver_is_gone && !is_done(step),
             Recheck::Never => false,
         };
         let lost =

@@ -39,6 +39,8 @@ pub enum Recheck {
     Always,
     /// Compared while the driver's modules are the ones it became Ready with.
     WhileLoaded,
+    /// Compared as [`Recheck::WhileLoaded`] until it was carried out: another program may undo it then.
+    UntilDone,
     /// Not compared: it has a supervisor of its own, or nothing to compare.
     Never,
 }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::config::ConfigDigest;
 use longshore_core::failure::Failure;
+use longshore_core::finding::Code;
 use longshore_host::status_file::Status;
 use longshore_host::{Host, VerbError};
 
@@ -128,9 +129,14 @@ impl Kind for WriteStatus {
             resumed: true,
             // The first one is overwritten by the last, and the operator removes a confirmation.
             verified: self.is_final() && !self.is_confirmation(),
-            optional: None,
-            // The operator removes the other file before it stops the agent.
-            recheck: if of_driver { Recheck::WhileLoaded } else { Recheck::Never },
+            // Containers that write beside it do not decide about the driver.
+            optional: Some(Code::OperatorFileUnwritten),
+            recheck: match self.is_final() && !self.is_confirmation() {
+                true if of_driver => Recheck::WhileLoaded,
+                // The operator removes it before it stops the agent.
+                true => Recheck::UntilDone,
+                false => Recheck::Never,
+            },
             carries_daemons: false,
             // No plan has it, and every driver is confirmed alike.
             next: if self.is_confirmation() { Next::AnyDriver } else { Next::Wanted },
@@ -152,8 +158,13 @@ impl Kind for WriteStatus {
         tools: &Tools<'_>,
         intent: Intent<'_>,
     ) -> Result<Applied, Failure> {
-        tools.host.write_status(&self.path, &self.text).map_err(exposing)?;
-        Ok(intent.done())
+        let Err(error) = tools.host.write_status(&self.path, &self.text) else {
+            return Ok(intent.done());
+        };
+        if matches!(self.is_as_written(tools.host), Ok(false)) {
+            intent.not_done();
+        }
+        Err(exposing(error))
     }
 
     fn is_there(

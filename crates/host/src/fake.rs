@@ -172,6 +172,7 @@ struct Inner {
     log: Vec<String>,
     no_files: Option<Errno>,
     no_space: Option<Errno>,
+    no_statuses: Option<Errno>,
     ill: BTreeMap<String, Ill>,
     /// Mark -> pipes that are closed when the daemon ends.
     open_pipes: BTreeMap<String, Vec<io::PipeWriter>>,
@@ -257,6 +258,11 @@ impl FakeHost {
     /// Makes every file that is published fail with `errno`; None for none.
     pub fn publishes_nothing(&self, errno: Option<Errno>) {
         self.lock().no_space = errno;
+    }
+
+    /// Makes every status file that is written fail with `errno`; None for none.
+    pub fn writes_no_status(&self, errno: Option<Errno>) {
+        self.lock().no_statuses = errno;
     }
 
     /// Sets the processes reported as holding the driver.

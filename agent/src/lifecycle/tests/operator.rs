@@ -7,6 +7,8 @@ mod brought_back;
 mod confirmed;
 mod growth;
 
+use nix::errno::Errno;
+
 use super::*;
 use crate::steps::{Announces, WriteStatus};
 use longshore_host::fake::Fault;
@@ -350,4 +352,44 @@ async fn without_an_operator_a_driver_in_use_still_ends_the_agent() {
     assert_eq!(failure.code(), ExitCode::InUse);
     let announces = |entry: &journal::Entry| entry.step.properties().announces;
     assert!(scene.state().entries.iter().all(|e| announces(e) == Announces::Nothing));
+}
+
+/// A container with /run/nvidia put something into the place of the files.
+#[tokio::test]
+async fn files_that_cannot_be_written_are_a_finding_of_a_ready_driver_until_they_can() {
+    let scene = scene();
+    let before = scene.host.state();
+    scene.host.writes_no_status(Some(Errno::ENOTDIR));
+    let codes = || -> Vec<Code> {
+        scene.telemetry.live().findings.iter().map(|finding| finding.code).collect()
+    };
+    let until = async |holds: &dyn Fn() -> bool| {
+        while !(holds() && scene.telemetry.live().ready) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let act = async {
+        until(&|| codes() == [Code::OperatorFileUnwritten; 2]).await;
+        assert_eq!(announcements(&scene), []);
+        let entries = scene.state().entries.len();
+        scene.host.writes_no_status(None);
+        scene.again.ask();
+        until(&|| codes().is_empty() && announcements(&scene).len() == 2).await;
+        until(&|| scene.state().whole).await;
+        assert!(scene.state().entries.len() <= entries + 2);
+        // The pod's preStop, before it stops the agent.
+        scene.host.change(|state| drop(state.statuses.remove(&daemons_file())));
+        for _ in 0..3 {
+            scene.again.ask();
+            tokio::task::yield_now().await;
+        }
+        let left: Vec<PathBuf> = announcements(&scene).into_iter().map(|(path, _)| path).collect();
+        assert_eq!((codes(), left), (Vec::new(), vec![state_file()]));
+        let phases = scene.telemetry.live().phase_seconds;
+        assert!(!phases.contains_key("changing"), "{phases:?}");
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(scene.live(At::Never, vec![Ok(announced("535"))]), act);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    assert_eq!(scene.host.state(), before);
 }

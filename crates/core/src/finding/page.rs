@@ -49,7 +49,8 @@ const OF_DOCTOR: [Code; 17] = [
 ];
 
 /// Codes that only an agent in the phase Ready finds.
-const OF_AGENT: [Code; 3] = [Code::ModuleReplaced, Code::ExposureLost, Code::WatchLimited];
+const OF_AGENT: [Code; 4] =
+    [Code::ModuleReplaced, Code::ExposureLost, Code::OperatorFileUnwritten, Code::WatchLimited];
 
 fn page() -> Result<String, fmt::Error> {
     let mut page = HEAD.to_owned();

@@ -322,6 +322,10 @@ codes! {
         means "another program's CDI spec has devices of nvidia.com/gpu, too"
         matters "a device that two files of one directory have is unresolvable for container runtimes; one in /etc/cdi gives way to that of /var/run/cdi"
         remedy "remove the other file and stop the program that writes it (NVIDIA's toolkit: nvidia-cdi-refresh), or set cdi-spec to off"
+    OperatorFileUnwritten "operator-file-unwritten" Places Warns Expose
+        means "a file by which the GPU operator follows the driver, in /run/nvidia or its directory validations, could not be written"
+        matters "the operator takes the driver for not ready, or its driver manager unloads the driver before the next agent; everything else works, and the agent is Ready"
+        remedy "remove what is in the file's place (`ls -la /run/nvidia/validations`: a mount, a link or a file instead of the directory), and make /run/nvidia writable; the agent tries again within a minute"
     WatchLimited "watch-limited" Agent Notes Preflight
         means "some of the kernel's events about changes to the driver cannot be received, or the host could not be probed"
         matters "such a change is found only with the next event of another kind, and not within a second"

@@ -321,7 +321,10 @@ impl Host for FakeHost {
 
     fn write_status(&self, path: &Path, text: &str) -> Result<(), VerbError> {
         self.path_verb("status", path, |inner| {
-            inner.state.statuses.insert(path.to_path_buf(), text.to_owned());
+            match inner.no_statuses {
+                Some(errno) => return Err(errno),
+                None => inner.state.statuses.insert(path.to_path_buf(), text.to_owned()),
+            };
             Ok(())
         })
     }
