@@ -3,15 +3,12 @@
 //!
 //! Outside of a cluster, and in a pod without a service account, nothing is asked.
 
-use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
-use longshore_cluster::{Account, Cluster, Error, FILES, Limits};
+use longshore_cluster::{Account, Cluster, Error, FILES, Limits, Pace, Requests, Standing};
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
-
-pub use longshore_cluster::SafeLoad;
 
 /// Names of the driver's container: the GPU operator's, and that of longshore's own pods.
 const CONTAINERS: [&str; 2] = ["nvidia-driver-ctr", "longshore"];
@@ -24,25 +21,6 @@ const LIMITS: Limits = Limits {
     longest_pause: Duration::from_secs(30),
     watch: Duration::from_secs(240),
 };
-
-/// Requests for a safe load, which tests replace.
-pub trait SafeLoads {
-    /// Asks for a safe load with the names of the driver's users, and waits for it, `limit` at most.
-    ///
-    /// # Errors
-    /// Exit code 15 where the API server does not answer.
-    fn ask(
-        &self,
-        holders: &[String],
-        limit: Duration,
-    ) -> impl Future<Output = Result<SafeLoad, Failure>> + Send;
-
-    /// Withdraws the request of a wait that was dropped.
-    ///
-    /// # Errors
-    /// As [`SafeLoads::ask`].
-    fn withdraw(&self) -> impl Future<Output = Result<(), Failure>> + Send;
-}
 
 /// The pod that this process runs in.
 #[derive(Debug)]
@@ -90,15 +68,19 @@ impl Pod {
     }
 }
 
-impl SafeLoads for Pod {
-    async fn ask(&self, holders: &[String], limit: Duration) -> Result<SafeLoad, Failure> {
-        let Some(node) = &self.node else { return Ok(SafeLoad::NoController) };
-        self.cluster.safe_load(node, holders, limit).await.map_err(|e| failed(&e))
-    }
-
-    async fn withdraw(&self) -> Result<(), Failure> {
-        let Some(node) = &self.node else { return Ok(()) };
-        self.cluster.withdraw_safe_load(node).await.map_err(|e| failed(&e))
+impl Pod {
+    /// Begins requests for a safe load on the pod's node, without any request yet; None where the pod
+    /// does not know its node. `tell` is called with each state.
+    ///
+    /// # Errors
+    /// Exit code 15 where the node's name is none.
+    pub fn requests(
+        self,
+        tell: impl Fn(Standing) + Send + Sync + 'static,
+    ) -> Result<Option<Requests>, Failure> {
+        let Some(node) = self.node else { return Ok(None) };
+        let begun = Requests::begin(self.cluster, node, Pace::default(), tell);
+        begun.map(Some).map_err(|e| failed(&e))
     }
 }
 
@@ -205,7 +187,6 @@ mod tests {
     async fn a_pod_that_does_not_know_its_node_asks_for_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let pod = pod(dir.path(), &env).unwrap().unwrap();
-        assert_eq!(pod.ask(&[], SHORT.call).await.unwrap(), SafeLoad::NoController);
-        pod.withdraw().await.unwrap();
+        assert!(pod.requests(|_| {}).unwrap().is_none());
     }
 }

@@ -140,7 +140,9 @@ impl Agent {
         configurations: &impl Configurations,
     ) -> Result<ExitCode, Failure> {
         let telemetry = self.world.telemetry.clone();
+        let held = Arc::clone(&self.world.conduct.held);
         let ended = self.run_phases(config, configurations).await;
+        held.ended().await;
         ended.inspect_err(|failure| telemetry.failed(failure))
     }
 
@@ -247,6 +249,7 @@ impl Agent {
         self.world.telemetry.driver(installed(plan, &self.journal, first));
         self.base = Base::of(plan);
         self.enter(Phase::Ready)?;
+        self.world.conduct.held.over();
         let version = &plan.driver_version;
         let (what, since) = self.asked;
         let ms = since.elapsed().as_millis();

@@ -15,8 +15,9 @@ use tracing::subscriber::NoSubscriber;
 use crate::account::Account;
 use crate::error::{Error, Kind};
 
-/// Size limit of an answer. A pod or node has at most a few hundred KiB; a watch begins anew.
-const LARGEST: usize = 8 << 20;
+/// Size limit of an answer: an object has at most 1.5 MiB in the cluster's store (etcd's limit of a
+/// request). A watch that grows longer begins anew.
+const LARGEST: usize = 3 << 20;
 
 /// Time limits, and the pauses between tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,12 +158,17 @@ impl Cluster {
         match answer {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind.is_refusal() => {
-                if self.is_new(&error) {
-                    tracing::warn!("{error}; continued without it (reported once)");
-                }
+                self.report_once(&error);
                 Ok(None)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Logs a refusal where the same one was not logged before.
+    pub(crate) fn report_once(&self, error: &Error) {
+        if self.is_new(error) {
+            tracing::warn!("{error}; continued without it (reported once)");
         }
     }
 

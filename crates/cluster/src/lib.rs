@@ -15,9 +15,11 @@ pub use account::{Account, FILES};
 pub use client::{Cluster, Limits};
 pub use error::{Error, Kind};
 pub use image::{OwnImage, driver_version};
-pub use safe_load::{SAFE_LOAD, SafeLoad, UPGRADE_STATE, UPGRADES_ENABLED, holders_value};
+pub use safe_load::{
+    Pace, Requests, SAFE_LOAD, Standing, UPGRADE_STATE, UPGRADES_ENABLED, holders_value,
+};
 
 #[cfg(test)]
 mod calls_tests;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -17,7 +17,8 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use crate::{Account, Cluster, Limits};
 
 /// An answer to one request.
-pub(crate) enum Answer {
+#[derive(Debug)]
+pub enum Answer {
     /// Status and body.
     Body(u16, String),
     /// Status 200, these lines, and the end.
@@ -32,30 +33,34 @@ pub(crate) enum Answer {
 
 /// A request as the server got it.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub struct Request {
     /// Method and path.
-    pub(crate) line: String,
-    pub(crate) authorization: String,
-    pub(crate) body: String,
+    pub line: String,
+    /// Header `authorization`.
+    pub authorization: String,
+    /// Body.
+    pub body: String,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shared {
     answers: Mutex<VecDeque<Answer>>,
     requests: Mutex<Vec<Request>>,
 }
 
 /// The server, with the files of a service account for it.
-pub(crate) struct Api {
+#[derive(Debug)]
+pub struct Api {
     address: SocketAddr,
     shared: Arc<Shared>,
-    pub(crate) files: tempfile::TempDir,
+    /// Directory with the service account's files.
+    pub files: tempfile::TempDir,
     /// Closed when this is dropped, which ends open connections.
     _open: mpsc::Sender<()>,
 }
 
 /// Limits under which a test ends soon.
-pub(crate) const SHORT: Limits = Limits {
+pub const SHORT: Limits = Limits {
     call: Duration::from_secs(5),
     tries: 3,
     first_pause: Duration::from_millis(1),
@@ -64,7 +69,11 @@ pub(crate) const SHORT: Limits = Limits {
 };
 
 impl Api {
-    pub(crate) fn with(answers: impl IntoIterator<Item = Answer>) -> Self {
+    /// Starts a server with these answers.
+    ///
+    /// # Panics
+    /// Where nothing can be bound or written.
+    pub fn with(answers: impl IntoIterator<Item = Answer>) -> Self {
         let files = tempfile::tempdir().expect("a directory");
         let config = certificates(files.path());
         for (name, text) in [("token", "first"), ("namespace", "gpu-operator")] {
@@ -85,30 +94,47 @@ impl Api {
         Self { address, shared, files, _open: open }
     }
 
-    pub(crate) fn cluster(&self, limits: Limits) -> Cluster {
+    /// Returns the value that a variable has in a pod of this cluster.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        variable(name, &self.address.port().to_string())
+    }
+
+    /// Returns a client of it.
+    pub fn cluster(&self, limits: Limits) -> Cluster {
         cluster_at(&self.address.port().to_string(), self.files.path(), limits)
     }
 
-    pub(crate) fn requests(&self) -> Vec<Request> {
+    /// Returns the requests so far.
+    ///
+    /// # Panics
+    /// Where a thread of the server did.
+    pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().expect("requests").clone()
     }
 
     /// Methods and paths of the requests, without their queries.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let path = |line: &str| line.split('?').next().unwrap_or_default().to_owned();
         self.requests().iter().map(|request| path(&request.line)).collect()
     }
 }
 
 /// Client of the server on this port of loopback.
-pub(crate) fn cluster_at(port: &str, files: &Path, limits: Limits) -> Cluster {
-    let env = |name: &str| match name {
+///
+/// # Panics
+/// Where the files are no service account's.
+pub fn cluster_at(port: &str, files: &Path, limits: Limits) -> Cluster {
+    let env = |name: &str| variable(name, port);
+    let account = Account::of_pod(&env, files).expect("an account").expect("in a cluster");
+    Cluster::new(account, limits).expect("a client")
+}
+
+fn variable(name: &str, port: &str) -> Option<String> {
+    match name {
         "KUBERNETES_SERVICE_HOST" => Some("127.0.0.1".to_owned()),
         "KUBERNETES_SERVICE_PORT" => Some(port.to_owned()),
         _ => None,
-    };
-    let account = Account::of_pod(&env, files).expect("an account").expect("in a cluster");
-    Cluster::new(account, limits).expect("a client")
+    }
 }
 
 fn certificates(dir: &Path) -> Arc<ServerConfig> {
@@ -199,7 +225,7 @@ fn read(stream: &mut impl BufRead) -> Option<Request> {
 }
 
 /// Status of a failure, as an API server sends it.
-pub(crate) fn status(code: u16, message: &str) -> String {
+pub fn status(code: u16, message: &str) -> String {
     serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": "Test", "code": code,
@@ -208,6 +234,6 @@ pub(crate) fn status(code: u16, message: &str) -> String {
 }
 
 /// Answer with the status of a failure.
-pub(crate) fn refused(code: u16) -> Answer {
+pub fn refused(code: u16) -> Answer {
     Answer::Body(code, status(code, "the test\n\u{1b}[2Jsays so"))
 }

@@ -1,82 +1,93 @@
 //! Requests for a drain of the node while a change waits for the users of the driver: a safe load of the
 //! GPU operator's upgrade controller.
 
-use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use futures_util::future::BoxFuture;
 
 use super::held::HeldChange;
-use crate::cluster::{Pod, SafeLoads};
-use longshore_cluster::SafeLoad;
+use crate::cluster::Pod;
+use longshore_cluster::{Requests, Standing};
 use longshore_core::failure::Failure;
+use longshore_core::sanitize::in_line;
 use longshore_host::in_use::InUse;
 use longshore_host::verbs::DriverUser;
 
-/// Time limit of a request: the controller waits for jobs for as long as its policy says.
-const LIMIT: Duration = Duration::from_secs(24 * 3600);
+/// Time limit of the withdrawal at the end of the agent.
+const WITHDRAWAL: Duration = Duration::from_secs(5);
 
 /// Asks the cluster for a safe load, in a task beside the wait.
-pub(super) struct AsksForDrain<S> {
-    cluster: Arc<S>,
-    asking: Mutex<Option<JoinHandle<()>>>,
+pub(super) struct AsksForDrain {
+    requests: Requests,
+    limit: Duration,
 }
 
-impl<S: SafeLoads + Send + Sync + 'static> AsksForDrain<S> {
-    /// Returns the receiver for this cluster.
-    pub(super) fn new(cluster: S) -> Self {
-        Self { cluster: Arc::new(cluster), asking: Mutex::default() }
-    }
-
-    /// Replaces the running request.
-    fn replace(&self, next: impl Future<Output = ()> + Send + 'static) {
-        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(former) = asking.take() {
-            former.abort();
-        }
-        *asking = Some(tokio::spawn(next));
-    }
-}
-
-impl<S: SafeLoads + Send + Sync + 'static> HeldChange for AsksForDrain<S> {
+impl HeldChange for AsksForDrain {
     fn waits(&self, in_use: &InUse) {
-        let holders: Vec<String> = in_use.users.iter().map(DriverUser::to_string).collect();
-        let cluster = Arc::clone(&self.cluster);
-        self.replace(async move { report(&cluster.ask(&holders, LIMIT).await) });
+        self.requests.want(&in_use.users.iter().map(name).collect::<Vec<_>>());
     }
 
     fn over(&self) {
-        let cluster = Arc::clone(&self.cluster);
-        self.replace(async move {
-            if let Err(failure) = cluster.withdraw().await {
-                tracing::warn!("the request for a safe load stays: {}", failure.one_line());
+        self.requests.want_none();
+    }
+
+    fn ended(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if self.requests.are_begun() && !self.requests.withdrawn(self.limit).await {
+                tracing::warn!(
+                    "the request for a safe load may stay on the node: the API server did not answer \
+                     within {} s; the next agent withdraws it once its driver is ready",
+                    self.limit.as_secs_f64()
+                );
             }
-        });
+        })
+    }
+}
+
+/// Returns the name of a user: the same for all processes of one program in a pod, so that a request
+/// does not change with each of them.
+fn name(user: &DriverUser) -> String {
+    let comm = in_line(&user.comm);
+    match (&user.pod, &user.container) {
+        (Some(pod), _) => format!("{comm} of pod {pod}"),
+        (None, Some(container)) => format!("{comm} of container {container}"),
+        (None, None) => comm.to_string(),
     }
 }
 
 /// Returns the receiver of this process: its pod's cluster, if it is in one.
 pub(crate) fn receiver() -> Option<Arc<dyn HeldChange>> {
     let pod = Pod::of_process(&|name| std::env::var(name).ok());
-    match pod {
-        Ok(pod) => pod.map(|pod| Arc::new(AsksForDrain::new(pod)) as Arc<dyn HeldChange>),
+    let requests = pod.and_then(|pod| pod.map_or(Ok(None), |pod| pod.requests(report)));
+    match requests {
+        Ok(requests) => requests.map(|requests| {
+            Arc::new(AsksForDrain { requests, limit: WITHDRAWAL }) as Arc<dyn HeldChange>
+        }),
         Err(failure) => {
-            tracing::warn!("no drain can be asked for: {}", failure.one_line());
+            no_drain(&failure);
             None
         }
     }
 }
 
-fn report(asked: &Result<SafeLoad, Failure>) {
-    let reason = match asked {
-        Ok(SafeLoad::Granted) => return tracing::info!("the node is drained: the change goes on"),
-        Ok(SafeLoad::NoController) => "no controller upgrades drivers in this cluster",
-        Ok(SafeLoad::NodeSkipped) => "a label exempts the node from upgrades",
-        Ok(SafeLoad::UpgradeFailed) => "an upgrade of this node failed before",
-        Ok(SafeLoad::Refused) => "the cluster refuses the request",
-        Ok(SafeLoad::TimedOut) => "the request was not granted in a day",
-        Err(failure) => return tracing::warn!("no drain was asked for: {}", failure.one_line()),
+fn no_drain(failure: &Failure) {
+    tracing::warn!("no drain can be asked for: {}", failure.one_line());
+}
+
+fn report(standing: Standing) {
+    let reason = match standing {
+        Standing::NoRequest => return,
+        Standing::Asked => return tracing::info!("waiting for the node to be drained"),
+        Standing::AskedByAnother => {
+            return tracing::info!("another program has asked for the node to be drained");
+        }
+        Standing::Granted => return tracing::info!("the node is drained: the change goes on"),
+        Standing::NoController => "no controller upgrades drivers in this cluster",
+        Standing::NodeSkipped => "a label exempts the node from upgrades",
+        Standing::UpgradeFailed => "an upgrade of this node failed before",
+        Standing::Refused => "the cluster refuses the request",
+        Standing::Unreachable => "the API server does not answer; it is asked again",
     };
     tracing::warn!(
         "nobody drains this node for the change ({reason}): end the pods that hold the driver"
@@ -86,50 +97,98 @@ fn report(asked: &Result<SafeLoad, Failure>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+    use longshore_cluster::testing::{Answer, Api, SHORT};
+    use longshore_cluster::{Pace, SAFE_LOAD, UPGRADES_ENABLED};
+    use serde_json::{Value, json};
 
-    /// Tells of each call, and never grants a request.
-    struct Calls(UnboundedSender<String>);
-
-    impl SafeLoads for Calls {
-        async fn ask(&self, holders: &[String], _: Duration) -> Result<SafeLoad, Failure> {
-            self.0.send(format!("ask {}", holders.join(","))).ok();
-            std::future::pending().await
-        }
-
-        async fn withdraw(&self) -> Result<(), Failure> {
-            self.0.send("withdraw".to_owned()).ok();
-            Ok(())
-        }
-    }
-
-    fn in_use(pid: u32) -> InUse {
-        let user = DriverUser {
+    fn user(pid: u32, comm: &str) -> DriverUser {
+        DriverUser {
             pid,
             namespace_pid: None,
-            comm: "train".to_owned(),
-            container: None,
-            pod: None,
+            comm: comm.to_owned(),
+            container: Some("0123".to_owned()),
+            pod: Some("abc".to_owned()),
             devices: vec!["/dev/nvidia0".to_owned()],
-        };
-        InUse { held: Vec::new(), users: vec![user], unseen: None }
+        }
     }
 
-    async fn next(calls: &mut UnboundedReceiver<String>) -> String {
-        calls.recv().await.unwrap()
+    fn in_use(users: &[(u32, &str)]) -> InUse {
+        let users = users.iter().map(|(pid, comm)| user(*pid, comm)).collect();
+        InUse { held: Vec::new(), users, unseen: None }
+    }
+
+    fn node(version: u32, request: Option<&str>) -> Answer {
+        let mut node = json!({
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+            "metadata": { "name": "n", "resourceVersion": version.to_string(),
+                          "annotations": { UPGRADES_ENABLED: "true" } },
+        });
+        if let Some(value) = request {
+            node["metadata"]["annotations"][SAFE_LOAD] = json!(value);
+        }
+        Answer::Body(200, node.to_string())
+    }
+
+    const TRAIN: &str = "longshore: driver in use by train of pod abc";
+
+    fn receiver(api: &Api, limit: Duration) -> AsksForDrain {
+        let requests = Requests::begin(api.cluster(SHORT), "n".to_owned(), Pace::default(), report);
+        AsksForDrain { requests: requests.unwrap(), limit }
+    }
+
+    /// Values that were written, in order.
+    fn written(api: &Api) -> Vec<Value> {
+        let patches = api.requests().into_iter().filter(|r| r.line.starts_with("PATCH"));
+        let value = |body: &str| serde_json::from_str::<Value>(body).unwrap();
+        patches.map(|r| value(&r.body)["metadata"]["annotations"][SAFE_LOAD].clone()).collect()
+    }
+
+    async fn until(api: &Api, requests: usize) {
+        while api.requests().len() < requests {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn other_processes_of_the_same_program_ask_no_second_time_and_the_end_withdraws() {
+        let answers = [node(1, None), node(2, Some(TRAIN)), Answer::Open(vec![]), node(3, None)];
+        let api = Api::with(answers);
+        let asks = receiver(&api, LONG);
+        asks.waits(&in_use(&[(7, "train")]));
+        until(&api, 3).await;
+        asks.waits(&in_use(&[(8, "train"), (9, "train")]));
+        asks.ended().await;
+        assert_eq!(written(&api), [json!(TRAIN), Value::Null]);
+        assert_eq!(api.requests().len(), 4);
     }
 
     #[tokio::test]
-    async fn each_wait_asks_with_the_present_users_and_its_end_withdraws() {
-        let (sender, mut calls) = unbounded_channel();
-        let asks = AsksForDrain::new(Calls(sender));
-        for pid in [7, 8] {
-            asks.waits(&in_use(pid));
-            let asked = next(&mut calls).await;
-            assert!(asked.starts_with(&format!("ask pid {pid} (train)")), "{asked}");
-        }
+    async fn the_leftover_of_a_killed_agent_is_withdrawn_by_the_next_one() {
+        let api = Api::with([node(1, Some(TRAIN)), node(2, None)]);
+        let asks = receiver(&api, LONG);
         asks.over();
-        assert_eq!(next(&mut calls).await, "withdraw");
-        assert!(calls.try_recv().is_err());
+        asks.ended().await;
+        assert_eq!(written(&api), [Value::Null]);
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_asked_for_nothing_ends_at_once_and_a_silent_server_is_given_up() {
+        let api =
+            Api::with([node(1, None), node(2, Some(TRAIN)), Answer::Open(vec![]), Answer::Silence]);
+        let asks = receiver(&api, Duration::from_millis(50));
+        asks.ended().await;
+        assert!(api.requests().is_empty());
+        asks.waits(&in_use(&[(7, "train")]));
+        until(&api, 3).await;
+        asks.ended().await;
+        assert_eq!(api.requests().len(), 4);
+    }
+
+    #[test]
+    fn the_page_about_deadlines_has_the_limit() {
+        let row = "The withdrawal of a request for a safe load";
+        longshore_core::testing::assert_in_page(row, WITHDRAWAL);
     }
 }

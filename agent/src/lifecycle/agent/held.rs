@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use super::{Agent, Outcome};
 use crate::config::Config;
 use crate::engine::{Engine, Stopped, kept};
@@ -32,8 +34,12 @@ const LONGEST_LOOK: Duration = Duration::from_secs(10);
 pub trait HeldChange: Send + Sync {
     /// The change waits for these users. Called again when they change.
     fn waits(&self, in_use: &InUse);
-    /// The change is tried again, or no longer wanted.
+    /// No change waits any more: the driver is Ready, or the agent is to end.
     fn over(&self);
+    /// Waits until what was asked for is withdrawn, or a time limit is over.
+    fn ended(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// Receiver of an agent outside of a cluster: log and status alone name the users.
@@ -148,7 +154,10 @@ impl Agent {
         let ended = self.until_free(in_use).await;
         self.world.rest.is(false);
         keeper.end().await;
-        self.world.conduct.held.over();
+        // Otherwise the change is tried again, for which the drain is still wanted.
+        if matches!(ended, Outcome::Stopped) {
+            self.world.conduct.held.over();
+        }
         ended
     }
 

@@ -7,6 +7,7 @@ mod brought_back;
 mod confirmed;
 mod growth;
 
+use futures_util::future::BoxFuture;
 use nix::errno::Errno;
 
 use super::*;
@@ -247,6 +248,7 @@ async fn a_driver_that_another_program_unloads_is_announced_no_longer() {
 struct Told {
     waits: Mutex<Vec<InUse>>,
     over: AtomicUsize,
+    ended: AtomicUsize,
 }
 
 impl HeldChange for Told {
@@ -256,6 +258,11 @@ impl HeldChange for Told {
 
     fn over(&self) {
         self.over.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn ended(&self) -> BoxFuture<'_, ()> {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(()))
     }
 }
 
@@ -267,6 +274,7 @@ async fn held() -> (Scene, Arc<Told>) {
     scene.die_when_ready(announced("535")).await;
     used(&scene, true);
     scene.host.change(unmounts);
+    assert_eq!(told.over.swap(0, Ordering::Relaxed), 1, "535 became ready");
     (scene, told)
 }
 
@@ -307,7 +315,8 @@ async fn a_change_waits_for_the_users_and_the_installed_driver_is_served_meanwhi
     };
     let (ended, ()) = tokio::join!(agent, watch);
     assert_eq!(ended.unwrap(), ExitCode::Done);
-    assert_eq!(told.over.load(Ordering::Relaxed), 1);
+    assert_eq!(told.over.load(Ordering::Relaxed), 1, "once it is ready, and not at each try");
+    assert_eq!(told.ended.load(Ordering::Relaxed), 1);
     assert!(scene.host.log().iter().any(|line| line == "bind /run/driver/usr"));
     let installed = scene.installed.lock().unwrap().last().unwrap().0.driver_version.clone();
     assert_eq!(installed, "550");
@@ -325,6 +334,8 @@ async fn a_stop_ends_the_wait_and_leaves_the_driver_to_its_users() {
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert_eq!(scene.live_driver().as_deref(), Some("535"));
     assert_eq!(scene.phase(), Some(Phase::InUse));
+    let told = [&told.over, &told.ended].map(|calls| calls.load(Ordering::Relaxed));
+    assert_eq!(told, [1, 1], "the request is withdrawn, and that is waited for");
 }
 
 #[tokio::test]
