@@ -57,6 +57,7 @@ impl Scene {
             driver_version: "535.261.03".into(),
             arch: "x86_64".into(),
             root,
+            sources: None,
             tools: Vec::new(),
         };
         Self { dir, store, set, tree }

@@ -73,14 +73,14 @@ settings! {
     gds: Option<bool>;
         env "GDS_ENABLED"
         default "`false`"
-        means "refused where `true` ([driver-sources-missing](errors.md#driver-sources-missing))"
+        means "expose the driver's sources in `usr/src` of the driver root, for the container of GPUDirect Storage ([gpu-operator.md](gpu-operator.md#sources-for-gpudirect-storage-and-gdrcopy))"
     /// True where GDRCopy is on.
     #[serde(skip)]
     #[arg(skip)]
     gdrcopy: Option<bool>;
         env "GDRCOPY_ENABLED"
         default "`false`"
-        means "refused where `true` ([driver-sources-missing](errors.md#driver-sources-missing))"
+        means "expose the driver's sources, for the container of GDRCopy"
     /// Version of OpenShift.
     #[serde(skip)]
     #[arg(skip)]
@@ -206,6 +206,17 @@ impl OperatorConfig {
             vgpu: false,
             fabric: given.fabric.0.clone(),
         }
+    }
+
+    /// Returns the features whose containers compile against the driver's sources.
+    pub fn features_with_sources(&self) -> impl Iterator<Item = &'static str> {
+        let all = [("GPUDirect Storage", self.gds), ("GDRCopy", self.gdrcopy)];
+        all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name)
+    }
+
+    /// True if the driver's sources are to be exposed in the driver root.
+    pub fn exposes_sources(&self) -> bool {
+        self.features_with_sources().next().is_some()
     }
 
     /// Returns these settings with what lies beside the operator's parameter files.

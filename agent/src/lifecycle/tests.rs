@@ -237,7 +237,7 @@ fn planned(version: &str, mounts: Vec<Step>) -> Plan {
 
 fn wanting(plan: Plan) -> Plan {
     let driver_version = plan.driver_version.clone();
-    let acquire = Acquire::AssembleUserspace { driver_version, run_file: None };
+    let acquire = Acquire::AssembleUserspace { driver_version, run_file: None, sources: None };
     Plan { acquire: vec![acquire], exact: false, ..plan }
 }
 

@@ -4,7 +4,7 @@ use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
 use super::live;
 use super::signing::{self, Standing};
-use super::{Acquire, BuildSet, Reason};
+use super::{Acquire, BuildSet, Reason, sources};
 use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::{Config, PublishConfig};
 use longshore_build::build;
@@ -270,19 +270,29 @@ impl<'a> Supply<'a> {
         catalog: &'a Catalog,
         choice: &Choice,
     ) {
+        let sources = sources::wanted(config, choice);
         let of_choice = |u: &&AvailableUserspace| {
-            u.driver_version == choice.version && u.arch == facts.kernel.arch
+            (u.driver_version == choice.version && u.arch == facts.kernel.arch)
+                && u.sources == sources
         };
         self.userspace = catalog.userspace.iter().find(of_choice);
         if self.userspace.is_some() {
             self.add_reason("user mode from the store", "assembled there already");
+            self.reasons.extend(sources.map(|_| sources::reason(config, choice, None)));
+            return;
+        }
+        let source = sources_of(config, catalog, choice);
+        if sources.is_some() && source.is_none() {
+            self.findings.push(sources::missing(config, catalog, choice));
             return;
         }
         self.acquire.push(Acquire::AssembleUserspace {
             driver_version: choice.version.clone(),
             run_file: run_file_of(catalog, choice).cloned(),
+            sources,
         });
         self.add_reason("user mode assembled", "the store has none of this version");
+        self.reasons.extend(sources.map(|_| sources::reason(config, choice, source.as_ref())));
         if let Probe::Read(drivers) = &catalog.drivers
             && !drivers.is_empty()
             && !names_run_files(config, catalog)

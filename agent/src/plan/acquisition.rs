@@ -49,6 +49,8 @@ pub enum Acquire {
         driver_version: String,
         /// The .run file that has it; None where it comes from packages.
         run_file: Option<AvailableRunFile>,
+        /// Flavour of the kernel sources to add; None adds none.
+        sources: Option<Flavour>,
     },
 }
 
@@ -91,12 +93,32 @@ impl Acquire {
 #[derive(Serialize)]
 #[serde(tag = "acquire", rename_all = "kebab-case")]
 enum Named<'a> {
-    FetchRunFile { name: &'a str, sha256: &'a str },
-    ImportSet { dir: &'a Path, manifest: &'a str },
-    PullSet { registry: String, manifest: &'a str },
-    BuildSet { driver_version: &'a str, flavour: Flavour, kernel_release: &'a str },
-    SignSet { set: String, signer: String },
-    AssembleUserspace { driver_version: &'a str },
+    FetchRunFile {
+        name: &'a str,
+        sha256: &'a str,
+    },
+    ImportSet {
+        dir: &'a Path,
+        manifest: &'a str,
+    },
+    PullSet {
+        registry: String,
+        manifest: &'a str,
+    },
+    BuildSet {
+        driver_version: &'a str,
+        flavour: Flavour,
+        kernel_release: &'a str,
+    },
+    SignSet {
+        set: String,
+        signer: String,
+    },
+    AssembleUserspace {
+        driver_version: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sources: Option<Flavour>,
+    },
 }
 
 impl<'a> From<&'a Acquire> for Named<'a> {
@@ -117,8 +139,8 @@ impl<'a> From<&'a Acquire> for Named<'a> {
             Acquire::SignSet { set, by } => {
                 Self::SignSet { set: set.key.file_stem(), signer: by.to_string() }
             }
-            Acquire::AssembleUserspace { driver_version, .. } => {
-                Self::AssembleUserspace { driver_version }
+            Acquire::AssembleUserspace { driver_version, sources, .. } => {
+                Self::AssembleUserspace { driver_version, sources: *sources }
             }
         }
     }

@@ -15,6 +15,7 @@ mod operator;
 mod preflight;
 mod render;
 mod signing;
+mod sources;
 mod symbols;
 
 use serde::{Deserialize, Serialize};

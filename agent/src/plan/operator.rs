@@ -33,13 +33,7 @@ fn parent(config: &Config) -> Option<&Path> {
 /// Returns the findings about settings of the operator.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let operator = &config.operator;
-    let wanted = [("GPUDirect Storage", operator.gds), ("GDRCopy", operator.gdrcopy)];
-    let names: Vec<&str> = wanted.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect();
     let mut found = Vec::new();
-    if !names.is_empty() {
-        let seen = format!("{} needs the driver's sources in the driver root", names.join(" and "));
-        found.push(Finding::refusal(Code::DriverSourcesMissing, seen));
-    }
     if operator.vgpu {
         let seen = "vGPU is not supported: gridd.conf has no effect";
         found.push(Finding::warning(Code::VgpuUnsupported, seen));

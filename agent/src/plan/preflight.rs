@@ -314,6 +314,8 @@ const MIB: u64 = 1 << 20;
 const STATE: Need = Need { least: (MIB, 8), good: (16 * MIB, 256) };
 /// Each download is checked once more, by its own size, before it is written.
 const STORE: Need = Need { least: (64 * MIB, 1000), good: (512 * MIB, 10_000) };
+/// The driver's kernel sources take up to 250 MiB, and once more packed.
+const WITH_SOURCES: Need = Need { least: (64 * MIB, 1000), good: (1024 * MIB, 12_000) };
 /// Headers and compiler, unpacked (71 packages, some 20,000 files), and the driver's source and
 /// objects.
 const COMPILING: Need = Need { least: (64 * MIB, 1000), good: (2048 * MIB, 40_000) };
@@ -321,7 +323,13 @@ const COMPILING: Need = Need { least: (64 * MIB, 1000), good: (2048 * MIB, 40_00
 /// Checks the free space for the record, and for everything that is to be acquired.
 pub(super) fn room(facts: &HostFacts, acquire: &[Acquire]) -> Vec<Finding> {
     let compiles = acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. }));
-    let of_store = if compiles { COMPILING } else { STORE };
+    let has_sources =
+        |a: &Acquire| matches!(a, Acquire::AssembleUserspace { sources: Some(_), .. });
+    let of_store = match (compiles, acquire.iter().any(has_sources)) {
+        (true, _) => COMPILING,
+        (false, true) => WITH_SOURCES,
+        (false, false) => STORE,
+    };
     let needs = [Some(STATE), (!acquire.is_empty()).then_some(of_store)];
     let rooms = facts.places.room.iter().zip(needs);
     rooms.filter_map(|(room, need)| short(room, &need?)).collect()

@@ -191,8 +191,11 @@ fn acquire_line(acquire: &Acquire) -> String {
             format!("compile {driver_version} ({flavour}) for {kernel_release}")
         }
         Acquire::SignSet { by, .. } => format!("sign the modules: {by}"),
-        Acquire::AssembleUserspace { driver_version, .. } => {
-            format!("fetch and assemble the user-mode files of {driver_version}")
+        Acquire::AssembleUserspace { driver_version, sources, .. } => {
+            let with =
+                sources.map(|flavour| format!(", with the sources of its {flavour} modules"));
+            let with = with.unwrap_or_default();
+            format!("fetch and assemble the user-mode files of {driver_version}{with}")
         }
     }
 }

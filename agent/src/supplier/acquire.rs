@@ -83,8 +83,8 @@ impl Provisioner<'_> {
                 Acquire::FetchRunFile(_) => {}
                 Acquire::BuildSet(build) => self.build_once(build).await.map(drop)?,
                 Acquire::SignSet { set, .. } => self.sign(set.as_ref().clone()).await.map(drop)?,
-                Acquire::AssembleUserspace { driver_version, run_file } => {
-                    self.assemble(driver_version, run_file.as_ref()).await?;
+                Acquire::AssembleUserspace { driver_version, run_file, sources } => {
+                    self.assemble(driver_version, run_file.as_ref(), *sources).await?;
                 }
                 Acquire::ImportSet { .. } | Acquire::PullSet { .. } => {
                     self.bring_in(item).await?;

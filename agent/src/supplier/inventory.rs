@@ -23,7 +23,7 @@ use longshore_core::finding::{Code, Severity};
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
-use longshore_modules::artifact::SetQuery;
+use longshore_modules::artifact::{ModuleSet, SetQuery};
 
 /// Reader of the host's facts and of everything available for it.
 pub struct Inventory<'a> {
@@ -196,8 +196,7 @@ impl<'a> Inventory<'a> {
             (None, Probe::Unreadable(_)) => Vec::new(),
         };
         let is_there = |version: &String| {
-            self.has_set(version, kernel, catalog)
-                && catalog.userspace.iter().any(|tree| tree.driver_version == *version)
+            self.has_set(version, kernel, catalog) && self.has_trees(version, kernel, catalog)
         };
         !versions.is_empty() && versions.into_iter().all(is_there)
     }
@@ -205,7 +204,9 @@ impl<'a> Inventory<'a> {
     /// True if set and tree of a suitable driver, of any matching version, are available.
     fn has_some(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = self.config.driver.version.as_deref();
-        catalog.userspace.iter().map(|tree| &tree.driver_version).any(|version| {
+        let sources = self.config.operator.exposes_sources();
+        let trees = catalog.userspace.iter().filter(|tree| tree.sources.is_some() == sources);
+        trees.map(|tree| &tree.driver_version).any(|version| {
             wish.is_none_or(|wish| DriverVersion::new(version).is_within(wish))
                 && self.has_set(version, kernel, catalog)
         })
@@ -213,15 +214,34 @@ impl<'a> Inventory<'a> {
 
     /// True if a complete set of exactly this version is available for a kernel.
     fn has_set(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
+        self.sets(version, kernel, catalog).next().is_some()
+    }
+
+    /// Returns the complete sets of exactly this version for a kernel.
+    fn sets<'s>(
+        &'s self,
+        version: &'s str,
+        kernel: &'s Kernel,
+        catalog: &'s Catalog,
+    ) -> impl Iterator<Item = &'s ModuleSet> {
         let wish = &self.config.driver;
         let query =
             SetQuery { kernel: kernel.id(), driver_version: version, flavour: wish.flavour };
         let signing = Signing::new(self.config);
-        catalog.sets.iter().map(|s| &s.set).any(|set| {
+        catalog.sets.iter().map(|s| &s.set).filter(move |set| {
             query.matches_with(set, &wish.extra_modules)
                 // sign-file comes from the archives.
                 && signing.suffices(&set.key, catalog)
         })
+    }
+
+    /// True if the store has the tree of this version that each of its sets needs: one with the kernel
+    /// sources of the set's flavour, where sources are to be exposed.
+    fn has_trees(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
+        let exposes = self.config.operator.exposes_sources();
+        let trees = || catalog.userspace.iter().filter(|tree| tree.driver_version == *version);
+        let has = |flavour| trees().any(|t| t.sources == exposes.then_some(flavour));
+        self.sets(version, kernel, catalog).all(|set| has(set.key.flavour))
     }
 
     /// Counts the set in `place` as unavailable from now on.

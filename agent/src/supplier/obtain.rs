@@ -11,6 +11,7 @@ use crate::provider::Gathered;
 use longshore_build::source::userspace::{self, AvailableUserspace};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{Code, Severity};
+use longshore_core::flavour::Flavour;
 use longshore_core::kernel_id::KernelId;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::{ModuleSet, SetQuery};
@@ -44,8 +45,14 @@ impl Provisioner<'_> {
             return Ok(stored);
         }
         let set = self.obtain(release).await?;
-        let tree = self.assemble(&set.key.driver_version, None).await?;
+        let sources = self.sources_beside(&set);
+        let tree = self.assemble(&set.key.driver_version, None, sources).await?;
         Ok((set, tree))
+    }
+
+    /// Returns the flavour of the kernel sources that a tree for `set` has to have.
+    fn sources_beside(&self, set: &ModuleSet) -> Option<Flavour> {
+        self.config().operator.exposes_sources().then_some(set.key.flavour)
     }
 
     /// Returns set and tree of exactly the requested version, where the store has them: then
@@ -78,12 +85,11 @@ impl Provisioner<'_> {
                 && config.patches.allows(set.key.patches.keys())
                 && store.holds(set)
         });
-        let trees = userspace::at_hand(&store)?;
-        let tree = trees.into_iter().find(|tree| tree.driver_version == version);
-        Ok(match (sets.pop(), tree) {
-            (Some(set), Some(tree)) if sets.is_empty() => Some((set, tree)),
-            _ => None,
-        })
+        let Some(set) = sets.pop().filter(|_| sets.is_empty()) else { return Ok(None) };
+        let sources = self.sources_beside(&set);
+        let mut trees = userspace::at_hand(&store)?.into_iter();
+        let tree = trees.find(|t| t.driver_version == version && t.sources == sources);
+        Ok(tree.map(|tree| (set, tree)))
     }
 
     /// Acquires the modules for `release`, or this host's kernel, into the store.

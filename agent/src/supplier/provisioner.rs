@@ -17,6 +17,7 @@ use longshore_build::source::driver::{self, AvailableDriver};
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_build::source::userspace::{self, AvailableUserspace};
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
@@ -202,17 +203,21 @@ impl<'a> Provisioner<'a> {
         self.signing.sign(set, &store, sources.progress(), || sources.archive(&store)).await
     }
 
-    /// Assembles the user-mode tree of a driver, from `run_file` or else from packages; returns the
-    /// store's, where it has one.
+    /// Assembles the user-mode tree of a driver, from `run_file` or else from packages, with the kernel
+    /// sources of the flavour `kernel_sources` if given; returns the store's, where it has one.
     pub(super) async fn assemble(
         &self,
         driver_version: &str,
         run_file: Option<&AvailableRunFile>,
+        kernel_sources: Option<Flavour>,
     ) -> Result<AvailableUserspace, Failure> {
         let (store, sources) = (self.store()?, &self.inventory.sources);
         let progress = sources.progress();
         let there = userspace::at_hand(&store)?;
-        if let Some(tree) = there.into_iter().find(|t| t.driver_version == driver_version) {
+        let is_it = |tree: &AvailableUserspace| {
+            tree.driver_version == driver_version && tree.sources == kernel_sources
+        };
+        if let Some(tree) = there.into_iter().find(is_it) {
             return Ok(tree);
         }
         let run_files = &sources.run_files;
@@ -223,10 +228,10 @@ impl<'a> Provisioner<'a> {
         };
         if let Some(file) = file {
             let stored = run_files.fetch(&file, &store, progress).await?;
-            return userspace::assemble_run_file(stored, &store, progress).await;
+            return userspace::assemble_run_file(stored, kernel_sources, &store, progress).await;
         }
         let archive = sources.archive(&store).await?;
-        userspace::assemble(driver_version, archive, &store, progress).await
+        userspace::assemble(driver_version, kernel_sources, archive, &store, progress).await
     }
 }
 

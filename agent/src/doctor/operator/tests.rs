@@ -23,6 +23,7 @@ const READY: &str = "run/nvidia/validations/.driver-ctr-ready";
 const DAEMONS: &str = "run/nvidia/validations/.driver-daemons-status";
 const ML: &str = "run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1";
 const SMI: &str = "run/nvidia/driver/usr/bin/nvidia-smi";
+const INTERFACE: &str = "run/nvidia/driver/usr/src/nvidia-535.261.03/nvidia/nv-p2p.h";
 const CUDA: &str = "run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03";
 
 /// Makes the files of a host with an installed driver, on which every gate passes.
@@ -168,7 +169,7 @@ fn a_fresh_host_fails_only_until_a_driver_is_ready() {
 #[case::library_gone(&[Remove(ML)], "libnvidia-ml.so.1", "has no libnvidia-ml.so.1 in /, usr/lib64", 30)]
 #[case::library_leads_out(&[Link(ML, "/usr/lib/libnvidia-ml.so.1")], "libnvidia-ml.so.1", "leads out", 15)]
 #[case::library_climbs(&[Link(ML, "../../../../../../etc/passwd")], "libnvidia-ml.so.1", "leads out", 15)]
-#[case::feature(&[Write(READY, "GDS_ENABLED: true\n"), Dir("run/nvidia/driver/usr/src/nvidia-535.261.03")], "features of the pod", "nvidia_fs is not loaded", 15)]
+#[case::feature(&[Write(READY, "GDS_ENABLED: true\n"), Write(INTERFACE, "")], "features of the pod", "nvidia_fs is not loaded", 15)]
 #[case::no_map(&[Write(READY, "no map")], "features of the pod", "`no map` is no switch", 15)]
 #[case::uvm(&[Write("proc/devices", "195 nvidia-frontend\n"), Remove("dev/char/511:0")], "majors of the driver", "no nvidia-uvm", 30)]
 #[case::caps(&[Write("proc/driver/nvidia-caps/mig-minors", "")], "majors of the driver", "no nvidia-caps", 30)]
@@ -195,18 +196,21 @@ fn one_change_fails_its_gate(
 #[rstest]
 #[case::nothing(&[], &["sources for GDS and GDRCopy", "nvidia_peermem loads"])]
 #[case::other_sources(&[Dir("run/nvidia/driver/usr/src/nvidia-550.163.01")], &["sources for GDS and GDRCopy", "nvidia_peermem loads"])]
-#[case::sources(&[Dir("run/nvidia/driver/usr/src/nvidia-535.261.03")], &["nvidia_peermem loads"])]
+#[case::empty_sources(&[Dir("run/nvidia/driver/usr/src/nvidia-535.261.03")], &["sources for GDS and GDRCopy", "nvidia_peermem loads"])]
+#[case::two_drivers(&[Write(INTERFACE, ""), Dir("run/nvidia/driver/usr/src/nvidia-550.163.01")], &["sources for GDS and GDRCopy", "nvidia_peermem loads"])]
+#[case::interface_leads_out(&[Link(INTERFACE, "/etc/passwd")], &["sources for GDS and GDRCopy", "nvidia_peermem loads"])]
+#[case::sources(&[Write(INTERFACE, "")], &["nvidia_peermem loads"])]
 #[case::adapter(
-    &[Dir("run/nvidia/driver/usr/src/nvidia-535.261.03"), Write("sys/module/mlx5_core/refcnt", "1\n")],
+    &[Write(INTERFACE, ""), Write("sys/module/mlx5_core/refcnt", "1\n")],
     &["nvidia_peermem loads", "nvidia_peermem stays"]
 )]
 #[case::adapter_of_the_operator(
-    &[Dir("run/nvidia/driver/usr/src/nvidia-535.261.03"), Write("run/mellanox/drivers/.driver-ready", "")],
+    &[Write(INTERFACE, ""), Write("run/mellanox/drivers/.driver-ready", "")],
     &["nvidia_peermem loads"]
 )]
 #[case::all(
     &[
-        Dir("run/nvidia/driver/usr/src/nvidia-535.261.03"),
+        Write(INTERFACE, ""),
         Write("sys/module/mlx5_core/refcnt", "1\n"),
         Write("sys/module/nvidia_peermem/refcnt", "0\n"),
     ],
@@ -228,7 +232,7 @@ fn features(#[case] changes: &[Change], #[case] wanted: &[&str]) {
 #[case::features_that_are_loaded(&[
     Write(READY, "GDS_ENABLED: true\n"),
     Write("sys/module/nvidia_fs/refcnt", "0\n"),
-    Dir("run/nvidia/driver/usr/src/nvidia-535.261.03"),
+    Write(INTERFACE, ""),
 ])]
 #[case::the_device_root_of_the_host(&[Remove("run/nvidia/driver/dev"), Dir("sys/bus/pci/devices"), Remove("dev/char/195:0")])]
 #[case::no_links(&[Remove("dev/char")])]

@@ -1,5 +1,7 @@
 //! Replacement of the installed driver by another one.
 
+use std::path::PathBuf;
+
 use super::*;
 use crate::engine::image::{Images, ModuleFile};
 use longshore_core::failure::FailureKind;
@@ -154,6 +156,25 @@ async fn only_the_module_that_is_wanted_otherwise_is_loaded_anew() {
     );
     assert_eq!(scene.host.state().nodes, nodes);
     assert!(!scene.host.log().contains(&"unlink /dev/nvidiactl".to_owned()));
+}
+
+/// A tree with the driver's sources takes the place of one without, and back.
+#[tokio::test]
+async fn another_tree_of_a_driver_in_use_is_mounted_without_touching_its_modules() {
+    let scene = Scene::new();
+    scene.die_when_ready(plan("535")).await;
+    scene.host.change(|state| state.references.insert("nvidia_uvm".to_owned(), 1));
+    let loads = scene.module_verbs();
+    for tree in ["550", "535"] {
+        let mut other = plan("535");
+        let at = other.install.iter().position(|step| *step == show("535")).unwrap();
+        other.install[at] = show(tree);
+        scene.die_when_ready(other).await;
+        assert_eq!(scene.module_verbs(), loads, "{tree}");
+        let shown = (format!("/store/{tree}/usr"), PathBuf::from("/run/driver/usr"));
+        let mounts = scene.host.state().mounts;
+        assert_eq!(mounts.iter().filter(|mount| mount.1 == shown.1).collect::<Vec<_>>(), [&shown]);
+    }
 }
 
 #[tokio::test]

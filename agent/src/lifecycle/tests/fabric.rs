@@ -158,7 +158,13 @@ fn planned() -> Vec<Step> {
     config.paths.host_root = "/".into();
     let tools = ["nvlsm", "nv-fabricmanager"].map(str::to_owned).to_vec();
     let (driver_version, root) = ("535.261.03".to_owned(), "/store/tree".into());
-    let tree = AvailableUserspace { driver_version, arch: "x86_64".to_owned(), root, tools };
+    let tree = AvailableUserspace {
+        driver_version,
+        arch: "x86_64".to_owned(),
+        root,
+        sources: None,
+        tools,
+    };
     let catalog = Catalog { userspace: vec![tree], ..catalog() };
     let plan = crate::plan::plan(&config, &facts, &catalog).unwrap();
     let nodes = plan.install.iter().position(|s| matches!(s, Step::MakeNodes(_))).unwrap();

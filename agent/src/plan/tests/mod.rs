@@ -12,6 +12,7 @@ mod prebuilt;
 mod preflight;
 mod run_files;
 mod signing;
+mod sources;
 mod steps;
 mod whole;
 
@@ -140,6 +141,7 @@ fn stocked(facts: &HostFacts, flavour: Flavour) -> Catalog {
         driver_version: "535.261.03".into(),
         arch: "x86_64".into(),
         root: "/var/lib/longshore/userspace/x/root".into(),
+        sources: None,
         tools: Vec::new(),
     });
     catalog

@@ -40,8 +40,8 @@ fn the_driver_is_announced_after_all_other_steps() {
 }
 
 #[rstest]
-#[case::gds(OperatorConfig { gds: true, ..OperatorConfig::default() }, Some(Code::DriverSourcesMissing))]
-#[case::gdrcopy(OperatorConfig { gdrcopy: true, ..OperatorConfig::default() }, Some(Code::DriverSourcesMissing))]
+#[case::gds(OperatorConfig { gds: true, ..OperatorConfig::default() }, None)]
+#[case::gdrcopy(OperatorConfig { gdrcopy: true, ..OperatorConfig::default() }, None)]
 #[case::vgpu(OperatorConfig { vgpu: true, ..OperatorConfig::default() }, Some(Code::VgpuUnsupported))]
 #[case::nothing(OperatorConfig::default(), None)]
 fn settings_without_effect_are_told(
@@ -52,8 +52,7 @@ fn settings_without_effect_are_told(
     let (_, plan) = under_operator(operator);
     let found: Vec<Code> = codes(&plan).into_iter().filter(|code| all.contains(code)).collect();
     assert_eq!(found, wanted.into_iter().collect::<Vec<_>>());
-    let refused = plan.refusal().map(|failure| failure.code().number());
-    assert_eq!(refused, (wanted == Some(Code::DriverSourcesMissing)).then_some(15));
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
 }
 
 #[test]

@@ -113,7 +113,11 @@ fn the_live_driver_is_adopted_without_a_load() {
     let why = why(&plan, "driver");
     assert!(why.contains("adopted") && why.contains("570.133.20 is available"), "{why}");
     assert!(loads(&plan).is_empty());
-    let tree = Acquire::AssembleUserspace { driver_version: "535.261.03".into(), run_file: None };
+    let tree = Acquire::AssembleUserspace {
+        driver_version: "535.261.03".into(),
+        run_file: None,
+        sources: None,
+    };
     assert_eq!(plan.acquire, [tree]);
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
 }

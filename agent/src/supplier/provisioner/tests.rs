@@ -138,7 +138,7 @@ async fn a_tree_that_the_store_has_is_not_assembled_again() {
     let scene = Scene::new("bookworm-t4");
     scene.put_tree();
     let provisioner = Provisioner::new(&scene.config);
-    let tree = provisioner.assemble("535.261.03", None).await.expect("the store's");
+    let tree = provisioner.assemble("535.261.03", None, None).await.expect("the store's");
     assert_eq!(tree.root, scene.store().dir("userspace").join("tree/root"));
-    provisioner.assemble("550.163.01", None).await.expect_err("no source has it");
+    provisioner.assemble("550.163.01", None, None).await.expect_err("no source has it");
 }

@@ -224,7 +224,8 @@ fn nearest(drivers: &[AvailableDriver], wanted: &str) -> Vec<String> {
     named
 }
 
-fn entries(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+/// Lists a directory, sorted.
+pub(super) fn entries(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let list = || -> io::Result<Vec<PathBuf>> {
         fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
     };

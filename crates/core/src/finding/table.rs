@@ -211,9 +211,9 @@ codes! {
         matters "it can be loaded before longshore's, or between the check and the load, with other parameters than the configured ones"
         remedy "prevent it: blacklist its modules in /etc/modprobe.d and name none of them in /etc/modules-load.d, then renew the initramfs"
     DriverSourcesMissing "driver-sources-missing" Configuration Refuses Preflight
-        means "GPUDirect Storage or GDRCopy is on, and the driver root has no sources of the driver"
+        means "GPUDirect Storage or GDRCopy is on, and no source has the kernel sources of exactly this driver and flavour"
         matters "the operator's containers for them compile against `usr/src` of the driver root, and would wait for it for ever"
-        remedy "set gds.enabled and gdrcopy.enabled to false in the operator's configuration (GDS_ENABLED, GDRCOPY_ENABLED)"
+        remedy "add an archive with the driver's kernel-source package, or its .run file; or set gds.enabled and gdrcopy.enabled to false in the operator's configuration (GDS_ENABLED, GDRCOPY_ENABLED)"
     VgpuUnsupported "vgpu-unsupported" Configuration Warns HostUnsupported
         means "settings of a vGPU guest are there (gridd.conf beside the operator's parameter files)"
         matters "longshore installs neither a vGPU guest driver nor nvidia-gridd: they have no effect"

@@ -1,10 +1,17 @@
 //! Gates of the containers beside the driver's: GPUDirect Storage, GDRCopy and GPUDirect RDMA.
 
+use std::path::Path;
+
 use super::{INSTALL, Read, driver_root, fails, fails_until_ready, not_asked, passes};
+use crate::doctor::operator::place::shown;
 use crate::doctor::operator::seen::Seen;
 
 const RDMA: &str = "GPU_DIRECT_RDMA_ENABLED";
 const PEERMEM: &str = "nvidia_peermem";
+/// Header of the driver's sources that both modules are compiled against.
+const INTERFACE: &str = "nvidia/nv-p2p.h";
+const EXPOSE_SOURCES: &str = "run the driver's agent with GDS_ENABLED or GDRCOPY_ENABLED, or switch GDS \
+                              and GDRCopy off";
 /// File by which the operator's own driver of network adapters says that it is loaded.
 const MOFED_READY: &str = "run/mellanox/drivers/.driver-ready";
 
@@ -18,18 +25,25 @@ pub(super) fn sources(seen: &Seen) -> Read {
     let Some(names) = root.names("usr/src")? else {
         let fact =
             format!("{} does not exist: these containers wait for it for ever", path.display());
-        return Ok(fails(fact, "switch GDS and GDRCopy off, or give the driver root its sources"));
+        return Ok(fails(fact, EXPOSE_SOURCES));
     };
     let Some(version) = &seen.version else {
         return Ok(fails_until_ready("no driver is loaded", INSTALL));
     };
     let wanted = format!("nvidia-{version}");
-    Ok(match names.contains(&wanted) {
-        true => passes(format!("{}/{wanted}", path.display())),
-        false => fails(
-            format!("{} has no {wanted}", path.display()),
-            "give the driver root the sources of the loaded driver",
-        ),
+    let others = names.iter().filter(|name| name.starts_with("nvidia-") && **name != wanted);
+    let others: Vec<&str> = others.map(String::as_str).collect();
+    let path = path.display();
+    let header = format!("usr/src/{wanted}/{INTERFACE}");
+    Ok(if !names.contains(&wanted) {
+        fails(format!("{path} has no {wanted}"), EXPOSE_SOURCES)
+    } else if !root.has_file(Path::new(&header))? {
+        fails(format!("{path}/{wanted} has no {INTERFACE}"), EXPOSE_SOURCES)
+    } else if !others.is_empty() {
+        let others = shown(&others.join(", "));
+        fails(format!("{path} has {others} beside {wanted}: GDRCopy takes any"), EXPOSE_SOURCES)
+    } else {
+        passes(format!("{path}/{wanted}, with {INTERFACE}"))
     })
 }
 

@@ -121,7 +121,7 @@ async fn sources_of_both_flavours_are_copied_with_their_times(
 async fn a_driver_root_is_made_of_it() {
     let scene = Scene::new();
     let file = stored(&scene).await;
-    let tree = assemble_run_file(file, &scene.store, &Silent).await.expect("assembled");
+    let tree = assemble_run_file(file, None, &scene.store, &Silent).await.expect("assembled");
     verify(&tree, Depth::Full, Disk::default()).expect("verifies");
     let AvailableUserspace { driver_version, root, .. } = &tree;
     assert_eq!(driver_version, VERSION);
@@ -132,6 +132,38 @@ async fn a_driver_root_is_made_of_it() {
     for path in ["usr/bin/nvidia-smi", "lib/firmware/nvidia/535.1.2/gsp_tu10x.bin"] {
         assert!(root.join(path).is_file(), "{path}");
     }
+}
+
+#[rstest]
+#[case::open(Flavour::Open, "open")]
+#[case::proprietary(Flavour::Proprietary, "proprietary")]
+#[tokio::test]
+async fn a_driver_root_has_the_sources_of_one_flavour(
+    #[case] flavour: Flavour,
+    #[case] text: &str,
+) {
+    let scene = Scene::new();
+    let file = stored(&scene).await;
+    let assemble = |sources| assemble_run_file(file.clone(), sources, &scene.store, &Silent);
+    let tree = assemble(Some(flavour)).await.expect("assembled");
+    verify(&tree, Depth::Full, Disk::default()).expect("verifies");
+    assert_eq!(tree.sources, Some(flavour));
+    let conftest = tree.root.join("usr/src/nvidia-535.1.2/conftest.sh");
+    assert_eq!(fs::read_to_string(conftest).expect("read"), text);
+    file.verify().expect("the store's copy is as it was");
+    let other = assemble(None).await.expect("assembled");
+    assert_ne!(other.root, tree.root);
+}
+
+#[tokio::test]
+async fn a_file_without_the_flavour_makes_no_root_with_sources() {
+    let scene = Scene::new();
+    let bytes = sample::run_file(&without("kernel-open/Kbuild"), Compression::Gzip);
+    let file = scene.fetch(&scene.source(&bytes)).await.expect("fetched");
+    let made = assemble_run_file(file, Some(Flavour::Open), &scene.store, &Silent).await;
+    let failure = made.expect_err("no open sources");
+    assert_eq!(failure.code(), ExitCode::Download);
+    assert_eq!(fs::read_dir(scene.store.dir("userspace")).expect("listed").count(), 0);
 }
 
 #[tokio::test]

@@ -7,10 +7,12 @@ use super::manifest::PackageUsed;
 use super::parts;
 use super::place::place;
 use super::selection::{Selection, choose};
+use super::sources::Sources;
 use crate::source::runfile::{StoredRunFile, Written};
 use crate::source::userspace::AvailableUserspace;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::flavour::Flavour;
 use longshore_core::machine::Machine;
 use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::store::Store;
@@ -18,14 +20,15 @@ use longshore_debian::archive::Archive;
 use longshore_debian::deb;
 use longshore_debian::packages::Package;
 
-/// Assembles the user-mode tree of a driver version in the store; an existing, undamaged one is
-/// returned.
+/// Assembles the user-mode tree of a driver version in the store, with its kernel sources of the flavour
+/// `sources` if given; an existing, undamaged one is returned.
 ///
 /// Exit code 2 for an invalid version, 10 for an architecture without an NVIDIA driver, 12 where
 /// the archives lack a required part or a download fails, 13 for packages without the expected
 /// contents, 15 for a store that cannot be written.
 pub async fn assemble(
     driver_version: &str,
+    sources: Option<Flavour>,
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
@@ -33,11 +36,15 @@ pub async fn assemble(
     check_version(driver_version)?;
     let machine = Machine::this()?;
     let selection = select(driver_version, machine, archive)?;
-    let assembly = of_packages(driver_version, machine, &selection, store);
+    let in_archive = |flavour| Sources::in_archive(driver_version, flavour, archive);
+    let sources = sources.map(in_archive).transpose()?;
+    let source_package = sources.as_ref().and_then(Sources::package).cloned();
+    let assembly = of_packages(driver_version, machine, &selection, sources, store);
     if let Some(tree) = assembly.there()? {
         return Ok(tree);
     }
-    archive.fetch(&selection.packages, store, progress).await?;
+    let packages: Vec<_> = selection.packages.iter().cloned().chain(source_package).collect();
+    archive.fetch(&packages, store, progress).await?;
     let what = format!("assembling the user-mode driver {driver_version}");
     let task = progress.begin(&what, Some(selection.packages.len() as u64), Unit::Items);
     let blocking = tokio::task::spawn_blocking(move || {
@@ -46,19 +53,20 @@ pub async fn assemble(
     blocking.await.or_fail(FailureKind::Bug, || format!("{what}: the worker ended early"))?
 }
 
-/// Assembles the user-mode tree of an unpacked .run file in the store; an existing, undamaged one
-/// is returned.
+/// Assembles the user-mode tree of an unpacked .run file in the store, with its kernel sources of the
+/// flavour `sources` if given; an existing, undamaged one is returned.
 ///
 /// # Errors
-/// Exit code 13 where the .run file lacks expected contents, or the store's copy of it is damaged;
+/// Exit code 12 where the .run file lacks these sources; 13 where the .run file lacks expected contents, or the store's copy of it is damaged;
 /// 15 for a store that cannot be written.
 pub async fn assemble_run_file(
     file: StoredRunFile,
+    sources: Option<Flavour>,
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<AvailableUserspace, Failure> {
     let machine = Machine::this()?;
-    let assembly = of_run_file(&file, machine, store);
+    let assembly = of_run_file(&file, machine, sources, store);
     if let Some(tree) = assembly.there()? {
         return Ok(tree);
     }
@@ -75,22 +83,23 @@ fn of_packages(
     driver_version: &str,
     machine: Machine,
     selection: &Selection,
+    sources: Option<Sources>,
     store: &Store,
 ) -> Assembly {
-    let used = |p: &Package| PackageUsed {
-        name: p.name.clone(),
-        version: p.version.clone(),
-        suite: Some(p.suite.clone()),
-        sha256: p.sha256.clone(),
-    };
-    let used = selection.packages.iter().map(used).collect();
-    Assembly::new(driver_version, machine, used, selection.missing.clone(), store)
+    let used = selection.packages.iter().map(PackageUsed::of).collect();
+    Assembly::new(driver_version, machine, used, selection.missing.clone(), sources, store)
 }
 
-fn of_run_file(file: &StoredRunFile, machine: Machine, store: &Store) -> Assembly {
+fn of_run_file(
+    file: &StoredRunFile,
+    machine: Machine,
+    sources: Option<Flavour>,
+    store: &Store,
+) -> Assembly {
+    let sources = sources.map(|flavour| Sources::of_run_file(file, flavour));
     let Written { name, sha256, version, .. } = file.written.clone();
     let used = PackageUsed { name, version: version.clone(), suite: None, sha256 };
-    Assembly::new(&version, machine, vec![used], Vec::new(), store)
+    Assembly::new(&version, machine, vec![used], Vec::new(), sources, store)
 }
 
 impl Assembly {
@@ -137,103 +146,47 @@ fn select(driver_version: &str, machine: Machine, archive: &Archive) -> Result<S
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
     use std::os::fd::AsRawFd;
     use std::path::PathBuf;
 
     use super::super::manifest::{Depth, examine, verify};
+    use super::super::sample::{VERSION, driver, library, package, store, tool};
     use super::*;
-    use crate::source::sample_elf::elf;
     use crate::source::userspace::{at_hand, manifest_of};
     use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use longshore_core::progress::Silent;
     use rstest::rstest;
 
-    const VERSION: &str = "535.1.2";
-    const CURRENT: &str = "usr/lib/x86_64-linux-gnu/nvidia/current";
-
-    fn tar_of(files: &[(String, Vec<u8>)]) -> Vec<u8> {
-        let mut tar = tar::Builder::new(Vec::new());
-        for (path, bytes) in files {
-            let mut header = tar::Header::new_gnu();
-            header.set_mode(0o755);
-            header.set_size(bytes.len() as u64);
-            tar.append_data(&mut header, path, bytes.as_slice()).expect("append");
-        }
-        tar.into_inner().expect("tar")
-    }
-
-    fn deb(files: &[(String, Vec<u8>)]) -> Vec<u8> {
-        let mut deb = b"!<arch>\n".to_vec();
-        let members = [
-            ("debian-binary", b"2.0\n".to_vec()),
-            ("control.tar", tar_of(&[])),
-            ("data.tar", tar_of(files)),
-        ];
-        for (name, bytes) in members {
-            let header =
-                format!("{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", 0, 0, 0, 100_644, bytes.len());
-            deb.extend(header.bytes());
-            deb.extend(&bytes);
-            deb.resize(deb.len().next_multiple_of(2), b'\n');
-        }
-        deb
-    }
-
-    fn package(store: &Store, name: &str, files: &[(String, Vec<u8>)]) -> Package {
-        let bytes = deb(files);
-        Package {
-            name: name.into(),
-            version: format!("{VERSION}-1"),
-            arch: "amd64".into(),
-            source: Some("graphics".into()),
-            suite: "bookworm".into(),
-            component: "non-free".into(),
-            filename: String::new(),
-            size: bytes.len() as u64,
-            sha256: store.put(&bytes).expect("stored"),
-            depends: Vec::new(),
-            provides: Vec::new(),
-            base_url: "file:///archive".into(),
-        }
-    }
-
-    fn library(name: &str) -> (String, Vec<u8>) {
-        let soname = format!("{name}.so.1");
-        (format!("{CURRENT}/{name}.so.{VERSION}"), elf(62, Some(&soname), &["libc.so.6"]))
-    }
-
-    fn tool(path: &str) -> (String, Vec<u8>) {
-        (path.to_owned(), elf(62, None, &["libc.so.6"]))
-    }
-
-    /// A complete driver, in three packages.
-    fn driver(store: &Store) -> Vec<Package> {
-        let gsp = format!("lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin");
-        vec![
-            package(store, "firmware-nvidia-gsp", &[(gsp, b"firmware".to_vec())]),
-            package(store, "libcuda1", &[library("libcuda")]),
-            package(store, "libnvidia-ml1", &[library("libnvidia-ml")]),
-            package(store, "nvidia-smi", &[tool("usr/lib/nvidia/current/nvidia-smi")]),
-        ]
-    }
-
-    fn store() -> (tempfile::TempDir, Store) {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path(), Disk::default()).expect("store");
-        (dir, store)
-    }
-
     fn assembly(store: &Store, packages: Vec<Package>) -> (Assembly, Selection) {
+        assembly_with(store, packages, None)
+    }
+
+    fn assembly_with(
+        store: &Store,
+        packages: Vec<Package>,
+        sources: Option<Sources>,
+    ) -> (Assembly, Selection) {
         let machine = Machine::named("x86_64").expect("known");
         let selection = Selection { packages, missing: vec!["libnvidia-nscq".into()] };
-        (of_packages(VERSION, machine, &selection, store), selection)
+        (of_packages(VERSION, machine, &selection, sources, store), selection)
     }
 
-    fn assembled(store: &Store, packages: Vec<Package>) -> Result<AvailableUserspace, Failure> {
-        let (assembly, selection) = assembly(store, packages);
+    pub(in super::super) fn assembled(
+        store: &Store,
+        packages: Vec<Package>,
+    ) -> Result<AvailableUserspace, Failure> {
+        assembled_with(store, packages, None)
+    }
+
+    pub(in super::super) fn assembled_with(
+        store: &Store,
+        packages: Vec<Package>,
+        sources: Option<Sources>,
+    ) -> Result<AvailableUserspace, Failure> {
+        let (assembly, selection) = assembly_with(store, packages, sources);
         assembly.carry_out(|root| assembly.unpack(&selection, root, &Silent))
     }
 

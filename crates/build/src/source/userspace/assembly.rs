@@ -8,11 +8,13 @@ use sha2::{Digest, Sha256};
 use super::generations;
 use super::manifest::{Depth, Manifest, PackageUsed, measure, verify_root};
 use super::parts;
+use super::sources::Sources;
 use crate::source::driver_root;
 use crate::source::userspace::AvailableUserspace;
 use longshore_core::digest::hex;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::flavour::Flavour;
 use longshore_core::machine::Machine;
 use longshore_core::scratch::claim;
 use longshore_core::store::Store;
@@ -29,20 +31,25 @@ pub(super) struct Assembly {
     pub(super) name: String,
     used: Vec<PackageUsed>,
     missing: Vec<String>,
+    sources: Option<Sources>,
 }
 
 impl Assembly {
-    /// `missing` lists the parts of the driver without a source.
+    /// `missing` lists the parts of the driver without a source; `sources` are its kernel sources, where
+    /// the tree is to have them.
     pub(super) fn new(
         driver_version: &str,
         machine: Machine,
-        used: Vec<PackageUsed>,
+        mut used: Vec<PackageUsed>,
         missing: Vec<String>,
+        sources: Option<Sources>,
         store: &Store,
     ) -> Self {
-        let name = name_of(driver_version, machine, &used);
+        used.extend(sources.as_ref().and_then(Sources::used));
+        let flavour = sources.as_ref().map(Sources::flavour);
+        let name = name_of(driver_version, machine, &used, flavour);
         let driver_version = driver_version.to_owned();
-        Self { machine, store: store.clone(), driver_version, name, used, missing }
+        Self { machine, store: store.clone(), driver_version, name, used, missing, sources }
     }
 
     /// Describes the tree in a directory of the store, with its programs.
@@ -53,7 +60,7 @@ impl Assembly {
         let mut tools: Vec<String> = names.collect();
         tools.sort();
         let (driver_version, arch) = (self.driver_version.clone(), self.machine.uname.to_owned());
-        AvailableUserspace { driver_version, arch, root, tools }
+        AvailableUserspace { driver_version, arch, root, sources: self.flavour(), tools }
     }
 
     /// Returns the store's tree, if it exists and is undamaged.
@@ -72,6 +79,10 @@ impl Assembly {
         Ok(found.map(|directory| self.tree_in(&directory)))
     }
 
+    fn flavour(&self) -> Option<Flavour> {
+        self.sources.as_ref().map(Sources::flavour)
+    }
+
     fn compare(&self, directory: &Path) -> Result<(), Failure> {
         verify_root(&directory.join("root"), Depth::Quick, self.store.disk())
     }
@@ -88,6 +99,9 @@ impl Assembly {
         fill(&root)?;
         let needs = driver_root::finish(&root, self.machine)?;
         self.check(&root)?;
+        if let Some(sources) = &self.sources {
+            sources.put(&self.driver_version, &self.store, &root)?;
+        }
         self.write_manifest(&root, needs)?;
         let is_whole = |found: &Path| self.compare(found).is_ok();
         let directory = generations::land(scratch, &self.name, &self.store, is_whole)?;
@@ -124,6 +138,7 @@ impl Assembly {
             packages: self.used.clone(),
             missing: self.missing.clone(),
             needs,
+            sources: self.flavour(),
             entries: measure(root).map_err(|e| write_failure(root, e))?,
             ..Manifest::new(&self.driver_version, self.machine.uname)
         };
@@ -134,12 +149,21 @@ impl Assembly {
     }
 }
 
-/// Returns a directory name that identifies the contents and changes with every package.
-pub(super) fn name_of(driver_version: &str, machine: Machine, used: &[PackageUsed]) -> String {
+/// Returns a directory name that identifies the contents and changes with every package, and with the
+/// flavour of the kernel sources: a .run file has two.
+pub(super) fn name_of(
+    driver_version: &str,
+    machine: Machine,
+    used: &[PackageUsed],
+    sources: Option<Flavour>,
+) -> String {
     let mut hash = Sha256::new();
     hash.update(LAYOUT);
     for package in used {
         hash.update(format!("\n{} {}", package.name, package.sha256));
+    }
+    if let Some(flavour) = sources {
+        hash.update(format!("\nsources {flavour}"));
     }
     let digest = hex(&hash.finalize());
     format!("{driver_version}-{}-{}", machine.uname, &digest[..12])

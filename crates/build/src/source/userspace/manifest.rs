@@ -13,7 +13,9 @@ use crate::source::userspace::AvailableUserspace;
 use longshore_core::digest::digest_of;
 use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::flavour::Flavour;
 use longshore_core::store::verified_files::VerifiedFiles;
+use longshore_debian::packages::Package;
 
 /// Version of the manifest's format; a tree with another is assembled again.
 pub(super) const FORMAT: u32 = 1;
@@ -45,6 +47,9 @@ pub struct Manifest {
     /// SONAMEs that the tools and libraries need and the tree lacks: the C library's, and others
     /// that the program running a tool must provide.
     pub needs: Vec<String>,
+    /// Flavour of the kernel sources in it, if it has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<Flavour>,
     /// Every path below the root.
     pub entries: BTreeMap<PathBuf, Entry>,
 }
@@ -62,6 +67,18 @@ pub struct PackageUsed {
     pub suite: Option<String>,
     /// sha256 (hex) of the .deb or .run file.
     pub sha256: String,
+}
+
+impl PackageUsed {
+    /// Describes a package of an archive.
+    pub(super) fn of(package: &Package) -> Self {
+        Self {
+            name: package.name.clone(),
+            version: package.version.clone(),
+            suite: Some(package.suite.clone()),
+            sha256: package.sha256.clone(),
+        }
+    }
 }
 
 /// One path of a tree.
@@ -110,6 +127,7 @@ impl Manifest {
             packages: Vec::new(),
             missing: Vec::new(),
             needs: Vec::new(),
+            sources: None,
             entries: BTreeMap::new(),
         }
     }
@@ -311,6 +329,7 @@ mod tests {
             driver_version: "1.2".into(),
             arch: "x86_64".into(),
             root,
+            sources: None,
             tools: Vec::new(),
         };
         (dir, tree)

@@ -16,13 +16,17 @@ pub mod manifest;
 pub mod packed;
 mod parts;
 mod place;
+#[cfg(test)]
+mod sample;
 mod selection;
+pub mod sources;
 
 use std::fs;
 use std::path::PathBuf;
 
 use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 use longshore_debian::version;
 use serde::{Deserialize, Serialize};
@@ -43,6 +47,9 @@ pub struct AvailableUserspace {
     pub arch: String,
     /// Directory of the tree (the store's `userspace/NAME/root`).
     pub root: PathBuf,
+    /// Flavour of the kernel sources in it; None where it has none.
+    #[serde(default)]
+    pub sources: Option<Flavour>,
     /// Programs in its `usr/bin`; empty for a tree that is not assembled yet.
     #[serde(default)]
     pub tools: Vec<String>,
@@ -83,8 +90,8 @@ fn sound_tree(root: PathBuf, disk: Disk) -> Result<AvailableUserspace, Failure> 
     let manifest = manifest::of_root(&root)?;
     manifest.verify(&root, Depth::Quick, disk)?;
     let tools = manifest.tools();
-    let Manifest { driver_version, arch, .. } = manifest;
-    Ok(AvailableUserspace { driver_version, arch, root, tools })
+    let Manifest { driver_version, arch, sources, .. } = manifest;
+    Ok(AvailableUserspace { driver_version, arch, root, sources, tools })
 }
 
 #[cfg(test)]

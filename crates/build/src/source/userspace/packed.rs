@@ -138,7 +138,7 @@ impl Packed {
 
     fn name(&self) -> Result<String, Failure> {
         let machine = Machine::named(&self.arch)?;
-        Ok(name_of(&self.driver_version, machine, &self.read.packages))
+        Ok(name_of(&self.driver_version, machine, &self.read.packages, self.read.sources))
     }
 
     fn tree_in(&self, directory: &Path) -> AvailableUserspace {
@@ -146,6 +146,7 @@ impl Packed {
             driver_version: self.driver_version.clone(),
             arch: self.arch.clone(),
             root: directory.join("root"),
+            sources: self.read.sources,
             tools: self.read.tools(),
         }
     }
@@ -277,7 +278,13 @@ mod tests {
         symlink("../lib/b", root.join("usr/lib/c")).expect("link");
         fs::write(root.with_file_name("manifest.json"), manifest(&root)).expect("manifest");
         let (version, arch) = ("535.261.03".to_owned(), "x86_64".to_owned());
-        let tree = AvailableUserspace { driver_version: version, arch, root, tools: Vec::new() };
+        let tree = AvailableUserspace {
+            driver_version: version,
+            arch,
+            root,
+            sources: None,
+            tools: Vec::new(),
+        };
         let packed = Packed::of(&tree).expect("packs");
         (dir, store, packed)
     }

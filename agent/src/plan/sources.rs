@@ -1,0 +1,55 @@
+//! Kernel sources in the user-mode tree, for the containers of GPUDirect Storage and GDRCopy.
+
+use super::Reason;
+use super::driver::Choice;
+use crate::catalog::Catalog;
+use crate::config::{Config, OperatorConfig};
+use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
+use longshore_build::source::userspace::sources::directory;
+use longshore_core::finding::{Code, Finding};
+use longshore_core::flavour::Flavour;
+use longshore_host::facts::Probe;
+
+/// Returns the flavour of the sources that the tree has to have: that of the modules.
+pub(super) fn wanted(config: &Config, choice: &Choice) -> Option<Flavour> {
+    config.operator.exposes_sources().then_some(choice.flavour)
+}
+
+/// Returns the reason for a tree with sources. `from` has them; None is a tree of the store.
+pub(super) fn reason(config: &Config, choice: &Choice, from: Option<&AvailableDriver>) -> Reason {
+    let directory = directory(&choice.version);
+    let from = match from.map(|driver| &driver.origin) {
+        Some(DriverOrigin::Package { name, version, .. }) => format!("from {name} {version}"),
+        Some(DriverOrigin::RunFile { name }) => format!("from {name}"),
+        None => "from the store".to_owned(),
+    };
+    let reason = format!(
+        "{} ({}) {from}, for {}",
+        directory.display(),
+        choice.flavour,
+        features(&config.operator)
+    );
+    Reason { topic: "driver sources exposed".to_owned(), reason }
+}
+
+/// Returns the finding that no source has the sources.
+pub(super) fn missing(config: &Config, catalog: &Catalog, choice: &Choice) -> Finding {
+    let Choice { version, flavour, .. } = choice;
+    let why = match (&catalog.run_files, &catalog.drivers) {
+        _ if !config.run_files.is_empty() => match &catalog.run_files {
+            Probe::Unreadable(why) => format!("the .run files could not be read: {why}"),
+            Probe::Read(_) => format!("no configured .run file has {version} {flavour}"),
+        },
+        (_, Probe::Unreadable(why)) => format!("the archives could not be read: {why}"),
+        (_, Probe::Read(_)) => format!("no archive has those of {version} {flavour}"),
+    };
+    let seen = format!(
+        "{} compiles against the driver's sources, neither the store nor another source has them: {why}",
+        features(&config.operator)
+    );
+    Finding::refusal(Code::DriverSourcesMissing, seen)
+}
+
+fn features(operator: &OperatorConfig) -> String {
+    operator.features_with_sources().collect::<Vec<_>>().join(" and ")
+}
