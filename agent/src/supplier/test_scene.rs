@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::config::{self, Config, Fragment};
@@ -13,6 +14,7 @@ use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_build::testing::manifest;
 use longshore_core::digest::hex;
 use longshore_core::disk::Disk;
+use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::{ModuleEntry, ModuleSet};
@@ -91,9 +93,18 @@ impl Scene {
 
     /// Puts a user-mode tree of the driver into the store.
     pub(super) fn put_tree(&self) {
-        let root = self.store().dir("userspace").join("tree/root");
+        self.put_tree_with("tree", None);
+    }
+
+    /// Puts a user-mode tree of this name and with these kernel sources into the store.
+    pub(super) fn put_tree_with(&self, name: &str, sources: Option<Flavour>) {
+        let root = self.store().dir("userspace").join(name).join("root");
         fs::create_dir_all(&root).expect("directories");
-        fs::write(root.with_file_name("manifest.json"), manifest(&root)).expect("manifest");
+        let mut json: Value = serde_json::from_slice(&manifest(&root)).expect("JSON");
+        if let Some(flavour) = sources {
+            json["sources"] = Value::from(flavour.to_string());
+        }
+        fs::write(root.with_file_name("manifest.json"), json.to_string()).expect("manifest");
     }
 }
 

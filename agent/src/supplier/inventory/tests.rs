@@ -6,9 +6,11 @@ use rstest::rstest;
 use super::*;
 use crate::catalog::AvailableSet;
 use crate::config::{self, Fragment};
-use crate::supplier::test_scene::Scene;
+use crate::supplier::test_scene::{DRIVER, Scene};
 use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::{ExitCode, FailureKind};
+use longshore_core::flavour::Flavour;
+use longshore_modules::sets::SetStore;
 
 #[tokio::test]
 async fn a_host_that_does_not_answer_is_given_up_and_said() {
@@ -122,4 +124,30 @@ fn what_could_not_be_acquired_is_left_out_from_then_on() {
         let left: Vec<SetPlace> = catalog.sets.iter().map(|set| set.place.clone()).collect();
         assert_eq!(left, [place(0), place(2)]);
     }
+}
+
+/// The set is of open modules; no source is queried where the store has all that is wanted.
+#[rstest]
+#[case::no_sources_wanted(false, None, true)]
+#[case::sources(true, Some(Flavour::Open), true)]
+#[case::no_sources(true, None, false)]
+#[case::sources_of_the_other_flavour(true, Some(Flavour::Proprietary), false)]
+#[case::unwanted_sources(false, Some(Flavour::Open), false)]
+fn a_tree_without_the_wanted_sources_does_not_suffice(
+    #[case] gdrcopy: bool,
+    #[case] sources: Option<Flavour>,
+    #[case] wanted: bool,
+) {
+    let mut scene = Scene::new("bookworm-t4");
+    scene.config.operator.gdrcopy = gdrcopy;
+    let mut set = scene.set_in(&scene.store());
+    set.key.flavour = Flavour::Open;
+    scene.store().put_set(&set).expect("stored");
+    scene.put_tree_with("tree", sources);
+    let (facts, inventory) = (scene.facts(), Inventory::new(&scene.config));
+    let catalog = look(&scene.config, &facts, &scene.store()).expect("catalog");
+    assert!(inventory.has_set(DRIVER, &facts.kernel, &catalog));
+    assert_eq!(inventory.suffices(&facts.kernel, &catalog), wanted);
+    let any = gdrcopy == sources.is_some();
+    assert_eq!(inventory.has_some(&facts.kernel, &catalog), any);
 }

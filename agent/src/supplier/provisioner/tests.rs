@@ -142,3 +142,26 @@ async fn a_tree_that_the_store_has_is_not_assembled_again() {
     assert_eq!(tree.root, scene.store().dir("userspace").join("tree/root"));
     provisioner.assemble("550.163.01", None, None).await.expect_err("no source has it");
 }
+
+#[rstest]
+#[case::none(None, "plain")]
+#[case::open(Some(Flavour::Open), "open")]
+#[tokio::test]
+async fn the_tree_with_the_wanted_sources_is_taken(
+    #[case] sources: Option<Flavour>,
+    #[case] name: &str,
+) {
+    let mut scene = Scene::new("bookworm-t4");
+    scene.config.operator.gds = sources.is_some();
+    scene.put_tree_with("plain", None);
+    scene.put_tree_with("open", Some(Flavour::Open));
+    let mut set = scene.set_in(&scene.store());
+    set.key.flavour = Flavour::Open;
+    scene.store().put_set(&set).expect("stored");
+    let provisioner = Provisioner::new(&scene.config);
+    let root = scene.store().dir("userspace").join(name).join("root");
+    assert_eq!(provisioner.assemble(DRIVER, None, sources).await.expect("found").root, root);
+    assert_eq!(provisioner.fetch(None).await.expect("found").1.root, root);
+    let other = Some(Flavour::Proprietary);
+    provisioner.assemble(DRIVER, None, other).await.expect_err("no source has it");
+}
