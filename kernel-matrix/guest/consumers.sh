@@ -24,6 +24,8 @@ in_ctr() {
     ctr run --rm "$@" "$IMAGE" consumer /bin/sh -c "$in_command"
 }
 
+in_cri() { python3 -B /run/matrix/cri.py "$IMAGE" "$@"; }
+
 # In the container: prints its nodes, the loader's complaint about a library that it cannot load, and
 # the answer of nvidia-smi.
 # shellcheck disable=SC2016
@@ -63,6 +65,10 @@ consume_docker_options() {
 }
 
 consume_ctr() { in_ctr "$LOOK" --device nvidia.com/gpu=0; }
+
+consume_cri_field() { in_cri "$LOOK" field nvidia.com/gpu=0; }
+
+consume_cri_annotation() { in_cri "$LOOK" annotation nvidia.com/gpu=0; }
 
 # Links of the nodes by their numbers, which runc 1.1.3 to 1.1.6 needs.
 link_nodes() {

@@ -41,7 +41,9 @@ start_daemons() {
 start_docker() {
     modprobe overlay
     case " $CONSUMERS " in
-        *' docker '* | *' docker-roots '* | *' docker-reload '*) allow_cdi_in_docker ;;
+        *' docker '* | *' docker-roots '* | *' docker-reload '*)
+            allow_cdi docker /etc/docker/daemon.json
+            ;;
     esac
     # shellcheck disable=SC2086
     dockerd ${INIT:+--exec-opt native.cgroupdriver=$INIT} --data-root /var/lib/containers/docker --storage-driver overlay2 \
@@ -50,13 +52,25 @@ start_docker() {
     docker load --quiet --input "$OTHERS_IMAGE"
 }
 
-# Before docker 28.2 CDI is off by default: longshore switches it on.
-allow_cdi_in_docker() { section runtime.configured runtime configure docker --yes; }
+# allow_cdi RUNTIME FILE: lets longshore switch CDI on, which is off by default before docker 28.2 and
+# containerd 2.0.
+allow_cdi() {
+    CONFIGURED=$1 CONFIGURATION=$2
+    fingerprint=$(fingerprint)
+    section runtime.configured runtime configure "$1" --yes
+    [ "$(fingerprint)" = "$fingerprint" ] || fact runtime.changed yes
+}
 
-# put_back: reports that docker's configuration is put back, which the guest had none of.
+# Prints the digest, mode and owner of the runtime's configuration; nothing for an absent file.
+fingerprint() {
+    [ ! -e "$CONFIGURATION" ] || { sha256sum "$CONFIGURATION" && stat -c '%a %u %g' "$CONFIGURATION"; }
+}
+
+# put_back: reports that the configuration, if longshore edited one, is put back.
 put_back() {
-    section runtime.reverted runtime revert docker
-    [ -e /etc/docker/daemon.json ] || fact runtime.as-before yes
+    [ -n "${CONFIGURED:-}" ] || return 0
+    section runtime.reverted runtime revert "$CONFIGURED"
+    [ "$(fingerprint)" != "$fingerprint" ] || fact runtime.as-before yes
 }
 
 runtime() {
@@ -66,7 +80,20 @@ runtime() {
 start_containerd() {
     modprobe overlay
     mkdir -p /var/lib/containers/containerd
+    case $CONSUMERS in *cri-*) allow_cdi containerd /etc/containerd/config.toml ;; esac
     containerd --root /var/lib/containers/containerd >/run/matrix/containerd.log 2>&1 &
     patiently ctr version
-    ctr images import "$OTHERS_IMAGE"
+    case $CONSUMERS in *cri-*) import_for_cri ;; *) ctr images import "$OTHERS_IMAGE" ;; esac
+}
+
+# The image of a pod sandbox is a process that sleeps, under the name that containerd asks for.
+import_for_cri() {
+    pause=$(containerd config dump | sed -n 's/.*sandbox_image = "\(.*\)"/\1/p')
+    tar -C /run/matrix -cf /run/matrix/pause-root.tar busybox
+    pod_podman import --quiet --change 'ENTRYPOINT ["/busybox", "sleep", "86400"]' \
+        /run/matrix/pause-root.tar "$pause"
+    pod_podman save --quiet --output /run/matrix/pause.tar "$pause"
+    for archive in "$OTHERS_IMAGE" /run/matrix/pause.tar; do
+        ctr --namespace k8s.io images import "$archive"
+    done
 }

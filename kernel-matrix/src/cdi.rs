@@ -23,20 +23,22 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
     };
     let mut wrong = published(records);
     wrong.extend(cell.consumers.iter().flat_map(faults));
-    if cell.consumers.iter().any(|consumer| consumer.needs_cdi_in_docker()) {
+    if cell.consumers.iter().any(|consumer| consumer.is_configured()) {
         wrong.extend(configured(records));
     }
     wrong
 }
 
-/// Returns the faults of docker's configuration, which longshore edits and puts back.
+/// Returns the faults of the runtime's configuration, which longshore edits and puts back.
 fn configured(records: &Records) -> Vec<String> {
     let is_done = |name: &str| records.text(name).ends_with("well");
     let acts = ["runtime.configured", "runtime.reverted"].into_iter().filter(|name| !is_done(name));
     let mut wrong: Vec<String> =
         acts.map(|name| format!("{name}: {}", records.text(name))).collect();
-    if !records.facts.contains_key("runtime.as-before") {
-        wrong.push("docker's configuration is not as before".to_owned());
+    for (fact, fault) in [("changed", "was not edited"), ("as-before", "is not as before")] {
+        if !records.facts.contains_key(&format!("runtime.{fact}")) {
+            wrong.push(format!("the runtime's configuration {fault}"));
+        }
     }
     wrong
 }
@@ -141,10 +143,11 @@ mod tests {
             assert!(wrong.contains(reason), "{wrong}");
         }
         let mut records = Records::default();
-        assert_eq!(configured(&records).len(), 3);
+        assert_eq!(configured(&records).len(), 4);
         for line in [
             "@fact runtime.as-before yes",
             "@begin runtime.configured",
+            "@fact runtime.changed yes",
             "|well",
             "@end runtime.configured",
             "@begin runtime.reverted",

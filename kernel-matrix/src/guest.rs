@@ -25,8 +25,8 @@ const INIT: &str = include_str!("../guest/init.sh");
 const STAGE: &str = include_str!("../guest/stage.sh");
 /// The seccomp profile in deploy/; /run/matrix/seccomp.json in the guest.
 const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
-/// Shell libraries that scenarios source, by name.
-const LIBRARIES: [(&str, &str); 7] = [
+/// Shell libraries that scenarios source, and programs that they start, by name.
+const LIBRARIES: [(&str, &str); 8] = [
     ("lib.sh", include_str!("../guest/lib.sh")),
     ("engines.sh", include_str!("../guest/engines.sh")),
     ("consumers.sh", include_str!("../guest/consumers.sh")),
@@ -34,6 +34,7 @@ const LIBRARIES: [(&str, &str); 7] = [
     ("ready.sh", include_str!("../guest/ready.sh")),
     ("events.sh", include_str!("../guest/events.sh")),
     ("rounds.sh", include_str!("../guest/rounds.sh")),
+    ("cri.py", include_str!("../guest/cri.py")),
 ];
 /// Mount points of the guest's disks, in the order of QEMU's arguments; the last exists only if the
 /// driver comes on a disk of its own.

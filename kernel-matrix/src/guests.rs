@@ -102,6 +102,10 @@ pub enum Consumer {
     DockerOptions,
     /// `ctr run --device nvidia.com/gpu=0`.
     Ctr,
+    /// A pod's container by the Container Runtime Interface, with the request's field for devices.
+    CriField,
+    /// The same with an annotation.
+    CriAnnotation,
     /// podman with each of the guest's roots.
     PodmanRoots,
     /// docker with each of the guest's roots.
@@ -119,15 +123,18 @@ impl Consumer {
             Self::Docker => "docker",
             Self::DockerOptions => "docker-options",
             Self::Ctr => "ctr",
+            Self::CriField => "cri-field",
+            Self::CriAnnotation => "cri-annotation",
             Self::PodmanRoots => "podman-roots",
             Self::DockerRoots => "docker-roots",
             Self::DockerReload => "docker-reload",
         }
     }
 
-    /// True if docker has to have CDI switched on for it.
-    pub fn needs_cdi_in_docker(self) -> bool {
-        matches!(self, Self::Docker | Self::DockerRoots | Self::DockerReload)
+    /// True if CDI is off in its runtime until longshore switches it on.
+    pub fn is_configured(self) -> bool {
+        let of_docker = matches!(self, Self::Docker | Self::DockerRoots | Self::DockerReload);
+        of_docker || matches!(self, Self::CriField | Self::CriAnnotation)
     }
 
     /// Returns the section that the guest reports of its container.
@@ -139,10 +146,10 @@ impl Consumer {
     fn daemon(self) -> Option<&'static str> {
         match self {
             Self::Podman | Self::PodmanByIndex | Self::PodmanRoots => None,
+            Self::Ctr | Self::CriField | Self::CriAnnotation => Some("containerd"),
             Self::Docker | Self::DockerOptions | Self::DockerRoots | Self::DockerReload => {
                 Some("docker")
             }
-            Self::Ctr => Some("containerd"),
         }
     }
 }
