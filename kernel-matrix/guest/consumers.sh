@@ -85,14 +85,16 @@ opens_in_container() {
     done' sh "$1"
 }
 
-# reload WORD: prints the nodes that a running container opens before and after systemd has read its
-# units again.
+# reload WORD OPTION...: prints the nodes that a running container opens before and after systemd has
+# read its units again.
 reload() {
-    docker run --detach --name reload --network none --device nvidia.com/gpu=all \
+    word=$1
+    shift
+    docker run --detach --name reload --network none "$@" \
         --entrypoint busybox "$IMAGE" sleep 86400 >/dev/null
-    opens_in_container "$1 before"
+    opens_in_container "$word before"
     systemctl daemon-reload
-    opens_in_container "$1 after"
+    opens_in_container "$word after"
     docker rm --force reload >/dev/null
 }
 
@@ -100,20 +102,29 @@ unlink_nodes() {
     find /dev/char -lname '../nvidia*' -delete
 }
 
-# udev, which the guest lacks, makes the links of the nodes that every container has. The agent, which
-# would restore its own, is stopped while they are missing.
-consume_docker_reload() {
+# reloads OPTION...: does that without links of the nodes, and with them. udev, which the guest lacks,
+# makes the links of the nodes that every container has. The agent, which would restore its own, is
+# stopped while they are missing.
+reloads() {
     others='null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0'
     for node in $others; do
         ln -sf "../${node%%:*}" "/dev/char/${node#*:}"
     done
     pkill -STOP -x longshore
     unlink_nodes
-    reload without
+    reload without "$@"
     link_nodes
     pkill -CONT -x longshore
-    reload with
+    reload with "$@"
     for node in $others; do
         rm "/dev/char/${node#*:}"
     done
+}
+
+consume_docker_reload() { reloads --device nvidia.com/gpu=all; }
+
+consume_docker_options_reload() {
+    runc --version
+    # shellcheck disable=SC2046
+    reloads $(pod exec longshore longshore docker-args --gpus all)
 }

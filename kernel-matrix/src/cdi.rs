@@ -18,7 +18,7 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
     }
     let faults = |consumer: &Consumer| match consumer {
         Consumer::PodmanRoots | Consumer::DockerRoots => roots::wrong(*consumer, records),
-        Consumer::DockerReload => reload::wrong(records),
+        Consumer::DockerReload | Consumer::DockerOptionsReload => reload::wrong(*consumer, records),
         _ => container(*consumer, driven, records),
     };
     let mut wrong = published(records);
@@ -145,9 +145,9 @@ mod tests {
         let mut records = Records::default();
         assert_eq!(configured(&records).len(), 4);
         for line in [
+            "@fact runtime.changed yes",
             "@fact runtime.as-before yes",
             "@begin runtime.configured",
-            "@fact runtime.changed yes",
             "|well",
             "@end runtime.configured",
             "@begin runtime.reverted",

@@ -112,6 +112,8 @@ pub enum Consumer {
     DockerRoots,
     /// docker with systemd's cgroups: systemd reads its units again while the container runs.
     DockerReload,
+    /// The same with the spec's nodes and files as options.
+    DockerOptionsReload,
 }
 
 impl Consumer {
@@ -128,6 +130,7 @@ impl Consumer {
             Self::PodmanRoots => "podman-roots",
             Self::DockerRoots => "docker-roots",
             Self::DockerReload => "docker-reload",
+            Self::DockerOptionsReload => "docker-options-reload",
         }
     }
 
@@ -147,9 +150,11 @@ impl Consumer {
         match self {
             Self::Podman | Self::PodmanByIndex | Self::PodmanRoots => None,
             Self::Ctr | Self::CriField | Self::CriAnnotation => Some("containerd"),
-            Self::Docker | Self::DockerOptions | Self::DockerRoots | Self::DockerReload => {
-                Some("docker")
-            }
+            Self::Docker
+            | Self::DockerOptions
+            | Self::DockerRoots
+            | Self::DockerReload
+            | Self::DockerOptionsReload => Some("docker"),
         }
     }
 }
