@@ -83,11 +83,19 @@ preload() {
 # of the engine's own, so one is run before.
 prepare() {
     start_daemons
+    [ -z "$PULL" ] || pull
     # shellcheck disable=SC2086
     pod run --rm --privileged --network host --entrypoint /bin/sh $IMAGE -c :
     prepare_consumers
     preload
     touch /run/matrix/mark
+}
+
+# pull: fetches the agent's image by its digest, without one of another name that the guest has.
+pull() {
+    pod rmi --all >/dev/null
+    section pulled pod pull --quiet --tls-verify=false "$IMAGE"
+    section image pod image inspect --format '{{.Digest}}' "$IMAGE"
 }
 
 # Lists the files that were written to the root file system since.

@@ -34,6 +34,8 @@ pub struct Delivery {
     pub media: Option<PathBuf>,
     /// Registry that the guest reaches, if any.
     pub registry: Option<Registry>,
+    /// Reference of the agent's image in that registry, if the guest pulls it.
+    pub image: Option<String>,
     /// Archive that the guest reaches, if any.
     pub archive: Option<Relay>,
     /// Store that the guest keeps from boot to boot, if any.
@@ -56,6 +58,11 @@ pub fn make(
         disk::copy(&prepared.seed.disk, &store)?;
         disk::volatile(&store, &disk)?;
         delivery.kept_store = Some(Disk::Volatile(disk));
+    }
+    if let Some(registry) = delivery.registry.as_ref().filter(|_| cell.by_digest) {
+        let archive = workbench.agent().image.canonicalize();
+        let archive = archive.at("find", &workbench.agent().image)?;
+        delivery.image = Some(registry.push_image(&archive, dir)?);
     }
     Ok(delivery)
 }

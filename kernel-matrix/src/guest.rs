@@ -150,11 +150,12 @@ impl<'a> Guest<'a> {
             ),
         };
         format!(
-            "NONCE={nonce}\nIMAGE={}\nVERSION={}\n{drivers}\
+            "NONCE={nonce}\nIMAGE={}\nPULL={}\nVERSION={}\n{drivers}\
              AGENT_ARGUMENTS='run{flags}{host_apt}{arguments}'\n\
              IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\nARCHIVE={}\nSUITE={}\n\
              LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\nENGINE={}\nDAEMONS='{}'\nCONSUMERS='{}'\nINIT={}\n",
-            image::NAME,
+            delivery.image.as_deref().unwrap_or(image::NAME),
+            of(delivery.image.is_some(), "yes"),
             self.prepared.seed.set.key.driver_version,
             delivery.import.join(" "),
             cell.privileges.join("\n"),

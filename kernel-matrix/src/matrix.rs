@@ -45,6 +45,9 @@ pub struct Cell {
     /// Source of the guest's driver.
     #[serde(default)]
     pub from: Supply,
+    /// True if its guest pulls the agent's image from that registry, and names it by its digest.
+    #[serde(default)]
+    pub by_digest: bool,
     /// Name of its guest's root file system; empty for the default.
     #[serde(default)]
     pub guest: String,
@@ -268,6 +271,9 @@ impl Matrix {
             if cell.from != Supply::Archive && cell.scenario == Scenario::Build {
                 return Err(format!("{}: a build has no guest to supply", cell.name));
             }
+            if cell.by_digest && !cell.from.has_registry() {
+                return Err(format!("{}: an image by digest comes from a registry", cell.name));
+            }
             if (cell.scenario == Scenario::Upgrade) != cell.next_driver.is_some() {
                 return Err(format!("{}: an upgrade has a next-driver, no other cell", cell.name));
             }
@@ -359,6 +365,7 @@ mod tests {
             (CELL.replace("'open'", "'closed'"), "closed"),
             (format!("{CELL}from = 'nowhere'"), "nowhere"),
             (format!("{}from = 'registry'", CELL.replace("'refused'", "'build'")), "no guest"),
+            (format!("{CELL}by-digest = true"), "from a registry"),
             (CELL.replace("'refused'", "'upgrade'"), "next-driver"),
             (format!("{CELL}{NEXT}"), "next-driver"),
             (

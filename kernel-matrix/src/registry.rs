@@ -3,17 +3,19 @@
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{At, Error};
-use crate::process;
+use crate::process::{self, LIMIT};
 
 /// Its address and port in the guest.
 pub const IN_GUEST: &str = "10.0.2.100:5000";
 /// Repository that sets are pushed to.
 pub const REPOSITORY: &str = "nvidia/modules";
+/// Repository that the agent's image is pushed to.
+const AGENT: &str = "longshore";
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -58,6 +60,23 @@ impl Registry {
     /// Returns `http://127.0.0.1:PORT/REPOSITORY`.
     pub fn reference(&self) -> String {
         format!("http://127.0.0.1:{}/{REPOSITORY}", self.port)
+    }
+
+    /// Pushes an image in an OCI archive, and returns its reference by digest as a guest reaches it.
+    ///
+    /// # Errors
+    /// skopeo failed, or reported no digest.
+    pub fn push_image(&self, archive: &Path, dir: &Path) -> Result<String, Error> {
+        let reported = dir.join("image.digest");
+        let mut push = Command::new("skopeo");
+        push.args(["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"])
+            .arg("--digestfile")
+            .arg(&reported)
+            .arg(format!("oci-archive:{}", archive.display()))
+            .arg(format!("docker://127.0.0.1:{}/{AGENT}:latest", self.port));
+        process::run(&mut push, LIMIT)?;
+        let digest = fs::read_to_string(&reported).at("read", &reported)?;
+        Ok(format!("{IN_GUEST}/{AGENT}@{}", digest.trim()))
     }
 
     /// Polls until it listens, for which there is no event.
