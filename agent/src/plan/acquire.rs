@@ -4,7 +4,7 @@ use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
 use super::live;
 use super::signing::{self, Standing};
-use super::{Acquire, BuildSet, Reason, sources};
+use super::{Acquire, BuildSet, Reason};
 use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::{Config, PublishConfig};
 use longshore_build::build;
@@ -263,63 +263,25 @@ impl<'a> Supply<'a> {
         }
     }
 
-    fn userspace(
-        &mut self,
-        config: &Config,
-        facts: &HostFacts,
-        catalog: &'a Catalog,
-        choice: &Choice,
-    ) {
-        let sources = sources::wanted(config, choice);
-        let of_choice = |u: &&AvailableUserspace| {
-            (u.driver_version == choice.version && u.arch == facts.kernel.arch)
-                && u.sources == sources
-        };
-        self.userspace = catalog.userspace.iter().find(of_choice);
-        if self.userspace.is_some() {
-            self.add_reason("user mode from the store", "assembled there already");
-            self.reasons.extend(sources.map(|_| sources::reason(config, choice, None)));
-            return;
-        }
-        let source = sources_of(config, catalog, choice);
-        if sources.is_some() && source.is_none() {
-            self.findings.push(sources::missing(config, catalog, choice));
-            return;
-        }
-        self.acquire.push(Acquire::AssembleUserspace {
-            driver_version: choice.version.clone(),
-            run_file: run_file_of(catalog, choice).cloned(),
-            sources,
-        });
-        self.add_reason("user mode assembled", "the store has none of this version");
-        self.reasons.extend(sources.map(|_| sources::reason(config, choice, source.as_ref())));
-        if let Probe::Read(drivers) = &catalog.drivers
-            && !drivers.is_empty()
-            && !names_run_files(config, catalog)
-            && !drivers.iter().any(|d| d.version == choice.version)
-        {
-            self.findings.push(Finding::warning(
-                Code::UserspaceNotOffered,
-                format!(
-                    "no archive offers driver {}, so its user-mode files may be unavailable",
-                    choice.version
-                ),
-            ));
-        }
-    }
-
-    fn add_reason(&mut self, topic: &str, reason: impl Into<String>) {
+    pub(super) fn add_reason(&mut self, topic: &str, reason: impl Into<String>) {
         self.reasons.push(Reason { topic: topic.to_owned(), reason: reason.into() });
     }
 }
 
 /// Returns the .run file of the chosen version.
-fn run_file_of<'a>(catalog: &'a Catalog, choice: &Choice) -> Option<&'a AvailableRunFile> {
+pub(super) fn run_file_of<'a>(
+    catalog: &'a Catalog,
+    choice: &Choice,
+) -> Option<&'a AvailableRunFile> {
     run_files(catalog).iter().find(|file| file.version == choice.version)
 }
 
 /// Returns the catalog's kernel sources of the chosen driver.
-fn sources_of(config: &Config, catalog: &Catalog, choice: &Choice) -> Option<AvailableDriver> {
+pub(super) fn sources_of(
+    config: &Config,
+    catalog: &Catalog,
+    choice: &Choice,
+) -> Option<AvailableDriver> {
     let is_chosen = |driver: &AvailableDriver| {
         driver.version == choice.version && driver.flavour == choice.flavour
     };

@@ -17,6 +17,7 @@ mod render;
 mod signing;
 mod sources;
 mod symbols;
+mod user_mode;
 
 use serde::{Deserialize, Serialize};
 

@@ -44,7 +44,7 @@ pub(super) fn missing(config: &Config, catalog: &Catalog, choice: &Choice) -> Fi
         (_, Probe::Read(_)) => format!("no archive has those of {version} {flavour}"),
     };
     let seen = format!(
-        "{} compiles against the driver's sources, neither the store nor another source has them: {why}",
+        "the driver's sources, for {}, are neither in the store nor in another source: {why}",
         features(&config.operator)
     );
     Finding::refusal(Code::DriverSourcesMissing, seen)

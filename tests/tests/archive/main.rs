@@ -3,6 +3,7 @@
 
 mod downloads;
 mod host;
+mod kernel_sources;
 mod metadata;
 
 use std::path::Path;

@@ -79,6 +79,7 @@ fn put_tree(store: &Store) {
         packages: Vec::new(),
         missing: Vec::new(),
         needs: Vec::new(),
+        sources: None,
         entries: [("usr".into(), Entry::Dir { mode: 0o755 }), ("usr/library".into(), file)].into(),
     };
     let text = serde_json::to_vec(&manifest).expect("JSON");
