@@ -1,19 +1,22 @@
 //! Questions of the agent to the cluster that its pod is in: the driver version in the tag of the pod's
-//! image, and a safe load of the driver on its node.
+//! image, and requests for a safe load of the driver on its node.
 //!
 //! Outside of a cluster, and in a pod without a service account, nothing is asked.
 
 use std::path::Path;
 use std::time::Duration;
 
-use longshore_cluster::{Account, Cluster, Error, FILES, Limits, Pace, Requests, Standing};
+use longshore_cluster::{Account, Cluster, Error, FILES, Kind, Limits};
+use longshore_cluster::{OwnImage, Pace, Requests, Standing};
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::finding::Code;
+use longshore_core::sanitize::in_line;
 
 /// Names of the driver's container: the GPU operator's, and that of longshore's own pods.
 const CONTAINERS: [&str; 2] = ["nvidia-driver-ctr", "longshore"];
 
-/// Limits of a call: the agent's start waits for 17 s at most.
+/// Limits of a call: one question takes 17 s at most.
 const LIMITS: Limits = Limits {
     call: Duration::from_secs(5),
     tries: 3,
@@ -21,6 +24,27 @@ const LIMITS: Limits = Limits {
     longest_pause: Duration::from_secs(30),
     watch: Duration::from_secs(240),
 };
+
+/// Length at which an image's reference is cut in a finding.
+const SHOWN: usize = 300;
+
+/// Reason why the version in the tag is not known.
+#[derive(Debug)]
+pub enum VersionUnknown {
+    /// The answer is final: a person has to change something.
+    Refused(Failure),
+    /// There was no usable answer; the same question may be answered later.
+    Unanswered(Failure),
+}
+
+impl VersionUnknown {
+    /// Returns the failure, for a command that does not wait.
+    pub fn into_failure(self) -> Failure {
+        match self {
+            Self::Refused(failure) | Self::Unanswered(failure) => failure,
+        }
+    }
+}
 
 /// The pod that this process runs in.
 #[derive(Debug)]
@@ -53,22 +77,6 @@ impl Pod {
         Ok(Some(Self { cluster, namespace, name, node: given("NODE_NAME") }))
     }
 
-    async fn driver_version(&self) -> Result<Option<String>, Error> {
-        let (Some(namespace), Some(name)) = (&self.namespace, &self.name) else { return Ok(None) };
-        let image = self.cluster.own_image(namespace, name, &CONTAINERS).await?;
-        let Some(image) = image else { return Ok(None) };
-        let version = image.driver_version().map(str::to_owned);
-        match &version {
-            Some(version) => {
-                tracing::info!("driver {version}, by the tag of {}", image.reference())
-            }
-            None => tracing::debug!("no driver version is in the tag of {}", image.reference()),
-        }
-        Ok(version)
-    }
-}
-
-impl Pod {
     /// Begins requests for a safe load on the pod's node, without any request yet; None where the pod
     /// does not know its node. `tell` is called with each state.
     ///
@@ -82,34 +90,91 @@ impl Pod {
         let begun = Requests::begin(self.cluster, node, Pace::default(), tell);
         begun.map(Some).map_err(|e| failed(&e))
     }
+
+    async fn driver_version(&self) -> Result<String, VersionUnknown> {
+        let (Some(namespace), Some(name)) = (&self.namespace, &self.name) else {
+            return Err(unknown("the pod's own name is not known"));
+        };
+        let found = self.cluster.own_image(namespace, name, &CONTAINERS).await;
+        let image = found.map_err(|error| not_read(&error))?;
+        let image = image.ok_or_else(|| unknown("no container of the pod is the driver's"))?;
+        let version = image.driver_version().ok_or_else(|| without_version(&image))?;
+        tracing::info!("driver {version}, by the tag of {}", shown(&image));
+        Ok(version.to_owned())
+    }
 }
 
-/// Reads the driver version in the tag of the own pod's image, for a configuration that names none.
-/// Under the GPU operator (DRIVER_CONFIG_DIGEST) an API server that does not answer is a failure: the
-/// newest driver would be another one than the tag's. Elsewhere it is a warning.
+/// Reads the driver version in the tag of the own pod's image, for a configuration that names none. None
+/// outside of a cluster. Only the GPU operator makes such tags: without it a version that is not found
+/// is a warning, and the newest driver is chosen.
 ///
 /// # Errors
-/// Exit code 15.
-pub async fn driver_version(env: Env<'_>) -> Result<Option<String>, Failure> {
-    version_of(env, Pod::of_process(env)).await
+/// Under the operator, where the version is not known: the newest driver would be another one.
+pub fn driver_version(
+    env: Env<'_>,
+    operator: bool,
+) -> impl Future<Output = Result<Option<String>, VersionUnknown>> + Send + use<> {
+    version_of(Pod::of_process(env), operator)
 }
 
 async fn version_of(
-    env: Env<'_>,
     pod: Result<Option<Pod>, Failure>,
-) -> Result<Option<String>, Failure> {
+    operator: bool,
+) -> Result<Option<String>, VersionUnknown> {
     let answer = match pod {
         Ok(None) => return Ok(None),
-        Ok(Some(pod)) => pod.driver_version().await.map_err(|e| failed(&e)),
-        Err(failure) => Err(failure),
+        Ok(Some(pod)) => pod.driver_version().await,
+        Err(failure) => Err(VersionUnknown::Unanswered(failure)),
     };
     match answer {
-        Err(failure) if env("DRIVER_CONFIG_DIGEST").is_none() => {
-            tracing::warn!("{}; the newest driver is chosen", failure.one_line());
+        Err(unknown) if !operator => {
+            tracing::warn!("{}; the newest driver is chosen", unknown.into_failure().one_line());
             Ok(None)
         }
-        answer => answer,
+        answer => answer.map(Some),
     }
+}
+
+fn shown(image: &OwnImage) -> String {
+    in_line(image.reference()).chars().take(SHOWN).collect()
+}
+
+/// Remedy where the service account may not read the pod.
+const FORBIDDEN: &str = "add the rule `apiGroups: [\"\"], resources: [pods], verbs: [get]` to a Role of the \
+                         pod's service account, or name the driver: `driver` in longshore.toml, or \
+                         DRIVER_VERSION in the pod's variables";
+/// Remedy where there is no such pod: its name was taken from the host name.
+const MISSING: &str = "set POD_NAME and POD_NAMESPACE by fieldRef (metadata.name, metadata.namespace), which a \
+                       pod on the host's network needs; or name the driver: `driver` in longshore.toml, or \
+                       DRIVER_VERSION in the pod's variables";
+
+/// Sorts a failed call: a refusal is final, anything else may pass.
+fn not_read(error: &Error) -> VersionUnknown {
+    match error.kind {
+        Kind::Forbidden => refused(error, FORBIDDEN),
+        Kind::Missing | Kind::Name => refused(error, MISSING),
+        _ => VersionUnknown::Unanswered(failed(error)),
+    }
+}
+
+/// Refusal of an image whose reference names no driver.
+fn without_version(image: &OwnImage) -> VersionUnknown {
+    let why = match image.tag() {
+        Some(_) => "its tag is not VERSION-SYSTEM",
+        None if image.reference().contains('@') => "it is named by its digest, without a tag",
+        None => "it has no tag",
+    };
+    unknown(&format!("the pod's image {} names no driver version: {why}", shown(image)))
+}
+
+fn unknown(why: &str) -> VersionUnknown {
+    refused(&why, Code::DriverVersionUnknown.entry().remedy)
+}
+
+fn refused(why: &dyn std::fmt::Display, remedy: &str) -> VersionUnknown {
+    let code = Code::DriverVersionUnknown;
+    let failure = Failure::new(code.entry().kind, format!("{code}: {why}"));
+    VersionUnknown::Refused(failure.remedy(remedy))
 }
 
 fn failed(error: &Error) -> Failure {
@@ -119,74 +184,4 @@ fn failed(error: &Error) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use longshore_core::failure::ExitCode;
-    use rstest::rstest;
-
-    const SHORT: Limits = Limits {
-        call: Duration::from_secs(5),
-        tries: 2,
-        first_pause: Duration::from_millis(1),
-        longest_pause: Duration::from_millis(1),
-        watch: Duration::from_secs(1),
-    };
-
-    /// Makes a pod whose API server is on a port that nothing listens on.
-    fn pod(dir: &Path, env: Env<'_>) -> Result<Option<Pod>, Failure> {
-        let key = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
-        let rest = ["-nodes", "-subj", "/CN=test", "-keyout", "ca.key", "-out", "ca.crt"];
-        let mut openssl = std::process::Command::new("openssl");
-        let out = openssl.args(key).args(rest).current_dir(dir).output().unwrap();
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        std::fs::write(dir.join("token"), "token").unwrap();
-        std::fs::write(dir.join("namespace"), "gpu-operator").unwrap();
-        Pod::of(env, dir, SHORT)
-    }
-
-    fn env(name: &str) -> Option<String> {
-        match name {
-            "KUBERNETES_SERVICE_HOST" => Some("127.0.0.1".to_owned()),
-            "KUBERNETES_SERVICE_PORT" => Some("1".to_owned()),
-            "POD_NAME" => Some("driver-x7k2p".to_owned()),
-            _ => None,
-        }
-    }
-
-    #[rstest]
-    #[case::elsewhere(None, Ok(None))]
-    #[case::under_the_operator(Some("27"), Err(ExitCode::Preflight))]
-    #[tokio::test]
-    async fn an_api_server_that_is_away(
-        #[case] digest: Option<&str>,
-        #[case] wanted: Result<Option<String>, ExitCode>,
-    ) {
-        let dir = tempfile::tempdir().unwrap();
-        let env = |name: &str| match name {
-            "DRIVER_CONFIG_DIGEST" => digest.map(str::to_owned),
-            name => env(name),
-        };
-        let found = version_of(&env, pod(dir.path(), &env)).await;
-        assert_eq!(found.map_err(|failure| failure.code()), wanted);
-    }
-
-    #[test]
-    fn the_page_about_deadlines_has_the_limit_of_a_call() {
-        let row = "An answer of the cluster's API server";
-        longshore_core::testing::assert_in_page(row, LIMITS.call);
-    }
-
-    #[tokio::test]
-    async fn outside_of_a_cluster_nothing_is_asked() {
-        let none = |_: &str| None;
-        assert!(Pod::of_process(&none).unwrap().is_none());
-        assert_eq!(driver_version(&none).await.unwrap(), None);
-    }
-
-    #[tokio::test]
-    async fn a_pod_that_does_not_know_its_node_asks_for_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let pod = pod(dir.path(), &env).unwrap().unwrap();
-        assert!(pod.requests(|_| {}).unwrap().is_none());
-    }
-}
+mod tests;

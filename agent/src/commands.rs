@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
@@ -32,7 +33,7 @@ pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
 use self::peermem::SideCar;
 use crate::build_lease::Claims;
-use crate::cluster;
+use crate::cluster::{self, VersionUnknown};
 use crate::config::{self, Config, Fragment, StorePlace, TerminationMessage};
 use crate::lifecycle::{self, signals};
 use crate::logging::{Log, LogFormat};
@@ -187,9 +188,10 @@ pub fn execute(
         .map_err(|failure| {
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
-    if matches!(cli.command, Command::Run | Command::Plan { .. }) && !config.driver.is_named {
-        let of_pod = cluster::driver_version(&|name| std::env::var(name).ok());
-        config.driver.take_image_version(runtime.block_on(of_pod)?);
+    // `run` asks itself: it waits for an API server that does not answer.
+    if matches!(cli.command, Command::Plan { .. }) && !config.driver.is_named {
+        let of_pod = runtime.block_on(image_version(&config));
+        config.driver.take_image_version(of_pod.map_err(VersionUnknown::into_failure)?);
     }
     let claims = Claims::default();
     let (log, termination) = (log.clone(), termination.clone());
@@ -215,20 +217,40 @@ fn load(flags: &Fragment, env: Env<'_>) -> Result<Config, Failure> {
     config::load(flags.clone(), env, Some(&config::usual_file()))
 }
 
+/// Asks the cluster for the version in the tag of the own pod's image.
+async fn image_version(config: &Config) -> Result<Option<String>, VersionUnknown> {
+    let asked = cluster::driver_version(&|name| std::env::var(name).ok(), config.operator.enabled);
+    asked.await
+}
+
 /// Configurations of `run`: read again with the flags and the environment of its start.
 struct Configurations {
     flags: Fragment,
     telemetry: Telemetry,
     claims: Claims,
     store_place: StorePlace,
-    image_version: Option<String>,
+    image_version: Mutex<Option<String>>,
+}
+
+impl Configurations {
+    fn kept(&self) -> MutexGuard<'_, Option<String>> {
+        self.image_version.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl provider::Configurations for Configurations {
     fn read(&self) -> Result<Config, Failure> {
         let mut config = load(&self.flags, &|name| std::env::var(name).ok())?;
-        config.driver.take_image_version(self.image_version.clone());
+        config.driver.take_image_version(self.kept().clone());
         Ok(Config { store_place: self.store_place.clone(), ..config })
+    }
+
+    async fn image_version(&self, config: &Config) -> Result<Option<String>, VersionUnknown> {
+        image_version(config).await
+    }
+
+    fn keep_image_version(&self, version: Option<String>) {
+        *self.kept() = version;
     }
 
     fn provider<'a>(&self, config: &'a Config) -> impl provider::Provider + 'a {
@@ -255,7 +277,7 @@ async fn dispatch(
                 telemetry: telemetry.clone(),
                 claims: claims.clone(),
                 store_place: config.store_place.clone(),
-                image_version: config.driver.image_version(),
+                image_version: Mutex::default(),
             };
             let ended = lifecycle::run(config.clone(), configurations, telemetry, stuck).await;
             ended.map(CommandOutcome::Code)

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use crate::catalog::Catalog;
+use crate::cluster::VersionUnknown;
 use crate::config::Config;
 use crate::journal::PlanSummary;
 use crate::plan::Plan;
@@ -50,6 +51,14 @@ pub trait Configurations: Send + Sync {
     /// # Errors
     /// 2 where it is wrong.
     fn read(&self) -> Result<Config, Failure>;
+    /// Returns the driver version in the tag of the own pod's image, for this configuration, which names
+    /// none; None outside of a cluster.
+    fn image_version(
+        &self,
+        config: &Config,
+    ) -> impl Future<Output = Result<Option<String>, VersionUnknown>> + Send;
+    /// Keeps that version for the configurations that are read from now on.
+    fn keep_image_version(&self, version: Option<String>);
     /// Returns the provider of a configuration. It may keep the indexes of whole archives, so it is
     /// dropped as soon as the driver is Ready.
     fn provider<'a>(&self, config: &'a Config) -> impl Provider + 'a;

@@ -278,11 +278,6 @@ impl DriverConfig {
         }
     }
 
-    /// Returns that version, for a configuration that is read later.
-    pub fn image_version(&self) -> Option<String> {
-        self.version.clone().filter(|_| !self.is_named)
-    }
-
     fn with_defaults(all: &Fragment, parameters: parameters::Parameters) -> Self {
         Self {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),

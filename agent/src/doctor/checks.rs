@@ -262,7 +262,8 @@ pub(super) const ALL: [Definition; 30] = [
 
 const OF_DRIVER_ROOT: [Code; 3] =
     [Code::DriverRootOdd, Code::ExposureLost, Code::OperatorFileUnwritten];
-const SETTINGS: [Code; 4] = [
+const SETTINGS: [Code; 5] = [
+    Code::DriverVersionUnknown,
     Code::DriverSourcesMissing,
     Code::VgpuUnsupported,
     Code::DrmUnderOperator,

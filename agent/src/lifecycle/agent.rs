@@ -4,6 +4,7 @@ mod change;
 pub(super) mod drain;
 mod held;
 mod stay;
+mod version;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::privileges;
 use longshore_host::Host;
 use stay::{Base, Next, Repairs};
+use version::Unsettled;
 
 /// Context of an agent run: everything it acts on.
 #[derive(Clone)]
@@ -141,7 +143,13 @@ impl Agent {
     ) -> Result<ExitCode, Failure> {
         let telemetry = self.world.telemetry.clone();
         let held = Arc::clone(&self.world.conduct.held);
-        let ended = self.run_phases(config, configurations).await;
+        let unsettled = Unsettled::new(self.world.conduct.asks_again);
+        let renewal = self.renewal.clone();
+        let ended = tokio::select! {
+            biased;
+            ended = self.run_phases(config, configurations, &unsettled) => ended,
+            never = unsettled.ask(configurations, &renewal) => match never {},
+        };
         held.ended().await;
         ended.inspect_err(|failure| telemetry.failed(failure))
     }
@@ -150,10 +158,14 @@ impl Agent {
         mut self,
         mut config: Config,
         configurations: &impl Configurations,
+        unsettled: &Unsettled,
     ) -> Result<ExitCode, Failure> {
         self.begin()?;
         self.withdraw_at_start().await?;
-        let mut lived = self.install_wanted(&mut config, configurations).await;
+        let mut lived = match self.settle_version(&mut config, configurations, unsettled).await {
+            Ok(()) => self.install_wanted(&mut config, configurations).await,
+            Err(end) => Err(end),
+        };
         loop {
             match lived {
                 Ok(()) => {}

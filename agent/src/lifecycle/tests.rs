@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::catalog::Catalog;
+use crate::cluster::VersionUnknown;
 use crate::config::MissingGpus;
 use crate::engine::InUseWait;
 use crate::engine::fake_images::FakeImages;
@@ -39,6 +40,7 @@ mod renewal;
 mod spec;
 mod stay;
 mod stuck;
+mod version;
 
 const ROOT: &str = "/run/driver";
 const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
@@ -56,15 +58,25 @@ struct Script {
     installed: Installed,
     /// Number of times that it read the host.
     gathered: Arc<AtomicUsize>,
+    images: Arc<version::Images>,
 }
 
 impl Configurations for Script {
+    async fn image_version(&self, _: &Config) -> Result<Option<String>, VersionUnknown> {
+        self.images.answer()
+    }
+
+    fn keep_image_version(&self, version: Option<String>) {
+        *self.images.kept.lock().unwrap() = version;
+    }
+
     fn read(&self) -> Result<Config, Failure> {
         let next = self.configs.lock().unwrap().pop_front();
         next.expect("a configuration to read").map_err(|kind| Failure::new(kind, "no such key"))
     }
 
-    fn provider<'a>(&self, _: &'a Config) -> impl Provider + 'a {
+    fn provider<'a>(&self, config: &'a Config) -> impl Provider + 'a {
+        self.images.wanted.lock().unwrap().push(config.driver.version.clone());
         self.clone()
     }
 }
@@ -256,6 +268,7 @@ struct Scene {
     paths: Paths,
     installed: Installed,
     gathered: Arc<AtomicUsize>,
+    images_of_pod: Arc<version::Images>,
     telemetry: Telemetry,
     step_limit: Duration,
     missing_gpus: MissingGpus,
@@ -290,6 +303,7 @@ impl Scene {
             paths,
             installed: Arc::default(),
             gathered: Arc::default(),
+            images_of_pod: Arc::default(),
             telemetry: Telemetry::default(),
             step_limit: Duration::from_secs(600),
             missing_gpus: MissingGpus::Warn,
@@ -325,6 +339,16 @@ impl Scene {
         at: At,
         plans: Vec<Result<Plan, FailureKind>>,
     ) -> Result<ExitCode, Failure> {
+        self.live_by(self.config(), at, plans).await
+    }
+
+    /// The same with a configuration.
+    async fn live_by(
+        &self,
+        config: Config,
+        at: At,
+        plans: Vec<Result<Plan, FailureKind>>,
+    ) -> Result<ExitCode, Failure> {
         let script = Script {
             plans: Arc::new(Mutex::new(plans.into())),
             configs: Arc::clone(&self.configs),
@@ -333,11 +357,12 @@ impl Scene {
             at,
             installed: Arc::clone(&self.installed),
             gathered: Arc::clone(&self.gathered),
+            images: Arc::clone(&self.images_of_pod),
         };
         let journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
         let agent = Agent::new(self.world(), journal, stop, renewal, Instant::now());
-        agent.live(self.config(), &script).await
+        agent.live(config, &script).await
     }
 
     fn state(&self) -> journal::State {

@@ -51,15 +51,15 @@ async fn a_pod_without_such_a_container_has_no_image() {
     assert_eq!(own_image(&api, SHORT).await, Ok(None));
 }
 
-/// Answers, the result (true: an image; false: refused), and the number of requests.
+/// Answers, the result (true: an image), and the number of requests.
 #[rstest]
-#[case::forbidden([refused(403)], Ok(false), 1)]
-#[case::missing([refused(404)], Ok(false), 1)]
+#[case::forbidden([refused(403)], Err(Kind::Forbidden), 1)]
+#[case::missing([refused(404)], Err(Kind::Missing), 1)]
 #[case::conflict([refused(409)], Err(Kind::Status(409)), 1)]
 #[case::busy([refused(429), refused(503), pod("longshore")], Ok(true), 3)]
 #[case::broken([refused(500), refused(502), refused(504)], Err(Kind::Status(504)), 3)]
 #[case::no_json([Answer::Body(200, "<html>".into()), pod("longshore")], Ok(true), 2)]
-#[case::no_status([Answer::Body(403, "<html>".into())], Ok(false), 1)]
+#[case::no_status([Answer::Body(403, "<html>".into())], Err(Kind::Forbidden), 1)]
 #[case::another_shape([Answer::Body(200, r#"{"spec":{"containers":7}}"#.into()), pod("longshore")], Ok(true), 2)]
 #[case::cut([Answer::Cut(vec!["{".into()]), pod("longshore")], Ok(true), 2)]
 #[case::too_large([Answer::Body(200, " ".repeat(9 << 20)), pod("longshore")], Ok(true), 2)]

@@ -153,18 +153,6 @@ impl Cluster {
         }
     }
 
-    /// Turns a refusal into None, and logs it where the same one was not logged before.
-    pub(crate) fn unless_refused<T>(&self, answer: Result<T, Error>) -> Result<Option<T>, Error> {
-        match answer {
-            Ok(found) => Ok(Some(found)),
-            Err(error) if error.kind.is_refusal() => {
-                self.report_once(&error);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// Logs a refusal where the same one was not logged before.
     pub(crate) fn report_once(&self, error: &Error) {
         if self.is_new(error) {

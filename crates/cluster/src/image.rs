@@ -64,11 +64,11 @@ pub fn driver_version(tag: &str) -> Option<&str> {
 }
 
 impl Cluster {
-    /// Reads the image of the pod's container that has the first of these names. None where the
-    /// cluster refuses it or no container has such a name.
+    /// Reads the image of the pod's container that has the first of these names. None where no
+    /// container has such a name.
     ///
     /// # Errors
-    /// A name that is none; no answer, or none of the API, after all tries.
+    /// A name that is none; a refusal; no answer, or none of the API, after all tries.
     pub async fn own_image(
         &self,
         namespace: &str,
@@ -85,8 +85,7 @@ impl Cluster {
             let pods: Api<Pod> = Api::namespaced_with(client, namespace, &kind);
             async move { pods.get(pod).await }
         });
-        let found = self.unless_refused(read.await)?;
-        Ok(found.and_then(|pod| image_of(pod.spec, containers)))
+        Ok(image_of(read.await?.spec, containers))
     }
 }
 

@@ -60,13 +60,21 @@ pub struct Conduct {
     pub waits: bool,
     /// Wait before the first look at the users of the driver.
     pub interval: Duration,
+    /// First pause between two questions for the version in the tag of the pod's image.
+    pub asks_again: Duration,
     /// Receives changes that wait.
     pub held: Arc<dyn HeldChange>,
 }
 
 impl Default for Conduct {
     fn default() -> Self {
-        Self { parent: None, waits: false, interval: FIRST, held: Arc::new(OnlyLogged) }
+        Self {
+            parent: None,
+            waits: false,
+            interval: FIRST,
+            asks_again: FIRST,
+            held: Arc::new(OnlyLogged),
+        }
     }
 }
 

@@ -95,6 +95,7 @@ async fn modules_that_the_plan_need_not_name_stay_ours() {
 /// Runs an agent with a plan that replaces nothing, whatever the host has.
 async fn adopting(scene: &Scene, plan: Plan) -> Result<ExitCode, Failure> {
     let script = Script {
+        images: Arc::clone(&scene.images_of_pod),
         plans: Arc::new(Mutex::new([Ok(plan)].into())),
         configs: Arc::default(),
         // A host on which nothing is loaded.

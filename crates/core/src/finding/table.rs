@@ -210,6 +210,10 @@ codes! {
         means "the host loads its own driver by itself: at boot, or when udev sees the device"
         matters "it can be loaded before longshore's, or between the check and the load, with other parameters than the configured ones"
         remedy "prevent it: blacklist its modules in /etc/modprobe.d and name none of them in /etc/modules-load.d, then renew the initramfs"
+    DriverVersionUnknown "driver-version-unknown" Configuration Refuses Preflight
+        means "no setting names the driver under the GPU operator, and the tag of the pod's image does not either, or cannot be read: the API server refuses the request, has no such pod, or the image is named by its digest alone"
+        matters "the newest driver would be another one than the operator's configuration means"
+        remedy "name the driver: DRIVER_VERSION in the pod's variables (driver.env in the operator's configuration), or `driver` in longshore.toml"
     DriverSourcesMissing "driver-sources-missing" Configuration Refuses Preflight
         means "GPUDirect Storage or GDRCopy is on, and no source has the kernel sources of exactly this driver and flavour"
         matters "the operator's containers for them compile against `usr/src` of the driver root, and would wait for it for ever"
