@@ -1,13 +1,14 @@
 //! A server with TLS, and a host that trusts it.
 
+// No dependency: features for tests are switched on by [dev-dependencies] alone.
+#[path = "../../crates/cluster/src/testing/tls.rs"]
+mod certificates;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::server::Server;
@@ -27,43 +28,11 @@ const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 fn made() -> &'static Made {
     MADE.get_or_init(|| {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = |name: &str| dir.path().join(name);
-        fs::create_dir_all(path("etc/ssl/certs")).expect("made");
-        let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
-        openssl(
-            dir.path(),
-            &[&key[..], &["-subj", "/CN=test CA", "-keyout", "ca.key", "-out", BUNDLE]],
-        );
-        let signed =
-            ["-CA", BUNDLE, "-CAkey", "ca.key", "-subj", "/CN=server", "-keyout", "key.pem"];
-        let names =
-            ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"];
-        openssl(dir.path(), &[&key[..], &signed, &names, &["-out", "server.pem"]]);
-        let alone = ["-subj", "/CN=stranger", "-keyout", "stranger.key", "-out", "stranger.pem"];
-        openssl(dir.path(), &[&key[..], &alone, &names]);
-        let config = config(&path("server.pem"), &path("key.pem"));
-        let stranger = self::config(&path("stranger.pem"), &path("stranger.key"));
+        fs::create_dir_all(dir.path().join("etc/ssl/certs")).expect("made");
+        let config = certificates::signed(dir.path(), BUNDLE);
+        let stranger = certificates::server(dir.path(), "stranger", &[]);
         Made { dir, config, stranger }
     })
-}
-
-fn config(certificate: &Path, key: &Path) -> Arc<ServerConfig> {
-    let certificate = CertificateDer::from_pem_file(certificate).expect("a certificate");
-    let key = PrivateKeyDer::from_pem_file(key).expect("a key");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key);
-    Arc::new(config.expect("they fit"))
-}
-
-fn openssl(dir: &Path, arguments: &[&[&str]]) {
-    let mut command = Command::new("openssl");
-    command.args(["req", "-x509", "-days", "2"]).args(arguments.concat()).current_dir(dir);
-    let out = command.output().expect("openssl runs: scripts/setup installs it");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
 /// Returns the root of a host that trusts the servers' certificates.

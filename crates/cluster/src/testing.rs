@@ -1,17 +1,16 @@
 //! Stand-in of an API server: TLS, and one prepared answer after the other.
 
+mod tls;
+
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::{Account, Cluster, Limits};
@@ -72,10 +71,10 @@ impl Api {
     /// Starts a server with these answers.
     ///
     /// # Panics
-    /// Where nothing can be bound or written.
+    /// If nothing can be bound or written.
     pub fn with(answers: impl IntoIterator<Item = Answer>) -> Self {
         let files = tempfile::tempdir().expect("a directory");
-        let config = certificates(files.path());
+        let config = tls::signed(files.path(), "ca.crt");
         for (name, text) in [("token", "first"), ("namespace", "gpu-operator")] {
             fs::write(files.path().join(name), text).expect("written");
         }
@@ -107,7 +106,7 @@ impl Api {
     /// Returns the requests so far.
     ///
     /// # Panics
-    /// Where a thread of the server did.
+    /// If a thread of the server did.
     pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().expect("requests").clone()
     }
@@ -122,7 +121,7 @@ impl Api {
 /// Client of the server on this port of loopback.
 ///
 /// # Panics
-/// Where the files are no service account's.
+/// If the files are no service account's.
 pub fn cluster_at(port: &str, files: &Path, limits: Limits) -> Cluster {
     let env = |name: &str| variable(name, port);
     let account = Account::of_pod(&env, files).expect("an account").expect("in a cluster");
@@ -135,30 +134,6 @@ fn variable(name: &str, port: &str) -> Option<String> {
         "KUBERNETES_SERVICE_PORT" => Some(port.to_owned()),
         _ => None,
     }
-}
-
-fn certificates(dir: &Path) -> Arc<ServerConfig> {
-    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
-    openssl(dir, &[&key, &["-subj", "/CN=test CA", "-keyout", "ca.key", "-out", "ca.crt"]]);
-    let signed = ["-CA", "ca.crt", "-CAkey", "ca.key", "-subj", "/CN=api", "-keyout", "key.pem"];
-    let names = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"];
-    openssl(dir, &[&key, &signed, &names, &["-out", "api.pem"]]);
-    let certificate = CertificateDer::from_pem_file(dir.join("api.pem")).expect("a certificate");
-    let key = PrivateKeyDer::from_pem_file(dir.join("key.pem")).expect("a key");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key);
-    Arc::new(config.expect("they fit"))
-}
-
-fn openssl(dir: &Path, arguments: &[&[&str]]) {
-    let mut command = Command::new("openssl");
-    command.args(["req", "-x509", "-days", "2"]).args(arguments.concat()).current_dir(dir);
-    let out = command.output().expect("openssl runs: scripts/setup installs it");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
 fn serve(
