@@ -1,8 +1,8 @@
 //! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own
 //! image, and the request for a safe load of the driver.
 //!
-//! It is begun only in a cluster, and a cluster that refuses a call is no failure: each refusal (403,
-//! 404) is logged once. Every call has a time limit and is repeated with growing pauses.
+//! It is begun only in a cluster. Every call has a time limit and is repeated with growing pauses, but
+//! for refusals (403, 404), which are final; no answer is read beyond a few MiB.
 
 mod account;
 mod client;

@@ -40,6 +40,7 @@ impl Images {
 fn scene(answers: &[Answer]) -> Scene {
     let mut scene = Scene::new();
     scene.conduct.asks_again = Duration::from_millis(1);
+    scene.conduct.parent = Some("/run".into());
     scene.images_of_pod.answers.lock().unwrap().extend(answers);
     scene
 }

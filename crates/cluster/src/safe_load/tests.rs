@@ -86,11 +86,15 @@ struct Scene {
 
 impl Scene {
     fn new(answers: Vec<Answer>, pace: Pace) -> Self {
+        Self::within(answers, pace, SHORT)
+    }
+
+    fn within(answers: Vec<Answer>, pace: Pace, limits: Limits) -> Self {
         let (api, (sender, told)) = (Api::with(answers), unbounded_channel());
         let tell = move |standing| {
             let _ = sender.send(standing);
         };
-        let requests = Requests::begin(api.cluster(SHORT), "node-1".to_owned(), pace, tell);
+        let requests = Requests::begin(api.cluster(limits), "node-1".to_owned(), pace, tell);
         Self { requests: requests.unwrap(), api, told }
     }
 
@@ -233,6 +237,28 @@ async fn a_failed_request_is_made_again(
     assert_eq!(scene.until(Standing::Asked).await, Vec::from_iter(told));
     let found = scene.asked(lines.len()).await;
     assert_eq!(found[..lines.len()], *lines);
+}
+
+/// Calls of a server that is too slow: each is given up, and made again.
+#[tokio::test]
+async fn a_slow_server_is_asked_again() {
+    let answers = vec![Answer::Silence, free("1"), Answer::Silence, body(&open("2")), quiet()];
+    let limits = Limits { call: Duration::from_millis(500), tries: 1, ..SHORT };
+    let mut scene = Scene::within(answers, PACE, limits);
+    scene.requests.want(&["train of pod abc".to_owned()]);
+    assert_eq!(scene.until(Standing::Asked).await, [Standing::Unreachable]);
+    assert_eq!(scene.asked(4).await[..4], [GET, GET, PATCH, GET]);
+}
+
+#[tokio::test]
+async fn a_rotated_token_is_read_again_for_a_watch() {
+    let node = body(&open("12"));
+    let answers = vec![body(&open("11")), refused(401), node, Answer::Open(vec![])];
+    let scene = Scene::wanting(answers);
+    std::fs::write(scene.api.files.path().join("token"), "second").unwrap();
+    scene.asked(4).await;
+    let tokens: Vec<String> = scene.api.requests().into_iter().map(|r| r.authorization).collect();
+    assert_eq!(tokens[2..], ["Bearer second", "Bearer second"]);
 }
 
 #[tokio::test]
