@@ -36,7 +36,7 @@ pub(super) enum RuntimeCommand {
         /// Show the edit alone, and end with 0
         #[arg(long, conflicts_with = "yes")]
         dry_run: bool,
-        /// Restart the runtime after an edit
+        /// Restart the runtime: after the edit, or where the configuration is right already
         #[arg(long, requires = "yes")]
         restart: bool,
     },
@@ -170,12 +170,16 @@ fn configure(
     file: Option<&Path>,
     consent: Consent,
 ) -> Result<(), Failure> {
+    host.check_is_hosts(runtime, file)?;
     let assessment = host.assess(runtime, file);
-    let State::Off { edit, .. } = &assessment.state else {
-        return match assessment.state.is_well() {
-            true => print(&line(&assessment)),
-            false => Err(failure(&assessment)),
-        };
+    let edit = match &assessment.state {
+        State::Off { edit, .. } => edit,
+        State::On { .. } if consent.restart => {
+            print(&line(&assessment))?;
+            return host.restart(runtime);
+        }
+        state if state.is_well() => return print(&line(&assessment)),
+        _ => return Err(failure(&assessment)),
     };
     let path = edit.path.to_string_lossy();
     print(&difference(&path, edit.before.as_deref(), Some(&edit.after)))?;
@@ -205,7 +209,10 @@ fn revert(
             print(&difference)?;
             follow_up(host, runtime, restart, usual_effect(runtime))
         }
-        Reverted::AsBefore => print(&format!("{runtime}: its configuration is as it was before\n")),
+        Reverted::AsBefore => {
+            print(&format!("{runtime}: its configuration is as it was before\n"))?;
+            if restart { host.restart(runtime) } else { Ok(()) }
+        }
         Reverted::Nothing => print(&format!("{runtime}: longshore has configured nothing\n")),
     }
 }

@@ -10,9 +10,7 @@ use longshore_core::finding::{Code, Finding};
 use longshore_core::machine::Machine;
 use longshore_core::privileges::{self, NEEDS};
 use longshore_host::HostFacts;
-use longshore_host::facts::{
-    DeviceKind, FreeSpace, ModuleLoading, Mount, PciDevice, Probe, Propagation,
-};
+use longshore_host::facts::{DeviceKind, FreeSpace, ModuleLoading, PciDevice, Probe, Propagation};
 use longshore_host::{gpus, mounts};
 
 /// Returns the findings that do not depend on the modules to be loaded.
@@ -190,11 +188,7 @@ fn sharing(config: &Config, facts: &HostFacts) -> Option<Finding> {
 /// nothing by it.
 fn in_container(config: &Config, facts: &HostFacts) -> bool {
     let root = mounts::containing(&facts.mounts, Path::new("/"));
-    config.paths.host_root != config.paths.root || root.is_some_and(is_overlay)
-}
-
-fn is_overlay(mount: &Mount) -> bool {
-    matches!(mount.fstype.as_str(), "overlay" | "fuse.fuse-overlayfs")
+    config.paths.host_root != config.paths.root || root.is_some_and(mounts::is_overlay)
 }
 
 /// True if the host's own files are not accessible.
@@ -225,7 +219,8 @@ fn host_root_hidden(config: &Config, facts: &HostFacts) -> Option<Finding> {
 /// Warns about directories in the container's own file system, which is removed with the container.
 fn lost_with_container(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let paths = &config.paths;
-    let in_overlay = |path: &Path| mounts::containing(&facts.mounts, path).is_some_and(is_overlay);
+    let in_overlay =
+        |path: &Path| mounts::containing(&facts.mounts, path).is_some_and(mounts::is_overlay);
     let is_store_lost = match &config.store_place {
         StorePlace::Attached | StorePlace::ToAttach => false,
         StorePlace::InContainer(_) => true,

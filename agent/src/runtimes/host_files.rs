@@ -1,19 +1,19 @@
 //! Configuration files of the host: read with bounds, replaced as a whole.
 
 use std::fs::{File, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, renameat};
+use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 
 use longshore_core::disk::Disk;
 use longshore_core::root::{Place, Root, is_absent};
+use longshore_host::shared_dir::{Found, SharedDir};
 use longshore_runtimes::Files;
 
 /// Size limit of a configuration.
@@ -45,15 +45,14 @@ impl Files for HostFiles<'_> {
 
 /// Reads a file; None where it is absent. Refuses links, pipes and devices.
 pub(super) fn read(place: &Place) -> io::Result<Option<Vec<u8>>> {
-    let Some(file) = open(place)? else { return Ok(None) };
-    let mut bytes = Vec::new();
-    file.take(MOST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST {
-        return Err(io::Error::new(ErrorKind::InvalidData, "larger than 1 MiB"));
+    match SharedDir::of(&place.dir).read(&place.name, MOST)? {
+        Found::Nothing => Ok(None),
+        Found::File(bytes) => Ok(Some(bytes)),
+        Found::Other(why) => Err(io::Error::new(ErrorKind::InvalidData, format!("it is {why}"))),
     }
-    Ok(Some(bytes))
 }
 
+/// Opens the present file, for its owner and attributes.
 fn open(place: &Place) -> io::Result<Option<File>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = match openat(&place.dir, place.name.as_os_str(), flags, Mode::empty()) {
@@ -67,38 +66,21 @@ fn open(place: &Place) -> io::Result<Option<File>> {
 }
 
 /// Replaces a file durably, with owner, mode and extended attributes of the present one. The new one has
-/// its name only once it is complete.
+/// a name only once it is complete: containerd reads each file of a directory that it imports.
 ///
 /// # Errors
 /// The kernel's error; nothing is changed then, but for a last sync that failed.
 pub(super) fn replace(place: &Place, bytes: &[u8], disk: Disk) -> io::Result<()> {
-    clear(place)?;
-    let next = unfinished(place);
-    let flags =
-        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-    let file = File::from(openat(&place.dir, next.as_str(), flags, mode)?);
-    let written = fill(place, &file, bytes, disk).and_then(|()| {
-        Ok(renameat(place.dir.as_fd(), next.as_str(), place.dir.as_fd(), place.name.as_os_str())?)
-    });
-    if let Err(error) = written {
-        let _ = unlink(place, &next);
-        return Err(error);
-    }
+    clear(place);
+    let new = SharedDir::of(&place.dir).create(&place.name)?;
+    fill(place, new.file(), bytes, disk)?;
+    new.publish()?;
     sync_dir(place, disk)
 }
 
-/// Name of a file until it is complete.
-fn unfinished(place: &Place) -> String {
-    format!(".{}.longshore-new", place.name.to_string_lossy())
-}
-
-/// Removes the unfinished file of a process that was killed.
-///
-/// # Errors
-/// The kernel's error.
-pub(super) fn clear(place: &Place) -> io::Result<()> {
-    unlink(place, &unfinished(place))
+/// Removes the new file of a process that was killed before it was renamed.
+pub(super) fn clear(place: &Place) {
+    SharedDir::of(&place.dir).sweep(&place.name);
 }
 
 fn fill(place: &Place, mut file: &File, bytes: &[u8], disk: Disk) -> io::Result<()> {
@@ -137,15 +119,7 @@ pub(super) fn remove(place: &Place, disk: Disk) -> io::Result<()> {
     sync_dir(place, disk)
 }
 
-fn unlink(place: &Place, name: &str) -> io::Result<()> {
-    match unlinkat(&place.dir, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
 /// Syncs the directory: that of a place is open for its path alone.
 fn sync_dir(place: &Place, disk: Disk) -> io::Result<()> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    disk.sync(&File::from(openat(&place.dir, ".", flags, Mode::empty())?))
+    disk.sync(&SharedDir::of(&place.dir).to_sync()?)
 }

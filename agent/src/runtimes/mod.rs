@@ -23,7 +23,8 @@ use host_files::HostFiles;
 use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::{Paths, STORE};
-use longshore_core::root::{Place, Root};
+use longshore_core::root::{Place, Root, read_below};
+use longshore_host::{mounts, process};
 use longshore_runtimes::{Assessment, Edit, Files, Runtime, Version};
 use longshore_runtimes::{containerd, difference, docker, readers};
 use saved::{Found, Originals, Saved};
@@ -113,6 +114,35 @@ impl HostRuntimes {
         output.inspect_err(|error| tracing::warn!("asking {runtime}: {error}")).ok()
     }
 
+    /// Checks that a runtime's configuration is the host's, and not that of a container's own file system.
+    ///
+    /// # Errors
+    /// Exit code 19 where it is the container's.
+    pub fn check_is_hosts(&self, runtime: Runtime, file: Option<&Path>) -> Result<(), Failure> {
+        let file = file.unwrap_or(Path::new(runtime.configuration()));
+        if self.paths.host_root != self.paths.root || !self.is_of_container(file) {
+            return Ok(());
+        }
+        let cause = format!(
+            "{} is this container's own file, which {runtime} does not read",
+            file.display()
+        );
+        Err(Failure::new(FailureKind::Runtime, cause).remedy(
+            "run it on the host, or give the container the host's PID namespace (--pid host, hostPID: \
+             true), or mount the host's / and set host-root",
+        ))
+    }
+
+    /// True in a container with a PID namespace of its own, for a file that no volume has.
+    fn is_of_container(&self, file: &Path) -> bool {
+        let root = &self.paths.root;
+        let mounts = read_below(root, Path::new("proc/self/mountinfo")).unwrap_or_default();
+        let mounts = mounts::parse(&mounts);
+        let path = self.root.place(file).map_or_else(|_| file.to_path_buf(), |place| place.path);
+        mounts::containing(&mounts, &path).is_some_and(mounts::is_overlay)
+            && !process::is_in_initial_pid_namespace(root)
+    }
+
     /// Carries out an edit, after its original was saved.
     ///
     /// # Errors
@@ -189,8 +219,8 @@ impl HostRuntimes {
         };
         let failed = |error| unwritten(&saved.path, error);
         let place = self.root.place(&saved.path).map_err(failed)?;
-        let present = host_files::clear(&place).and_then(|()| host_files::read(&place));
-        let present = present.map_err(failed)?;
+        host_files::clear(&place);
+        let present = host_files::read(&place).map_err(failed)?;
         let reverted = match saved.compare(present.as_deref()) {
             Found::Before => Reverted::AsBefore,
             Found::Changed if !force => return Err(edited(runtime, &saved, present)),

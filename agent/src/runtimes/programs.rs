@@ -2,7 +2,8 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use nix::unistd::{chdir, chroot};
 use longshore_core::bounded_call;
 use longshore_core::privileges;
 use longshore_core::root::Root;
+use longshore_core::sanitize::in_line;
 use longshore_core::small_stacks;
 
 /// Directories in which programs are looked for.
@@ -20,6 +22,10 @@ const DIRECTORIES: [&str; 6] =
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Size limit of an output.
 const MOST: u64 = 1 << 20;
+/// Size limit of the messages that are part of an error, and time limit for them after the program's end:
+/// another process may have its end of the pipe.
+const MOST_ERRORS: u64 = 1 << 10;
+const LAST_ERRORS: Duration = Duration::from_secs(1);
 /// Interval in which the end of a program is looked for.
 const EVERY: Duration = Duration::from_millis(10);
 
@@ -49,9 +55,10 @@ pub(super) fn output(
         .env("SYSTEMD_IGNORE_CHROOT", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+        .stderr(Stdio::piped());
     let mut child = spawn_in(root, command)?;
-    let out = child.stdout.take();
+    let (out, errors) = (child.stdout.take(), child.stderr.take());
+    let errors = errors.map(first_of);
     let read = bounded_call::in_time("host-program", limit, move || {
         let mut text = String::new();
         out.map_or(Ok(0), |out| out.take(MOST).read_to_string(&mut text)).map(|_| text)
@@ -60,13 +67,35 @@ pub(super) fn output(
     match (read, ended) {
         (Some(text), Some(status)) if status.success() => text,
         (_, Some(status)) => {
-            Err(io::Error::other(format!("{} ended with {status}", program.display())))
+            let text = errors.and_then(|errors| errors.recv_timeout(LAST_ERRORS).ok());
+            let text = text.map(|text| format!(": {text}")).unwrap_or_default();
+            Err(io::Error::other(format!("{} ended with {status}{text}", program.display())))
         }
         (_, None) => Err(io::Error::new(
             io::ErrorKind::TimedOut,
             format!("{} has not ended in {} s", program.display(), limit.as_secs()),
         )),
     }
+}
+
+/// Reads a program's messages on a thread, which ends with them; returns the first of them in one line.
+/// The rest is read, too: a program that is not read from would wait.
+fn first_of(mut errors: ChildStderr) -> Receiver<String> {
+    let (found, text) = mpsc::sync_channel(1);
+    let read = move || {
+        let mut first = Vec::new();
+        let _ = (&mut errors).take(MOST_ERRORS).read_to_end(&mut first);
+        let lines = String::from_utf8_lossy(&first);
+        let lines: Vec<&str> = lines.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+        if !lines.is_empty() {
+            // The receiver is gone where the program succeeded.
+            let _ = found.send(in_line(&lines.join("; ")).into_owned());
+        }
+        let _ = io::copy(&mut errors, &mut io::sink());
+    };
+    // Without a thread nothing is read, and the receiver finds no sender.
+    let _ = small_stacks::named("host-errors").spawn(read);
+    text
 }
 
 /// Starts a program with another root. Only the thread that starts it has that root, and ends.
@@ -113,7 +142,14 @@ mod tests {
     fn a_program_s_output_is_returned_and_its_failure_is_told() {
         let soon = Duration::from_secs(20);
         assert_eq!(run("echo $HOME$SYSTEMD_IGNORE_CHROOT", soon), Ok("1\n".to_owned()));
-        assert!(run("exit 3", soon).is_err_and(|why| why.contains("exit status: 3")));
+        assert!(run("exit 3", soon).is_err_and(|why| why.ends_with("exit status: 3")));
+        let why = run("printf 'Job failed.\\n\\n\\033[31mSee log\\n' >&2; exit 1", soon);
+        let why = why.expect_err("it failed");
+        assert!(why.ends_with("exit status: 1: Job failed.; \\u{1b}[31mSee log"), "{why}");
+        let long = run("head -c 1000000 /dev/zero | tr '\\0' x >&2; exit 1", soon);
+        assert!(long.is_err_and(|why| why.len() < 2000));
+        let left = run("echo why >&2; sleep 20 >/dev/null & exit 1", soon).expect_err("it failed");
+        assert!(left.contains("exit status: 1"), "{left}");
         let why = run("exec sleep 600", Duration::from_millis(50)).expect_err("it is ended");
         assert!(why.contains("has not ended"), "{why}");
     }

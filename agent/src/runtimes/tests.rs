@@ -163,7 +163,8 @@ fn a_killed_process_leaves_a_host_that_reverts_and_configures() {
                 }
                 2 => {
                     scene.host.prepare(Runtime::Docker, &edit).expect("saved");
-                    scene.write("/etc/docker/.daemon.json.longshore-new", b"{\"fea");
+                    let name = "/etc/docker/.daemon.json.0123456789abcdef.tmp";
+                    scene.write(name, edit.after.as_bytes());
                 }
                 3 => scene.configure(Runtime::Docker),
                 // In a revert, before its original is removed.
@@ -241,4 +242,53 @@ fn found_are_those_with_a_program_or_a_configuration() {
     scene.write("/usr/bin/podman", b"");
     scene.write("/etc/containerd/config.toml", b"version = 3\n");
     assert_eq!(scene.host.found(), [Runtime::Containerd, Runtime::Podman]);
+}
+
+/// containerd reads each file of a directory that it imports by `conf.d/*`.
+#[test]
+fn an_edit_that_is_cut_off_leaves_no_half_of_a_file_in_its_directory() {
+    let scene = Scene::new();
+    scene.write("/etc/containerd/conf.d/cdi.toml", b"version = 2\n");
+    let place = scene.host.root.place("/etc/containerd/conf.d/cdi.toml").expect("place");
+    let dir = longshore_host::shared_dir::SharedDir::of(&place.dir);
+    let new = dir.create(&place.name).expect("made");
+    std::io::Write::write_all(&mut new.file(), b"version = 2\n[plug").expect("written");
+    let names = || fs::read_dir(scene.at("etc/containerd/conf.d")).expect("listed").count();
+    assert_eq!(names(), 1);
+    host_files::replace(&place, b"version = 3\n", Disk::default()).expect("replaced");
+    assert_eq!(names(), 1);
+    drop(new);
+    assert_eq!(
+        fs::read(scene.at("etc/containerd/conf.d/cdi.toml")).expect("read"),
+        b"version = 3\n"
+    );
+}
+
+const OVERLAY: &str = "1 0 0:50 / / rw - overlay overlay rw\n";
+const VOLUME: &str = "2 1 8:1 /etc/docker /etc/docker rw - ext4 /dev/sda1 rw\n";
+
+#[rstest]
+#[case::a_container(&[OVERLAY], "pid:[4026532000]", true)]
+#[case::with_a_volume(&[OVERLAY, VOLUME], "pid:[4026532000]", false)]
+#[case::a_host_on_an_overlay(&[OVERLAY], "pid:[4026531836]", false)]
+#[case::a_host(&["1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"], "pid:[4026531836]", false)]
+fn the_file_of_a_container_of_its_own_is_refused(
+    #[case] mounts: &[&str],
+    #[case] namespace: &str,
+    #[case] is_refused: bool,
+) {
+    let scene = Scene::new();
+    scene.write("/proc/self/mountinfo", mounts.concat().as_bytes());
+    fs::create_dir(scene.at("proc/self/ns")).expect("made");
+    symlink(namespace, scene.at("proc/self/ns/pid")).expect("link");
+    let checked = scene.host.check_is_hosts(Runtime::Docker, None);
+    assert_eq!(checked.as_ref().err().map(|e| e.code().number()), is_refused.then_some(19));
+    let Err(failure) = checked else { return };
+    assert!(failure.remedy_text().is_some_and(|text| text.contains("--pid host")), "{failure}");
+    let of_host = HostRuntimes {
+        root: Root::open(scene.dir.path()).expect("root"),
+        paths: Paths::of(Path::new("/"), scene.dir.path()),
+        disk: Disk::default(),
+    };
+    of_host.check_is_hosts(Runtime::Docker, None).expect("through host-root");
 }

@@ -26,6 +26,11 @@ pub(super) fn read_host_peer_groups(root: &Root) -> io::Result<BTreeSet<u32>> {
     Ok(mounts.iter().filter_map(|mount| mount.peer_group).collect())
 }
 
+/// True for an overlay, as every container runtime makes it for a container's root.
+pub fn is_overlay(mount: &Mount) -> bool {
+    matches!(mount.fstype.as_str(), "overlay" | "fuse.fuse-overlayfs")
+}
+
 /// Parses mountinfo; malformed lines are left out.
 pub fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|b| *b == b'\n').filter_map(parse_line).collect()

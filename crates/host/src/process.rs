@@ -76,6 +76,12 @@ pub enum FirstProcess {
 /// The initial PID namespace: PROC_PID_INIT_INO of include/linux/proc_ns.h.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
+/// True if this process is in the host's PID namespace; false where that cannot be read.
+pub fn is_in_initial_pid_namespace(root: &Path) -> bool {
+    fs::read_link(root.join("proc/self/ns/pid"))
+        .is_ok_and(|name| name == Path::new(INITIAL_PID_NAMESPACE))
+}
+
 /// Classifies process 1 below `root`: by its PID namespace, or, if that is nested (a node in a
 /// container), by the files that a host has and a pause container does not.
 pub fn first_process(root: &Path) -> FirstProcess {

@@ -46,6 +46,9 @@ fn docker_is_configured_when_told_to_and_put_back() {
     ended.assert_done();
     assert!(ended.out.starts_with("docker              on "), "{ended}");
     finish(&mut agent(&["check", "docker"])).assert_done();
+    // The host of this test has no systemctl.
+    let again = ["configure", "docker", "--yes", "--restart"];
+    scene.refuses(agent(&again), 19, &["restarting docker.service", "no systemctl"]);
     assert_eq!(daemon(), after);
 
     finish(&mut agent(&["revert", "docker"])).assert_done();
