@@ -5,7 +5,7 @@ use super::Reason;
 use crate::config::Config;
 use crate::steps::{ReserveDevice, Step, UnloadConflicting};
 use longshore_host::HostFacts;
-use longshore_host::conflicting::{ConflictingModule, MODULES, module_of};
+use longshore_host::conflicting::{self, ConflictingModule, MODULES, module_of};
 use longshore_host::facts::PciDevice;
 
 /// A module that is unloaded for NVIDIA's driver.
@@ -117,9 +117,8 @@ pub(super) fn stays(config: &Config, facts: &HostFacts, device: &PciDevice) -> O
 }
 
 fn end_users(module: &ConflictingModule, by_hand: &str) -> String {
-    let console = module.consoles.first().and_then(|console| console.split(' ').next());
-    let detach = console.map_or_else(String::new, |console| {
-        format!(", then detach the console (`echo 0 > /sys/class/vtconsole/{console}/bind`)")
+    let detach = module.consoles.first().map_or_else(String::new, |console| {
+        format!(", then detach the console (`{}`)", conflicting::detaching(console))
     });
     format!(
         "end its users, as a display manager{detach}, and start longshore again, which unloads it; or {by_hand}"

@@ -13,7 +13,7 @@ use super::{
     Announces, Applied, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin, Mounted,
     NEEDS_REBOOT, Next, Progress, Properties, Recheck, Seen, Tools, Watch, held,
 };
-use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::conflicting;
 use longshore_host::in_use::Held;
 use longshore_host::verbs::Stage;
@@ -79,6 +79,23 @@ impl UnloadConflicting {
     fn held(&self, host: &dyn Host) -> Result<Option<Held>, Failure> {
         held(host, &self.name, &BTreeSet::new()).map_err(|e| self.failed(e))
     }
+
+    /// Refuses while a console is on one of its GPUs: the kernel would detach it without a word.
+    fn check_consoles(&self, host: &dyn Host) -> Result<(), Failure> {
+        let name = &self.name;
+        let consoles = conflicting::consoles_of(host.root(), name)
+            .or_fail(FailureKind::Preflight, || format!("reading the consoles on {name}"))?;
+        let Some(console) = consoles.first() else { return Ok(()) };
+        let cause = format!(
+            "{name} is in use: console {}, and was unused when the host was read",
+            consoles.join("; console ")
+        );
+        let remedy = format!(
+            "detach the console (`{}`), then start longshore again",
+            conflicting::detaching(console)
+        );
+        Err(Failure::new(FailureKind::Preflight, cause).remedy(remedy))
+    }
 }
 
 impl fmt::Display for UnloadConflicting {
@@ -125,7 +142,11 @@ impl Kind for UnloadConflicting {
         if host.module(&self.name).map_err(|e| self.failed(e))?.is_none() {
             return Ok(None);
         }
-        self.held(host)?.map_or(Ok(Some(WasLoaded {})), |held| Err(self.in_use(&held)))
+        if let Some(held) = self.held(host)? {
+            return Err(self.in_use(&held));
+        }
+        self.check_consoles(host)?;
+        Ok(Some(WasLoaded {}))
     }
 
     fn apply(
@@ -134,6 +155,10 @@ impl Kind for UnloadConflicting {
         tools: &Tools<'_>,
         intent: Intent<'_>,
     ) -> Result<Applied, Failure> {
+        if let Err(failure) = self.check_consoles(tools.host) {
+            intent.not_done();
+            return Err(failure);
+        }
         match tools.host.unload_module(&self.name) {
             Ok(()) => Ok(intent.done()),
             Err(e) if e.errno == Errno::ENOENT => {

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -98,6 +99,40 @@ pub(super) fn read(
     Ok(found)
 }
 
+/// Reads the consoles that are on a GPU of the loaded module `module` now: references do not count them.
+///
+/// # Errors
+/// If the devices or the consoles cannot be read.
+pub fn consoles_of(root: &Path, module: &str) -> io::Result<Vec<String>> {
+    let read = || {
+        let root = Root::open(root)?;
+        let devices = pci::read(&root)?;
+        let bound = devices.iter().filter(|device| is_bound(device, module));
+        let mut frame_buffers = Vec::new();
+        for device in bound {
+            frame_buffers.extend(frame_buffers_of(&root, device)?);
+        }
+        consoles(&root, &frame_buffers)
+    };
+    match read() {
+        // A device, or what is on it, went away meanwhile.
+        Err(e) if is_absent(&e) => Ok(Vec::new()),
+        found => found,
+    }
+}
+
+/// Returns the command that detaches a console.
+pub fn detaching(console: &str) -> String {
+    let name = console.split(' ').next().unwrap_or(console);
+    format!("echo 0 > /sys/class/vtconsole/{name}/bind")
+}
+
+fn frame_buffers_of(root: &Root, device: &PciDevice) -> io::Result<Vec<String>> {
+    let mut names = names_in(root, &format!("{}/{}/graphics", pci::DEVICES, device.address))?;
+    names.retain(|name| is_frame_buffer(name));
+    Ok(names)
+}
+
 fn is_bound(device: &PciDevice, module: &str) -> bool {
     device.driver.as_deref().and_then(module_of) == Some(module)
 }
@@ -115,8 +150,7 @@ fn read_module(
             n.contains("card") || n.contains("render")
         })?);
         nodes.extend(numbers_in(root, &device.address, "graphics", is_frame_buffer)?);
-        let graphics = names_in(root, &format!("{}/{}/graphics", pci::DEVICES, device.address))?;
-        frame_buffers.extend(graphics.into_iter().filter(|name| is_frame_buffer(name)));
+        frame_buffers.extend(frame_buffers_of(root, device)?);
     }
     // A kernel that counts no references cannot unload the module, either.
     let references = module.refcount.map_or(1, |count| count - module.holders.len() as i64);

@@ -131,3 +131,51 @@ fn a_file_that_is_gone_is_reported_and_loading_it_by_hand_suffices() {
     engine(&host).undo(&mut journal).unwrap();
     assert_eq!(drivers(&host), ["nouveau", "nouveau"]);
 }
+
+/// A console that is attached after the facts were read: the kernel counts no reference for it.
+#[rstest]
+#[case::before_the_step(false)]
+#[case::after_its_intent(true)]
+fn a_module_with_a_console_is_not_unloaded(#[case] late: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_path_buf();
+    let device = root.join("sys/bus/pci/devices/0000:01:00.0");
+    let put = |path: &std::path::Path, text: &str| {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    for (file, text) in [
+        ("vendor", "0x10de"),
+        ("class", "0x030000"),
+        ("device", "0x1eb8"),
+        ("subsystem_device", "0x12a2"),
+        ("graphics/fb0/dev", "29:0"),
+    ] {
+        put(&device.join(file), text);
+    }
+    std::os::unix::fs::symlink("/drivers/nouveau", device.join("driver")).unwrap();
+    put(&root.join("sys/class/vtconsole/vtcon1/name"), "(M) frame buffer device");
+    let bind = root.join("sys/class/vtconsole/vtcon1/bind");
+    put(&bind, if late { "0" } else { "1" });
+    let host = host();
+    let before = host.state();
+    let host = host.with_files_below(&root);
+    let mut journal = Journal::in_memory();
+    let step = steps().pop().unwrap();
+    let failure = match late {
+        false => failed(engine(&host).apply(&[step], &mut journal, &CancelFlag::default())),
+        true => {
+            let recorded = step.observe(&host).unwrap().unwrap();
+            let seq = journal.intend(recorded.clone()).unwrap();
+            put(&bind, "1");
+            let cancel = CancelFlag::default();
+            engine(&host).carry_out(&recorded, seq, &mut journal, &cancel).unwrap_err()
+        }
+    };
+    assert_eq!(failure.code(), ExitCode::Preflight);
+    let text = failure.to_string();
+    assert!(text.contains("console vtcon1 (frame buffer device) on fb0"), "{text}");
+    assert!(failure.remedy_text().unwrap().contains("/sys/class/vtconsole/vtcon1/bind"));
+    assert_eq!(host.state(), before);
+    assert_eq!(journal.live().count(), 0);
+}

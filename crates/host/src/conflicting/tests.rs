@@ -73,6 +73,33 @@ fn an_attached_console_uses_the_gpu_with_a_frame_buffer(
     assert_eq!(found.to_string(), named.unwrap_or_default());
 }
 
+#[rstest]
+#[case("nouveau", "1\n", 1)]
+#[case("nouveau", "0\n", 0)]
+#[case("vfio-pci", "1\n", 0)]
+fn consoles_are_read_anew(#[case] driver: &str, #[case] bind: &str, #[case] attached: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    assert_eq!(consoles_of(&root.join("none"), "nouveau").unwrap(), [""; 0]);
+    assert_eq!(consoles_of(root, "nouveau").unwrap(), [""; 0]);
+    for (file, text) in [
+        ("vendor", "0x10de\n"),
+        ("class", "0x030000\n"),
+        ("device", "0x1eb8\n"),
+        ("subsystem_device", "0x12a2\n"),
+    ] {
+        write(root, &format!("{GPU}/{file}"), text);
+    }
+    std::os::unix::fs::symlink(format!("/drivers/{driver}"), root.join(GPU).join("driver"))
+        .unwrap();
+    console(root, bind);
+    let found = consoles_of(root, "nouveau").unwrap();
+    assert_eq!(found.len(), attached, "{found:?}");
+    for console in found {
+        assert_eq!(detaching(&console), "echo 0 > /sys/class/vtconsole/vtcon1/bind");
+    }
+}
+
 #[test]
 fn a_console_elsewhere_does_not_use_it() {
     let found = seen("nouveau", 0, |root| {
