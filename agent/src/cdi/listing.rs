@@ -1,8 +1,11 @@
 //! The specs that runtimes of this host read, whichever program wrote them.
 
 use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use longshore_cdi::Spec;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -12,8 +15,9 @@ use longshore_core::sanitize::in_line;
 /// Directories of specs; one takes precedence over those before it (pkg/cdi/spec-dirs.go).
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// Size limit of a spec, and limit of the files of a directory.
+/// Size limit of a spec, and of all, and limit of the files of a directory.
 const LARGEST: u64 = 4 << 20;
+const MOST_BYTES: u64 = 16 << 20;
 const MOST: usize = 1000;
 
 /// A file of one of the directories.
@@ -24,7 +28,7 @@ pub struct SpecFile {
     /// Position of its directory.
     directory: usize,
     /// Its contents.
-    pub contents: Contents,
+    pub contents: Arc<Contents>,
 }
 
 /// Contents of a file.
@@ -53,50 +57,83 @@ enum Use<'a> {
 /// and then of names.
 ///
 /// # Errors
-/// Exit code 15 where a directory cannot be read.
+/// Exit code 15 where a directory cannot be read, or has too much.
 pub fn read(host_root: &Path) -> Result<Vec<SpecFile>, Failure> {
     let root = Root::open(host_root).or_fail(FailureKind::Preflight, || "looking at the host")?;
     let mut files = Vec::new();
+    let mut reading = Reading { root, left: MOST_BYTES, known: BTreeMap::new() };
     for (directory, path) in DIRECTORIES.iter().enumerate() {
-        let names = match root.read_dir(path) {
+        let names = match reading.root.read_small_dir(path, MOST) {
             Err(e) if is_absent(&e) => continue,
-            other => other.or_fail(FailureKind::Preflight, || format!("listing {path}"))?,
+            other => other.map_err(|error| unlisted(path, error))?,
         };
-        if names.len() > MOST {
-            let cause = format!("{path} has {} files, and {MOST} are the most", names.len());
-            return Err(Failure::new(FailureKind::Preflight, cause)
-                .remedy("remove files that are no CDI specs"));
-        }
         for name in names {
             let path = Path::new(path).join(name);
-            let contents = contents(&root, &path);
+            let contents = reading.contents(&path)?;
             files.extend(contents.map(|contents| SpecFile { path, directory, contents }));
         }
     }
     Ok(files)
 }
 
-/// Reads one file; None for one that readers leave alone: another ending, or a directory.
-fn contents(root: &Root, path: &Path) -> Option<Contents> {
-    let ending = path.extension()?.to_str()?;
-    if !["json", "yaml"].contains(&ending) {
-        return None;
-    }
-    let text = match read_bounded(root, path) {
-        Err(e) if e.kind() == io::ErrorKind::IsADirectory => return None,
-        Err(e) => return Some(Contents::Unreadable(e.to_string())),
-        Ok(text) => text,
-    };
-    Some(parsed(&text, ending == "yaml"))
+fn unlisted(path: &str, error: io::Error) -> Failure {
+    Failure::new(FailureKind::Preflight, format!("listing {path}"))
+        .with_source(error)
+        .remedy("remove files that are no CDI specs")
 }
 
-/// Reads a regular file: containers with a mount of the directory can put anything there.
-fn read_bounded(root: &Root, path: &Path) -> io::Result<Vec<u8>> {
-    let file = root.file(path)?;
-    let found = file.metadata()?;
-    if found.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
+/// Reading of the specs of all directories: containers with a mount of one can put anything there.
+struct Reading {
+    root: Root,
+    /// Bytes that may still be read.
+    left: u64,
+    /// Contents of the files that were read, by device, inode and ending: a file may have many
+    /// names.
+    known: BTreeMap<(u64, u64, bool), Arc<Contents>>,
+}
+
+impl Reading {
+    /// Reads one file; None for one that readers leave alone: another ending, or a directory.
+    fn contents(&mut self, path: &Path) -> Result<Option<Arc<Contents>>, Failure> {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        if !["json", "yaml"].contains(&ending) {
+            return Ok(None);
+        }
+        let unreadable = |e: io::Error| Some(Arc::new(Contents::Unreadable(e.to_string())));
+        let opened = self.root.file(path).and_then(|file| Ok((file.metadata()?, file)));
+        let (found, file) = match opened {
+            Err(e) => return Ok(unreadable(e)),
+            Ok((found, _)) if found.is_dir() => return Ok(None),
+            Ok(opened) => opened,
+        };
+        self.spend(found.len().min(LARGEST), path)?;
+        let is_yaml = ending == "yaml";
+        let inode = (found.dev(), found.ino(), is_yaml);
+        if let Some(known) = self.known.get(&inode) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        Ok(match read_bounded(&file, &found) {
+            Err(e) => unreadable(e),
+            Ok(text) => {
+                let contents = Arc::new(parsed(&text, is_yaml));
+                self.known.insert(inode, Arc::clone(&contents));
+                Some(contents)
+            }
+        })
     }
+
+    /// Counts a file's size, of each of its names: the devices of each are compared.
+    fn spend(&mut self, size: u64, path: &Path) -> Result<(), Failure> {
+        self.left = self.left.checked_sub(size).ok_or_else(|| {
+            let why = format!("the specs have more than {} MiB in all", MOST_BYTES >> 20);
+            unlisted(&path.display().to_string(), io::Error::other(why))
+        })?;
+        Ok(())
+    }
+}
+
+/// Reads a regular file.
+fn read_bounded(file: &File, found: &Metadata) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     if found.is_file() {
         file.take(LARGEST + 1).read_to_end(&mut text)?;
@@ -151,7 +188,7 @@ pub fn render(files: &[SpecFile]) -> String {
 
 impl SpecFile {
     fn devices(&self) -> &[String] {
-        if let Contents::Devices(names) = &self.contents { names } else { &[] }
+        if let Contents::Devices(names) = &*self.contents { names } else { &[] }
     }
 
     /// Use of a device of this file that all of `files` have. A name that is twice in any one directory
@@ -174,7 +211,7 @@ impl SpecFile {
     /// Line of a file whose devices are not known.
     fn without_devices(&self) -> Option<String> {
         let path = shown(&self.path);
-        match &self.contents {
+        match &*self.contents {
             Contents::Devices(_) => None,
             Contents::Yaml(kind) => {
                 let kind = kind.as_ref().map(|kind| format!(" of kind {}", in_line(kind)));
@@ -191,7 +228,7 @@ impl SpecFile {
     /// Failure of a file that readers skip.
     fn failure(&self) -> Option<Failure> {
         let path = self.path.display();
-        match &self.contents {
+        match &*self.contents {
             Contents::Devices(_) | Contents::Yaml(_) => None,
             Contents::Refused(why) => {
                 let cause = format!("{path} is no spec that runtimes accept");

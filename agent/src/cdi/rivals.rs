@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::listing::{self, Contents, SpecFile};
 use super::{DIRECTORY, FILE, KIND};
+use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::sanitize::in_line;
 
@@ -11,9 +12,20 @@ use longshore_core::sanitize::in_line;
 const OWN: &str = "/var/run/cdi/longshore-nvidia.com-gpu.json";
 
 /// Returns a finding for each spec of another program with devices of the same kind, on the host whose
-/// file system begins at `host_root`. A directory that cannot be read has none: publishing fails there.
+/// file system begins at `host_root`; a note where the specs cannot be read, or are too many. That is no
+/// [conflict](is_conflict): files that anybody can put there do not keep longshore's spec away.
 pub fn rivals(host_root: &Path) -> Vec<Finding> {
-    listing::read(host_root).map(|files| judged(&files)).unwrap_or_default()
+    listing::read(host_root).map_or_else(|failure| vec![unread(&failure)], |files| judged(&files))
+}
+
+fn unread(failure: &Failure) -> Finding {
+    let cause = failure.one_line();
+    let detail =
+        format!("other programs' specs were not compared with longshore's: {}", in_line(&cause));
+    Finding::note(Code::CdiConflict, detail).remedy(
+        "remove files that are no CDI specs from /etc/cdi and /var/run/cdi, and find the program that \
+         writes them",
+    )
 }
 
 /// True for the finding about a spec because of which no runtime resolves longshore's devices.
@@ -30,10 +42,10 @@ fn judged(files: &[SpecFile]) -> Vec<Finding> {
 /// True if the file has a device of ours; of any name, where ours is not published or its devices are
 /// not read.
 fn has_devices(file: &SpecFile, ours: Option<&SpecFile>) -> bool {
-    match &file.contents {
+    match &*file.contents {
         Contents::Yaml(kind) => kind.as_deref() == Some(KIND),
         Contents::Refused(_) | Contents::Unreadable(_) => false,
-        Contents::Devices(names) => names.iter().any(|name| match ours.map(|own| &own.contents) {
+        Contents::Devices(names) => names.iter().any(|name| match ours.map(|own| &*own.contents) {
             Some(Contents::Devices(own)) => own.contains(name),
             _ => name.strip_prefix(KIND).is_some_and(|rest| rest.starts_with('=')),
         }),
@@ -105,6 +117,34 @@ mod tests {
         assert_eq!(findings.iter().map(|f| f.severity).next(), found, "{findings:?}");
         assert!(findings.iter().all(|f| f.code == Code::CdiConflict));
         assert_eq!(findings.iter().any(is_conflict), found == Some(Severity::Warning));
+    }
+
+    #[rstest]
+    #[case::files(|dir: &Path| {
+        (0..1001).for_each(|n| fs::write(dir.join(format!("{n}.txt")), "").expect("written"));
+    }, "more than 1000 files")]
+    #[case::bytes(|dir: &Path| {
+        let file = |n| fs::File::create(dir.join(format!("{n}.json"))).expect("made");
+        (0..5).for_each(|n| file(n).set_len(4 << 20).expect("grown"));
+    }, "more than 16 MiB in all")]
+    #[case::names(|dir: &Path| {
+        fs::write(dir.join("0.json"), vec![b' '; 1 << 20]).expect("written");
+        (1..20).for_each(|n| {
+            fs::hard_link(dir.join("0.json"), dir.join(format!("{n}.json"))).expect("linked");
+        });
+    }, "more than 16 MiB in all")]
+    fn a_directory_with_too_much_is_a_note_and_no_conflict(
+        #[case] fill: fn(&Path),
+        #[case] why: &str,
+    ) {
+        let host = tempfile::tempdir().expect("temporary directory");
+        let dir = host.path().join("var/run/cdi");
+        fs::create_dir_all(&dir).expect("directories");
+        fill(&dir);
+        let [finding] = &rivals(host.path())[..] else { panic!("one finding") };
+        assert_eq!((finding.code, finding.severity), (Code::CdiConflict, Severity::Note));
+        assert!(finding.detail.contains(why), "{}", finding.detail);
+        assert!(!is_conflict(finding));
     }
 
     #[test]

@@ -103,17 +103,41 @@ impl Root {
     /// # Errors
     /// The error of the kernel, with the path.
     pub fn read_dir(&self, inner: impl AsRef<Path>) -> io::Result<Vec<String>> {
+        self.names(inner.as_ref(), usize::MAX)
+    }
+
+    /// As [`Root::read_dir`], of a directory that others may fill: reads at most `most` names.
+    ///
+    /// # Errors
+    /// As [`Root::read_dir`]; invalid data for a directory with more names.
+    pub fn read_small_dir(&self, inner: impl AsRef<Path>, most: usize) -> io::Result<Vec<String>> {
         let inner = inner.as_ref();
+        let names = self.names(inner, most.saturating_add(1))?;
+        if names.len() > most {
+            let why = format!("more than {most} files");
+            return Err(at(&self.display(inner), io::Error::new(io::ErrorKind::InvalidData, why)));
+        }
+        Ok(names)
+    }
+
+    fn names(&self, inner: &Path, most: usize) -> io::Result<Vec<String>> {
         let fd = self.resolve(inner, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         let list = || -> nix::Result<Vec<String>> {
             let mut names = Vec::new();
             for entry in Dir::from_fd(fd)?.iter() {
-                names.push(String::from_utf8_lossy(entry?.file_name().to_bytes()).into_owned());
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if name == b"." || name == b".." {
+                    continue;
+                }
+                if names.len() == most {
+                    break;
+                }
+                names.push(String::from_utf8_lossy(name).into_owned());
             }
             Ok(names)
         };
         let mut names = list().map_err(|e| at(&self.display(inner), e.into()))?;
-        names.retain(|name| name != "." && name != "..");
         names.sort();
         Ok(names)
     }
@@ -244,6 +268,9 @@ mod tests {
     fn names_are_sorted_and_errors_name_the_path() {
         let (_dir, root) = tree();
         assert_eq!(root.read_dir("etc").unwrap(), ["climb", "dangling", "loop"]);
+        assert_eq!(root.read_small_dir("etc", 3).unwrap().len(), 3);
+        let error = root.read_small_dir("etc", 2).unwrap_err();
+        assert!(error.to_string().ends_with("top/etc: more than 2 files"), "{error}");
         let error = root.read_to_string("etc/none").unwrap_err();
         assert!(error.to_string().contains("top/etc/none: "), "{error}");
     }

@@ -84,23 +84,38 @@ impl Base {
     }
 }
 
+/// Budgets of repairs. A program that rewrites longshore's spec again and again uses up that of the
+/// optional steps alone, and not that of mounts and nodes.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    needed: Budget,
+    optional: Budget,
+}
+
+impl Repairs {
+    fn heard(&mut self, now: Instant) {
+        self.needed.heard(now);
+        self.optional.heard(now);
+    }
+}
+
 /// Budget of repairs: the agent does not fight another program for ever, and the record does not
 /// grow without bound.
 #[derive(Debug)]
-pub(super) struct Repairs {
+struct Budget {
     left: u32,
     since: Instant,
     /// Time of the last failed repair, and the wait after it until the next may be tried.
     failed: Option<(Instant, Duration)>,
 }
 
-impl Default for Repairs {
+impl Default for Budget {
     fn default() -> Self {
         Self { left: REPAIRS, since: Instant::now(), failed: None }
     }
 }
 
-impl Repairs {
+impl Budget {
     /// True if a repair may be made now; counts it.
     fn take(&mut self, now: Instant) -> bool {
         if self.failed.is_some_and(|(at, wait)| now < at + wait) {
@@ -188,10 +203,7 @@ impl Agent {
             if seen.is_replaced {
                 self.withdraw_all().await?;
             }
-            if !seen.repairable.is_empty()
-                && self.repairs.take(Instant::now())
-                && self.repair(&seen.repairable, keeper).await?
-            {
+            if self.repair(seen.repairable, keeper).await? {
                 continue;
             }
             let stopped = self.stop.clone();
@@ -294,19 +306,35 @@ impl Agent {
         Seen { condition, repairable, is_right, is_replaced: !modules.is_empty() }
     }
 
-    /// Carries out these steps once more, and returns whether they are in effect. The daemons'
-    /// keeper is idle meanwhile: daemons may depend on these steps.
-    async fn repair(&mut self, steps: &[Step], keeper: &mut Keeper) -> Result<bool, Outcome> {
-        if steps.iter().all(|step| step.properties().optional.is_some()) {
-            let repaired = self.repair_optional(steps).await?;
-            self.repairs.ended(repaired, Instant::now());
-            return Ok(repaired);
+    /// Carries out these steps once more, as far as their budgets allow; returns true if some are in
+    /// effect again. Optional steps come second: a spec names nodes.
+    async fn repair(&mut self, steps: Vec<Step>, keeper: &mut Keeper) -> Result<bool, Outcome> {
+        let (optional, needed): (Vec<Step>, Vec<Step>) =
+            steps.into_iter().partition(|step| step.properties().optional.is_some());
+        let mut repaired = false;
+        if !needed.is_empty() && self.repairs.needed.take(Instant::now()) {
+            repaired = self.repair_needed(&needed, keeper).await?;
+            self.repairs.needed.ended(repaired, Instant::now());
         }
+        if !optional.is_empty() && self.repairs.optional.take(Instant::now()) {
+            let well = self.repair_optional(&optional).await?;
+            self.repairs.optional.ended(well, Instant::now());
+            repaired |= well;
+        }
+        Ok(repaired)
+    }
+
+    /// Carries out steps that every driver needs. The daemons' keeper is idle meanwhile: daemons may
+    /// depend on these steps.
+    async fn repair_needed(
+        &mut self,
+        steps: &[Step],
+        keeper: &mut Keeper,
+    ) -> Result<bool, Outcome> {
         self.world.rest.is(false);
         let idle = self.keep_running(Vec::new());
         std::mem::replace(keeper, idle).end().await;
         let repaired = self.do_again(steps).await;
-        self.repairs.ended(matches!(repaired, Ok(true)), Instant::now());
         *keeper = self.keep();
         self.world.rest.is(true);
         repaired
@@ -425,7 +453,7 @@ mod tests {
 
     #[test]
     fn repairs_are_bounded_and_come_back_with_time() {
-        let (mut repairs, start) = (Repairs::default(), Instant::now());
+        let (mut repairs, start) = (Budget::default(), Instant::now());
         let made = (0..100).filter(|_| repairs.take(start)).count();
         assert_eq!(made, REPAIRS as usize);
         assert!(!repairs.take(start + REFILL / 2));
@@ -437,7 +465,7 @@ mod tests {
 
     #[test]
     fn after_one_that_failed_the_next_waits_longer_each_time() {
-        let (mut repairs, start) = (Repairs::default(), Instant::now());
+        let (mut repairs, start) = (Budget::default(), Instant::now());
         let mut now = start;
         for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
             assert!(repairs.take(now));

@@ -115,3 +115,29 @@ async fn other_capabilities_rewrite_the_spec_and_touch_no_module() {
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert_eq!(scene.host.state(), before);
 }
+
+/// Mounts and nodes have a budget of repairs of their own.
+#[tokio::test]
+async fn a_program_that_removes_the_spec_again_and_again_stops_no_repair_of_a_mount() {
+    let scene = scene();
+    let act = async {
+        until(&scene, || published(&scene).is_some()).await;
+        // Each repair is followed by the next removal, until none is left.
+        for left in (0..=8).rev() {
+            scene.host.change(|state| state.published.clear());
+            scene.again.ask();
+            until(&scene, || left == 0 || published(&scene).is_some()).await;
+        }
+        until(&scene, || codes(&scene) == [Code::CdiUnpublished]).await;
+        for _ in 0..3 {
+            let mounts = scene.host.state().mounts;
+            scene.host.change(|state| drop(state.mounts.pop()));
+            scene.again.ask();
+            until(&scene, || scene.host.state().mounts == mounts).await;
+        }
+        assert_eq!(published(&scene), None);
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(scene.live(At::Never, vec![Ok(publishing(Compute))]), act);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+}

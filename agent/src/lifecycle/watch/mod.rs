@@ -13,6 +13,7 @@ mod mounts;
 mod places;
 mod uevents;
 
+use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -34,6 +35,8 @@ const TOGETHER: Duration = Duration::from_millis(50);
 const DULL: Duration = Duration::from_millis(200);
 /// Shortest time between two checks, however many events come.
 const APART: Duration = Duration::from_millis(500);
+/// The same for files that other programs write beside longshore's spec, as often as they like.
+const SPECS_APART: Duration = Duration::from_secs(5);
 
 /// Sources of events for an agent.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +58,8 @@ pub(super) struct Watch {
     left_out: Vec<Finding>,
     /// Time of the last check.
     looked: Option<Instant>,
+    /// Time of a check because of other programs' specs.
+    specs_due: Option<Instant>,
 }
 
 impl Watch {
@@ -72,7 +77,7 @@ impl Watch {
             mounts = Mounts::open().map_err(|e| keep("mounts and unmounts", e)).ok();
             places = Places::open().map_err(|e| keep("changes of device nodes", e)).ok();
         }
-        Self { again, uevents, mounts, places, left_out, looked: None }
+        Self { again, uevents, mounts, places, left_out, looked: None, specs_due: None }
     }
 
     /// Watches the places that `steps` made. To be called before each check: a new mount is another
@@ -82,6 +87,7 @@ impl Watch {
             places.arm(steps);
         }
         self.looked = Some(Instant::now());
+        self.specs_due = None;
     }
 
     /// Returns the sources that are left out.
@@ -93,7 +99,7 @@ impl Watch {
     /// then checks, or ends.
     pub(super) async fn changed(&mut self) {
         loop {
-            let Self { again, uevents, mounts, places, .. } = self;
+            let Self { again, uevents, mounts, places, specs_due, looked, .. } = self;
             let tells = tokio::select! {
                 biased;
                 () = again.asked() => return,
@@ -107,8 +113,12 @@ impl Watch {
                 }
                 guard = places::readable(places.as_ref()) => {
                     sleep(TOGETHER).await;
-                    places::read(guard)
+                    let told = places::read(guard);
+                    let due = || looked.map_or_else(Instant::now, |looked| looked + SPECS_APART);
+                    *specs_due = specs_due.or_else(|| told.specs.then(due));
+                    told.driver
                 }
+                () = until(*specs_due) => true,
             };
             if !tells {
                 sleep(DULL).await;
@@ -119,6 +129,14 @@ impl Watch {
             }
             return;
         }
+    }
+}
+
+/// Waits until then; for ever without a time.
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => pending().await,
     }
 }
 

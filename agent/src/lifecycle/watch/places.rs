@@ -112,13 +112,27 @@ pub(super) async fn readable(places: Option<&Places>) -> Guard<'_> {
     }
 }
 
-/// Reads the events, and returns true if one is about the driver. Other devices' nodes change in
-/// /dev as well.
-pub(super) fn read(mut guard: Guard<'_>) -> bool {
-    let mut tells = false;
+/// Subjects of events. Other devices' nodes change in /dev as well.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The driver's nodes, files or spec.
+    pub(super) driver: bool,
+    /// A spec of any name: another program's may have the same devices.
+    pub(super) specs: bool,
+}
+
+/// Reads the events, and returns their subjects.
+pub(super) fn read(mut guard: Guard<'_>) -> Told {
+    let mut tells = Told::default();
     for _ in 0..MOST {
         match guard.inotify.read_events() {
-            Ok(events) => tells |= events.iter().any(|event| is_of_driver(event.name.as_deref())),
+            Ok(events) => {
+                for event in events {
+                    let name = event.name.as_deref();
+                    tells.driver |= is_of_driver(name);
+                    tells.specs |= name.is_some_and(is_spec);
+                }
+            }
             Err(Errno::EINTR) => {}
             Err(_) => {
                 guard.ready.clear_ready();
@@ -128,6 +142,11 @@ pub(super) fn read(mut guard: Guard<'_>) -> bool {
     }
     guard.ready.retain_ready();
     tells
+}
+
+/// True for a name that readers of specs take.
+fn is_spec(name: &OsStr) -> bool {
+    [&b".json"[..], b".yaml"].iter().any(|ending| name.as_bytes().ends_with(ending))
 }
 
 /// True if an event is about one of the driver's names, or, without a name, about a watched place

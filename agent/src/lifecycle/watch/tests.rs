@@ -14,8 +14,9 @@ use nix::sys::socket::{
 };
 use tokio::time::timeout;
 
+use super::places::Told;
 use super::*;
-use crate::steps::{MakeNodes, WriteParameter};
+use crate::steps::{MakeNodes, PublishSpec, WriteParameter};
 
 const AMPLE: Duration = Duration::from_secs(60);
 /// Time limit of a wait that proves silence.
@@ -47,7 +48,7 @@ async fn a_node_that_comes_or_goes_or_changes_is_told_and_other_files_are_not() 
     for (act, wanted) in acts {
         act();
         let guard = timeout(AMPLE, places::readable(Some(&places))).await.unwrap();
-        assert_eq!(places::read(guard), wanted);
+        assert_eq!(places::read(guard).driver, wanted);
         assert!(timeout(SOON, places::readable(Some(&places))).await.is_err());
     }
 }
@@ -66,7 +67,40 @@ async fn a_value_that_is_written_is_told() {
     places.arm(&[step]);
     fs::write(&path, "/elsewhere").unwrap();
     let guard = timeout(AMPLE, places::readable(Some(&places))).await.unwrap();
-    assert!(places::read(guard));
+    assert!(places::read(guard).driver);
+}
+
+/// A rival's spec has any name.
+#[tokio::test]
+async fn a_spec_of_any_name_is_told_and_does_not_ask_for_a_look_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let specs = dir.path().join("run/cdi");
+    fs::create_dir_all(&specs).unwrap();
+    let steps = [Step::PublishSpec(PublishSpec {
+        host_root: dir.path().to_path_buf(),
+        driver_root: "/run/nvidia/driver".into(),
+        capabilities: Vec::new(),
+    })];
+    let mut watch = Watch::begin(&Triggers { kernel: true, ..Triggers::default() });
+    watch.arm(&steps);
+    for (name, wanted) in [
+        ("a.txt", Told::default()),
+        ("gpus.json", Told { specs: true, driver: false }),
+        ("gpus.yaml", Told { specs: true, driver: false }),
+        ("longshore-nvidia.com-gpu.json", Told { specs: true, driver: true }),
+    ] {
+        fs::write(specs.join(name), "{}").unwrap();
+        let guard = timeout(AMPLE, places::readable(watch.places.as_ref())).await.unwrap();
+        assert_eq!(places::read(guard), wanted, "{name}");
+    }
+    // The last check is long ago.
+    watch.looked = None;
+    fs::write(specs.join("another.json"), "{}").unwrap();
+    timeout(AMPLE, watch.changed()).await.unwrap();
+    watch.arm(&steps);
+    fs::write(specs.join("another.json"), "{ }").unwrap();
+    assert!(timeout(TOGETHER + DULL * 2, watch.changed()).await.is_err());
+    assert_eq!(watch.specs_due, watch.looked.map(|looked| looked + SPECS_APART));
 }
 
 #[test]

@@ -323,7 +323,7 @@ codes! {
         matters "containers that ask for nvidia.com/gpu by CDI do not get the driver; everything else works, and the agent is Ready"
         remedy "make /var/run/cdi writable on the host (space, a mount that is not read-only), or set cdi-spec to off; the agent publishes it as soon as it can"
     CdiConflict "cdi-conflict" Places WarnsOrNotes Expose
-        means "another program's CDI spec has devices of nvidia.com/gpu, too"
+        means "another program's CDI spec has devices of nvidia.com/gpu, too, or the specs of other programs are too many to be compared"
         matters "a device that two files of one directory have is unresolvable for container runtimes; one in /etc/cdi gives way to that of /var/run/cdi"
         remedy "remove the other file and stop the program that writes it (NVIDIA's toolkit: nvidia-cdi-refresh), or set cdi-spec to off"
     OperatorFileUnwritten "operator-file-unwritten" Places Warns Expose
