@@ -57,6 +57,20 @@ consume_podman() { in_podman "$LOOK" --device nvidia.com/gpu=all; }
 
 consume_podman_by_index() { in_podman "$LOOK" --device nvidia.com/gpu=0; }
 
+uptime() { cut -d ' ' -f 1 /proc/uptime; }
+
+# Prints the time before and after each of ten containers with the GPUs, and ten without, in turn.
+consume_podman_rounds() {
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        begun=$(uptime)
+        in_podman :
+        echo "without $begun $(uptime)"
+        begun=$(uptime)
+        in_podman : --device nvidia.com/gpu=all
+        echo "with $begun $(uptime)"
+    done
+}
+
 consume_docker() { in_docker "$LOOK" --device nvidia.com/gpu=all; }
 
 consume_docker_options() {

@@ -6,6 +6,7 @@ use crate::records::Records;
 use crate::reload;
 use crate::roots;
 use crate::served;
+use crate::start_times;
 
 /// Nodes of every container with a GPU.
 const CONTROL_NODES: [&str; 4] = ["nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"];
@@ -19,6 +20,7 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
     let faults = |consumer: &Consumer| match consumer {
         Consumer::PodmanRoots | Consumer::DockerRoots => roots::wrong(*consumer, records),
         Consumer::DockerReload | Consumer::DockerOptionsReload => reload::wrong(*consumer, records),
+        Consumer::PodmanRounds => start_times::wrong(records),
         _ => container(*consumer, driven, records),
     };
     let mut wrong = published(records);

@@ -15,6 +15,7 @@ use crate::operator;
 use crate::power;
 use crate::records::Records;
 use crate::rest::Rest;
+use crate::start_times;
 use crate::timing::Timing;
 use crate::trials;
 use crate::upgrade;
@@ -70,6 +71,9 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
         for (what, value) in upgrade::measured(&evidence.records) {
             sink.tell(What::Measured { what, value });
         }
+    }
+    for (what, value) in start_times::measured(&evidence.records) {
+        sink.tell(What::Measured { what, value });
     }
     if cell.scenario == Scenario::Operator {
         for (what, value) in operator::measured(&evidence.records) {

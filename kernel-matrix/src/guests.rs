@@ -96,6 +96,8 @@ pub enum Consumer {
     Podman,
     /// `podman run --device nvidia.com/gpu=0`.
     PodmanByIndex,
+    /// podman run ten times with the GPUs and ten times without, timed.
+    PodmanRounds,
     /// `docker run --device nvidia.com/gpu=all`.
     Docker,
     /// `docker run` with the spec's nodes and files as options, for a docker without CDI.
@@ -122,6 +124,7 @@ impl Consumer {
         match self {
             Self::Podman => "podman",
             Self::PodmanByIndex => "podman-by-index",
+            Self::PodmanRounds => "podman-rounds",
             Self::Docker => "docker",
             Self::DockerOptions => "docker-options",
             Self::Ctr => "ctr",
@@ -148,7 +151,7 @@ impl Consumer {
     /// Returns the daemon that it needs.
     fn daemon(self) -> Option<&'static str> {
         match self {
-            Self::Podman | Self::PodmanByIndex | Self::PodmanRoots => None,
+            Self::Podman | Self::PodmanByIndex | Self::PodmanRounds | Self::PodmanRoots => None,
             Self::Ctr | Self::CriField | Self::CriAnnotation => Some("containerd"),
             Self::Docker
             | Self::DockerOptions

@@ -59,6 +59,7 @@ pub mod seed;
 pub mod served;
 pub mod show;
 pub mod stand_in;
+pub mod start_times;
 pub mod timing;
 pub mod trials;
 pub mod upgrade;
