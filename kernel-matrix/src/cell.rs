@@ -210,6 +210,7 @@ fn scenario(cell: &Cell) -> &'static str {
         Scenario::PowerCut => POWER_CUT,
         Scenario::InUse => include_str!("../guest/in-use.sh"),
         Scenario::Restored => include_str!("../guest/restored.sh"),
+        Scenario::BadInput => include_str!("../guest/bad-input.sh"),
         Scenario::DeadDisk => include_str!("../guest/dead-disk.sh"),
         Scenario::Attacked => include_str!("../guest/attacked.sh"),
         Scenario::Killed => include_str!("../guest/killed.sh"),

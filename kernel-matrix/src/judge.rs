@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::attacked;
+use crate::bad_input;
 use crate::cdi;
 use crate::checks::{self, Expected};
 use crate::confinement;
@@ -144,6 +145,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
         Scenario::InUse => wrong.extend(in_use::wrong(expected, records)),
         Scenario::Restored => wrong.extend(restored::wrong(expected, records)),
+        Scenario::BadInput => wrong.extend(bad_input::wrong(expected, records)),
         Scenario::DeadDisk => wrong.extend(dead_disk::wrong(expected, records)),
         Scenario::Attacked => wrong.extend(attacked::wrong(expected, records)),
         Scenario::Killed => wrong.extend(killed(records)),

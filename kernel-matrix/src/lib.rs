@@ -11,6 +11,7 @@
 
 pub mod apt;
 pub mod attacked;
+pub mod bad_input;
 pub mod bits;
 pub mod cache;
 pub mod cdi;

@@ -103,6 +103,8 @@ pub enum Scenario {
     InUse,
     /// Nodes and mounts are removed while the driver is Ready.
     Restored,
+    /// Links of former nodes, a directory of specs that is read-only and then full, a second agent.
+    BadInput,
     /// The store's disk does not answer: while the agent starts, and at TERM.
     DeadDisk,
     /// Change to the next driver and back, by SIGHUP and by a start; change to a driver that the
@@ -344,12 +346,17 @@ mod tests {
         assert_eq!(one[0].gpus[0].to_string(), "t4");
     }
 
+    /// Scenarios that run with every cell only, before a release: CI's time is limited.
+    const ON_DEMAND: [Scenario; 1] = [Scenario::BadInput];
+
     #[test]
-    fn the_core_set_has_every_scenario_in_a_vm() {
+    fn the_core_set_has_every_scenario_in_a_vm_but_those_on_demand() {
         let matrix = Matrix::parse(OWN).unwrap();
         let core = matrix.core();
         assert!(core.len() < matrix.cells.len());
-        for cell in matrix.cells.iter().filter(|cell| cell.scenario != Scenario::Build) {
+        let without =
+            |cell: &&Cell| cell.scenario == Scenario::Build || ON_DEMAND.contains(&cell.scenario);
+        for cell in matrix.cells.iter().filter(|cell| !without(cell)) {
             assert!(core.iter().any(|c| c.scenario == cell.scenario), "{:?}", cell.scenario);
         }
     }
