@@ -115,13 +115,15 @@ validator() {
     code=0
     LD_PRELOAD=${1:-$library} "$tool" >/dev/null || code=$?
     echo "nvidia-smi rc $code"
-    [ -d $DRIVER_ROOT/dev ] && echo "device root $DRIVER_ROOT"
-    for device in "$DRIVER_ROOT"/sys/bus/pci/devices/*; do
+    root=''
+    [ ! -d $DRIVER_ROOT/dev ] || root=$DRIVER_ROOT
+    echo "device root ${root:-/}"
+    for device in "$root"/sys/bus/pci/devices/*; do
         [ "$(cat "$device/vendor")" = 0x10de ] && echo "gpu ${device##*/}"
     done
     awk '$2 ~ /^nvidia(-frontend|-uvm)?$/ { print "major " $2 }' /proc/devices | sort
     for node in nvidia0 nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-modeset; do
-        number=$(stat -c '%Hr:%Lr' $DRIVER_ROOT/dev/$node) || continue
+        number=$(stat -c '%Hr:%Lr' "$root/dev/$node") || continue
         echo "link $node $(readlink "/dev/char/$number")"
     done
 }
@@ -138,6 +140,18 @@ toolkit() {
         done
     done
 }
+
+# doctor ARGUMENT...: prints the report of the same gates, which it only reads, in the driver's container.
+doctor() { pod exec driver longshore doctor --operator --json "$@" 2>/dev/null; }
+
+# doctor_without_pod: prints the same before there is a driver pod.
+doctor_without_pod() {
+    pod run --rm --privileged --pid host --network none -v $RUN_DIR:$RUN_DIR:rshared \
+        -e DRIVER_CONFIG_DIGEST=one "$IMAGE" doctor --operator --json 2>/dev/null
+}
+
+# Prints the agent's own time from its start to Ready, in milliseconds.
+own_time() { sed -n 's/.* is ready .* \([0-9]*\) ms after the start.*/\1/p' /run/matrix/agent.log; }
 
 hold() {
     # shellcheck disable=SC2217
@@ -156,6 +170,9 @@ mkdir -p $FILES/drivers
 kubelet
 prepare
 state before
+section none.doctor doctor_without_pod
+section none.validator validator
+section none.toolkit toolkit
 configure
 pod_start one
 phase ready
@@ -166,6 +183,8 @@ section ready.probe-standin probe /test/libnvidia-ml.so.1
 section ready.validator validator
 section ready.validator-standin validator $STANDIN
 section ready.toolkit toolkit
+section ready.doctor doctor
+section ready.doctor-two doctor --digest two
 section ready.files find $RUN_DIR -maxdepth 2 -xdev -type f
 
 # The pod is deleted while a process holds the driver, ten times.
@@ -175,6 +194,8 @@ section held.identity identity
 for turn in 1 2 3 4 5 6 7 8 9 10; do
     pod_delete "held-$turn"
     pod_start one
+    fact "restart-$turn.seconds" "$begun $NOW"
+    fact "restart-$turn.agent-ms" "$(own_time)"
 done
 section adopted.identity identity
 report_ready adopted

@@ -27,6 +27,7 @@ pub mod disk;
 pub mod ending;
 pub mod error;
 pub mod event;
+pub mod gates;
 pub mod gpu;
 pub mod guest;
 pub mod guests;

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::checks::{self, Expected};
 use crate::error::{At, Error};
+use crate::gates;
 use crate::identity;
 use crate::records::Records;
 use crate::timing;
@@ -61,6 +62,7 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
         wrong.extend(faults.map(|why| format!("{when}: {why}")));
     }
     wrong.extend(gates(expected, records));
+    wrong.extend(gates::wrong(records));
     wrong.extend(deletions(records));
     wrong.extend(identity::compare(records, "held", "adopted", &[]));
     wrong.extend(change(records));
@@ -72,7 +74,28 @@ pub fn measured(records: &Records) -> Vec<(String, String)> {
     let of = |digest: &str| timing::span(records, &format!("start.{digest}.seconds")).ok();
     let at = |digest: &str| of(digest).map(|seconds| format!("{seconds:.1} s"));
     let name = |digest: &str| format!("container start to Ready, digest {digest}, last start");
-    ["one", "two"].into_iter().filter_map(|d| Some((name(d), at(d)?))).collect()
+    let mut all: Vec<_> =
+        ["one", "two"].into_iter().filter_map(|d| Some((name(d), at(d)?))).collect();
+    all.extend(restarts(records));
+    all
+}
+
+/// Returns the median times from a restart of the pod's container to Ready while a process holds the
+/// driver: from outside, and by the agent's log.
+fn restarts(records: &Records) -> Vec<(String, String)> {
+    let spans = |turn| timing::span(records, &format!("restart-{turn}.seconds")).ok();
+    let spans: Vec<f64> =
+        (1..=DELETIONS).filter_map(spans).map(|seconds| seconds * 1000.0).collect();
+    let own = |turn| records.facts.get(&format!("restart-{turn}.agent-ms"))?.parse().ok();
+    let own: Vec<f64> = (1..=DELETIONS).filter_map(own).collect();
+    [("container restart to Ready", spans), ("agent's start to Ready, adopting", own)]
+        .into_iter()
+        .filter(|(_, times)| !times.is_empty())
+        .map(|(name, times)| {
+            let (name, of) = (format!("{name}, median of {}", times.len()), timing::median(&times));
+            (name, format!("{of:.0} ms"))
+        })
+        .collect()
 }
 
 /// Lines that a gate must print.
