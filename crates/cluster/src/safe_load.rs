@@ -5,11 +5,13 @@
 //! the node by its own policy, and removes the annotation. [`Requests`] keeps the annotation as it is
 //! wanted; one that another program set is left alone.
 
+mod decision;
 mod node;
 mod requests;
 mod watched;
 
-pub use requests::{Pace, Requests, Standing};
+pub use decision::{Pace, Standing};
+pub use requests::Requests;
 
 /// Annotation of the node that asks for a safe load.
 pub const SAFE_LOAD: &str = "nvidia.com/gpu-driver-upgrade.driver-wait-for-safe-load";

@@ -1,6 +1,7 @@
 use rstest::rstest;
 
 use super::*;
+use crate::safe_load::holders_value;
 
 const PACE: Pace = Pace {
     change: Duration::from_secs(60),
