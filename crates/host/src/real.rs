@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -23,13 +23,13 @@ use super::verbs::{
     Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError,
     WantedNode,
 };
-use super::{facts, mounts};
 use crate::daemon::output::LastLine;
 use crate::daemon::process::Found;
-use crate::daemon::{Daemon, DaemonStatus, Ending, Settings, process};
+use crate::daemon::{Daemon, DaemonStatus, Ending, process};
 use crate::nodes;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::root::{Root, is_absent};
+use text::{names_in, read};
 
 /// The real host below a root path; every path given to a verb is resolved below it.
 #[derive(Debug, Clone)]
@@ -69,25 +69,6 @@ impl RealHost {
         }
     }
 
-    fn lock_daemons(&self) -> MutexGuard<'_, BTreeMap<String, LastLine>> {
-        self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the daemon with its paths below the root.
-    fn daemon_at(&self, daemon: &Daemon) -> Daemon {
-        Daemon {
-            program: self.at(&daemon.program),
-            libraries: self.at(&daemon.libraries),
-            socket: self.at(&daemon.socket),
-            settings: daemon.settings.as_ref().map(|settings| Settings {
-                template: self.at(&settings.template),
-                file: self.at(&settings.file),
-                set: settings.set.clone(),
-            }),
-            ..daemon.clone()
-        }
-    }
-
     /// Makes calls that may hang in the kernel through `calls`, and inspects processes for at most
     /// `look`.
     #[must_use]
@@ -110,82 +91,12 @@ impl RealHost {
         Self { processes: root.to_path_buf(), ..self }
     }
 
-    /// Sets the processes that were last found with the mark.
-    #[cfg(test)]
-    pub(crate) fn remember(&self, mark: &str, found: &[Found]) {
-        let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(mark.to_owned(), copied(found).unwrap());
-    }
-
-    /// Returns the processes with the mark. If a hanging process prevents the search, returns those
-    /// that were found last and still run.
-    fn marked(&self, mark: &str) -> Result<Vec<Found>, VerbError> {
-        let (root, wanted) = (self.processes.clone(), mark.to_owned());
-        let looked = self.marks.look("marks", self.look, move || process::find(&root, &wanted));
-        let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        match looked {
-            Ok(found) => {
-                let found = found.map_err(|e| in_proc(&e))?;
-                known.remove(mark);
-                if !found.is_empty() {
-                    known.insert(mark.to_owned(), copied(&found)?);
-                }
-                Ok(found)
-            }
-            Err(unseen) => {
-                let last = copied(known.get(mark).map_or(&[], Vec::as_slice))?;
-                let alive: Vec<_> =
-                    last.into_iter().filter(|(_, fd)| process::is_alive(fd)).collect();
-                if alive.is_empty() {
-                    let subject = format!("the processes of a daemon in /proc ({unseen})");
-                    return Err(VerbError::new("look for", subject, Errno::ETIMEDOUT));
-                }
-                tracing::warn!("searching for daemons: {unseen}; using those found before");
-                Ok(alive)
-            }
-        }
-    }
-
     fn at(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     fn module_dir(&self, name: &str) -> PathBuf {
         self.root.join("sys/module").join(name)
-    }
-
-    /// The path below the root with its links resolved, as mountinfo has it; None where there is
-    /// nothing.
-    fn real_path(&self, path: &Path) -> Result<Option<PathBuf>, VerbError> {
-        match self.at(path).canonicalize() {
-            Ok(real) => Ok(Some(real)),
-            Err(e) if is_absent(&e) => Ok(None),
-            Err(e) => Err(VerbError::on_path("realpath", path, &e)),
-        }
-    }
-
-    /// The mounts on exactly `target`, the topmost last.
-    fn mounted_on(&self, target: &Path) -> Result<Vec<facts::Mount>, VerbError> {
-        let Some(real) = self.real_path(target)? else { return Ok(Vec::new()) };
-        let file = Path::new("/proc/self/mountinfo");
-        let text = fs::read(file).map_err(|e| VerbError::on_path("read", file, &e))?;
-        let mut mounts = mounts::parse(&text);
-        mounts.retain(|mount| mount.target == real);
-        Ok(mounts)
-    }
-
-    fn take_off(&self, target: &Path, flags: MntFlags) -> Result<(), VerbError> {
-        let real = self.real_path(target)?.unwrap_or_else(|| self.at(target));
-        let count = self.mounted_on(target)?.len();
-        let done = || Ok(self.mounted_on(target)?.len() < count);
-        let call = Call::Unmount { target: &real, flags };
-        self.call("umount2", &target.display().to_string(), call, done)
-    }
-
-    fn mount(&self, verb: &'static str, target: &Path, call: Call<'_>) -> Result<(), VerbError> {
-        let count = self.mounted_on(target)?.len();
-        let done = || Ok(self.mounted_on(target)?.len() > count);
-        self.call(verb, &target.display().to_string(), call, done)
     }
 
     /// Makes a call. If its answer was lost because the child was killed, `done` checks on the host
@@ -575,53 +486,14 @@ impl Host for RealHost {
     }
 }
 
-fn copied(found: &[Found]) -> Result<Vec<Found>, VerbError> {
-    let copy = |(pid, fd): &Found| Ok((*pid, fd.try_clone().map_err(|e| in_proc(&e))?));
-    found.iter().map(copy).collect()
-}
-
-fn in_proc(error: &io::Error) -> VerbError {
-    VerbError::on_path("read", Path::new("/proc"), error)
-}
-
-/// Reads a file's text without its last newline; None if the file does not exist.
-fn read(path: &Path) -> Result<Option<String>, VerbError> {
-    match fs::read_to_string(path) {
-        Ok(mut text) => {
-            if text.ends_with('\n') {
-                text.pop();
-            }
-            Ok(Some(text))
-        }
-        Err(e) if is_absent(&e) => Ok(None),
-        // Attributes of a module that is being unloaded return ENODEV.
-        Err(e) if e.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
-        // A parameter may be writable and not readable (mode 0200).
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(None),
-        Err(e) => Err(VerbError::on_path("read", path, &e)),
-    }
-}
-
-fn names_in(dir: &Path) -> Result<Vec<String>, VerbError> {
-    let fail = |e: &io::Error| VerbError::on_path("read", dir, e);
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(e) if is_absent(&e) => return Ok(Vec::new()),
-        Err(e) => return Err(fail(&e)),
-    };
-    let name = |entry: io::Result<fs::DirEntry>| {
-        entry.map(|e| e.file_name().to_string_lossy().into_owned()).map_err(|e| fail(&e))
-    };
-    let mut names = entries.map(name).collect::<Result<Vec<_>, _>>()?;
-    names.sort();
-    Ok(names)
-}
-
 fn refuse_nul(verb: &'static str, subject: &str, text: &str) -> Result<(), VerbError> {
     if text.contains('\0') { Err(VerbError::new(verb, subject, Errno::EINVAL)) } else { Ok(()) }
 }
 
 mod bindings;
+mod daemons;
+mod mounted;
+mod text;
 
 #[cfg(test)]
 mod tests;
