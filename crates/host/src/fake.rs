@@ -1,6 +1,7 @@
 //! Simulated host in memory: modules with references and dependencies, mounts, nodes, parameters.
 //! It can fail at the n-th verb, or die there as a killed agent does.
 
+mod modules;
 pub mod stuck;
 mod verbs;
 

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{FakeHost, FakeModule, Ill, Inner};
+use super::{FakeHost, Ill};
 use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
 use crate::gpus::Gpu;
 use crate::published::{Place, Published};
 use crate::status_file::Status;
 use crate::verbs::{
-    Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage,
-    TMPFS_SOURCE, VerbError, WantedNode,
+    Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, TMPFS_SOURCE,
+    VerbError, WantedNode,
 };
 
 /// Reported waiting time of a call that was not answered.
@@ -27,37 +27,6 @@ fn no_answer(error: VerbError) -> VerbError {
     match error.errno {
         Errno::ETIMEDOUT => VerbError::unanswered(error.verb, error.subject, WAITED),
         _ => error,
-    }
-}
-
-impl Inner {
-    fn put(&mut self, name: &str, parameters: &str) {
-        self.loadings += 1;
-        self.state.instances.insert(name.to_owned(), self.loadings);
-        self.state.loaded.insert(name.to_owned(), parameters.to_owned());
-    }
-
-    /// Binds a driver to each device that has none and may have it.
-    fn probe(&mut self, driver: &str) {
-        let free =
-            |it: &&mut Binding| it.driver.is_none() && (it.only.is_empty() || it.only == driver);
-        let drives = self.kernel.get(driver).is_some_and(|module| module.drives);
-        for device in self.state.bindings.values_mut().filter(free).filter(|_| drives) {
-            device.driver = Some(driver.to_owned());
-        }
-    }
-
-    fn release(&mut self, driver: &str) {
-        let is_bound = |it: &&mut Binding| it.driver.as_deref() == Some(driver);
-        self.state.bindings.values_mut().filter(is_bound).for_each(|it| it.driver = None);
-    }
-
-    fn hang(&mut self, name: &str, module: &FakeModule, at: Stage) -> Result<(), Errno> {
-        if module.hangs != Some(at) {
-            return Ok(());
-        }
-        self.state.wedged.insert(name.to_owned(), at);
-        Err(Errno::ETIMEDOUT)
     }
 }
 
@@ -83,58 +52,13 @@ impl Host for FakeHost {
             Image::Bytes(bytes) => ("init_module", bytes.to_vec()),
             Image::File(file) => ("finit_module", contents(file)),
         };
-        let answer = self.verb(verb, name, |inner| {
-            let module = inner.kernel.get(name).ok_or(Errno::ENOEXEC)?.clone();
-            if verb == "finit_module"
-                && let Some(errno) = inner.no_files
-            {
-                return Err(errno);
-            }
-            if let Some(theirs) = inner.rival_loads.remove(name) {
-                inner.put(name, &theirs);
-            }
-            if bytes != name.as_bytes() {
-                return Err(Errno::ENOEXEC);
-            }
-            if let Some(errno) = module.refused {
-                return Err(errno);
-            }
-            if inner.state.loaded.contains_key(name) {
-                return Err(Errno::EEXIST);
-            }
-            if !module.depends.iter().all(|d| inner.state.loaded.contains_key(d)) {
-                return Err(Errno::ENOENT);
-            }
-            inner.put(name, parameters);
-            inner.probe(name);
-            inner.hang(name, &module, Stage::Coming)
-        });
+        let is_file = verb == "finit_module";
+        let answer = self.verb(verb, name, |inner| inner.load(name, &bytes, is_file, parameters));
         answer.map(|()| Vec::new()).map_err(no_answer)
     }
 
     fn unload_module(&self, name: &str) -> Result<(), VerbError> {
-        self.verb("delete_module", name, |inner| {
-            if !inner.state.loaded.contains_key(name) {
-                return Err(Errno::ENOENT);
-            }
-            if inner.state.wedged.contains_key(name) {
-                return Err(Errno::EBUSY);
-            }
-            if inner.refcount(name) > 0 {
-                return Err(Errno::EAGAIN);
-            }
-            if inner.kernel.get(name).is_some_and(|module| module.permanent) {
-                return Err(Errno::EBUSY);
-            }
-            if let Some(module) = inner.kernel.get(name).cloned() {
-                inner.hang(name, &module, Stage::Going)?;
-            }
-            inner.state.loaded.remove(name);
-            inner.state.instances.remove(name);
-            inner.release(name);
-            Ok(())
-        })
-        .map_err(no_answer)
+        self.verb("delete_module", name, |inner| inner.unload(name)).map_err(no_answer)
     }
 
     fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError> {
