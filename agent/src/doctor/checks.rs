@@ -136,7 +136,13 @@ pub(super) const ALL: [Definition; 30] = [
     check(
         Area::OtherDrivers,
         "loaded driver",
-        &[Code::OtherDriverLive, Code::LoadedUnread, Code::DaemonForeign, Code::ModuleReplaced],
+        &[
+            Code::OtherDriverLive,
+            Code::LoadedUnread,
+            Code::DaemonForeign,
+            Code::ModuleReplaced,
+            Code::PeermemMissing,
+        ],
         |s| {
             let live = s.look.facts.live_driver.as_ref();
             Ok(live.map_or_else(|| "none".to_owned(), |live| live.version.clone()))

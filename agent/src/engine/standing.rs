@@ -53,7 +53,9 @@ impl Engine<'_> {
         // A plan that finds all of them loaded need not name them.
         let of_steps = steps.iter().filter_map(LoadModule::of);
         let of_entries = entries.iter().filter_map(|entry| LoadModule::recorded(&entry.step));
+        let is_needed = |module: &&LoadModule| module.loads_after().is_none();
         let of_driver = of_steps.chain(of_entries).filter(|module| module.is_of_driver());
+        let of_driver = of_driver.filter(is_needed);
         let named = of_driver.map(|module| module.name.as_str());
         let mut names: BTreeSet<&str> = driver_modules::always().collect();
         names.extend(named);
@@ -104,8 +106,10 @@ impl Engine<'_> {
     }
 
     pub(super) fn lost(&self, step: &Step, entries: &[Entry]) -> Option<Lost> {
-        let lost =
-            |detail, covered| Some(Lost { step: step.clone(), detail, covered, repairable: true });
+        let lost = |detail, covered| {
+            let repairable = self.can_act(step);
+            Some(Lost { step: step.clone(), detail, covered, repairable })
+        };
         match self.effect(step, entries) {
             Ok(Effect::There) => None,
             Ok(Effect::Gone(instead)) => lost(instead, false),
@@ -118,6 +122,12 @@ impl Engine<'_> {
                 Some(Lost { step: step.clone(), detail, covered: false, repairable })
             }
         }
+    }
+
+    /// False for a module that the kernel would refuse: what it needs is not loaded.
+    fn can_act(&self, step: &Step) -> bool {
+        let after = LoadModule::of(step).and_then(LoadModule::loads_after);
+        after.is_none_or(|name| matches!(self.host.module(name), Ok(Some(_))))
     }
 
     fn effect(&self, step: &Step, entries: &[Entry]) -> Result<Effect, Failure> {

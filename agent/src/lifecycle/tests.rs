@@ -34,6 +34,7 @@ mod adopt;
 mod change;
 mod crash;
 mod daemons;
+mod extra_modules;
 mod fabric;
 mod operator;
 mod renewal;

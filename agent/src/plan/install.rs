@@ -119,7 +119,10 @@ impl Install {
             ASSISTANTS.into_iter().chain(management).filter(is_wanted).collect();
         let own =
             |name: &str| supply.set.is_some_and(|set| set.modules.iter().any(|m| m.name == name));
-        let depends = entries.iter().flat_map(|entry| {
+        // The network driver brings those of a module that is loaded after it.
+        let of_driver =
+            entries.iter().filter(|entry| LoadModule::network_driver_of(&entry.name).is_none());
+        let depends = of_driver.flat_map(|entry| {
             entry.depends.iter().map(move |need| (need.as_str(), entry.name.as_str()))
         });
         for (need, by) in depends.filter(|(need, _)| !own(need)) {

@@ -19,6 +19,7 @@ use super::{
     Properties, Recheck, Seen, Tools, Watch,
 };
 use longshore_core::failure::Failure;
+use longshore_core::finding::Code;
 use longshore_core::module_parameters;
 use longshore_host::in_use::Held;
 use longshore_host::verbs::{ModuleState, Stage};
@@ -28,6 +29,9 @@ use longshore_host::{Host, VerbError, refusal};
 /// container's (nv-reg.h). longshore, which makes the nodes, loads the driver without that, unless a
 /// setting has the parameter.
 pub const DEVICE_FILES: &str = "NVreg_ModifyDeviceFiles";
+
+/// Module of the driver that cannot be loaded before another vendor's driver is, and that module.
+const PEERMEM: (&str, &str) = ("nvidia_peermem", "mlx5_core");
 
 /// Load a kernel module; undone by unloading it, if this step loaded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +72,19 @@ impl LoadModule {
     /// True if the module is of the driver's set, and not the kernel's own.
     pub fn is_of_driver(&self) -> bool {
         matches!(self.origin, ModuleOrigin::Driver { .. })
+    }
+
+    /// Returns the module of the network driver that is to be loaded before; None for a module that
+    /// every installation with it needs. Symbols of the network driver can be missing until then: its
+    /// container may start after this one.
+    pub fn loads_after(&self) -> Option<&'static str> {
+        Self::network_driver_of(&self.name).filter(|_| self.is_of_driver())
+    }
+
+    /// Returns the same by the module's name.
+    pub fn network_driver_of(name: &str) -> Option<&'static str> {
+        let (peermem, after) = PEERMEM;
+        (name == peermem).then_some(after)
     }
 
     /// Returns the sha256 (hex) of the driver's module; None for the kernel's own.
@@ -152,10 +169,13 @@ impl Kind for LoadModule {
             for_good: None,
             resumed: false,
             verified: true,
-            optional: None,
-            // The engine compares the driver's modules by their loadings, and the kernel's own
+            optional: self.loads_after().map(|_| Code::PeermemMissing),
+            // The engine compares the driver's other modules by their loadings, and the kernel's own
             // cannot be unloaded while the driver uses them.
-            recheck: Recheck::Never,
+            recheck: match self.loads_after() {
+                Some(_) => Recheck::WhileLoaded,
+                None => Recheck::Never,
+            },
             carries_daemons: self.is_of_driver(),
             next: match self.is_of_driver() {
                 true => Next::UnlessReplaced(&self.name),
@@ -202,7 +222,7 @@ impl Kind for LoadModule {
     }
 
     fn seen(&self, _: &NotLoaded) -> Seen {
-        Seen::gone(format!("{self}: its effect is gone"))
+        Seen::gone(format!("{} is not loaded", self.name))
     }
 
     fn mounted<'a>(&'a self, _: &'a NotLoaded) -> Option<Mounted<'a>> {

@@ -29,7 +29,7 @@ const DAMAGES: [(&str, Damage); 5] = [
 ];
 
 impl Scene {
-    async fn until(&self, holds: impl Fn(&Live) -> bool) {
+    pub(super) async fn until(&self, holds: impl Fn(&Live) -> bool) {
         while !holds(&self.telemetry.live()) {
             tokio::task::yield_now().await;
         }
@@ -41,7 +41,7 @@ impl Scene {
     }
 
     /// Changes the host as another program does, with the kernel's event.
-    fn behind_its_back(&self, damage: impl FnOnce(&mut FakeState)) {
+    pub(super) fn behind_its_back(&self, damage: impl FnOnce(&mut FakeState)) {
         self.host.change(damage);
         self.again.ask();
     }
@@ -58,7 +58,7 @@ impl Scene {
     }
 }
 
-fn codes(live: &Live) -> Vec<Code> {
+pub(super) fn codes(live: &Live) -> Vec<Code> {
     live.findings.iter().map(|finding| finding.code).collect()
 }
 

@@ -93,7 +93,9 @@ fn tells_of_driver(message: &[u8]) -> bool {
     };
     match value(b"SUBSYSTEM=") {
         Some(b"module") => {
-            value(b"DEVPATH=/module/").is_some_and(|name| name.starts_with(b"nvidia"))
+            // nvidia_peermem can be loaded once the network driver is.
+            let tells = |name: &[u8]| name.starts_with(b"nvidia") || name == b"mlx5_core";
+            value(b"DEVPATH=/module/").is_some_and(tells)
         }
         Some(b"pci") => value(b"PCI_ID=10DE:").is_some(),
         _ => false,
@@ -110,6 +112,7 @@ mod tests {
         "remove@/module/nvidia_uvm\0ACTION=remove\0DEVPATH=/module/nvidia_uvm\0SUBSYSTEM=module\0",
         true
     )]
+    #[case("add@/d\0ACTION=add\0DEVPATH=/module/mlx5_core\0SUBSYSTEM=module\0", true)]
     #[case("add@/module/loop\0ACTION=add\0DEVPATH=/module/loop\0SUBSYSTEM=module\0", false)]
     #[case(
         "unbind@/d\0ACTION=unbind\0DEVPATH=/devices/0000:01:00.0\0SUBSYSTEM=pci\0PCI_ID=10DE:1EB8\0",

@@ -230,6 +230,10 @@ codes! {
         means "parameters are given for a module that is not loaded"
         matters "they have no effect"
         remedy "add the module to extra-modules, or remove its parameters"
+    PeermemMissing "peermem-missing" OtherDrivers Warns KernelRefused
+        means "nvidia_peermem is wanted and not loaded: the kernel refused it"
+        matters "GPUDirect RDMA does not work; everything else does, and the agent is Ready"
+        remedy "install the network driver (MOFED), or wait for its container: once mlx5_core is loaded the agent tries again, every minute at least"
     PreemptRt "preempt-rt" Kernel Warns HostUnsupported
         means "the kernel is PREEMPT_RT"
         matters "NVIDIA does not support it; the modules are built for it nevertheless"

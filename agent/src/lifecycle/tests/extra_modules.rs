@@ -1,0 +1,88 @@
+//! Modules that only some installations have: nvidia_peermem, which may be refused, and nvidia_drm.
+
+use nix::errno::Errno;
+
+use super::stay::codes;
+use super::*;
+
+const PEERMEM: &str = "nvidia_peermem";
+const DRM: &str = "nvidia_drm";
+const NETWORK: &str = "mlx5_core";
+
+/// Returns the plan of a driver with one more module.
+fn with(module: &str) -> Plan {
+    let mut plan = plan("535");
+    let uvm = plan.install.iter().position(|step| step.subject() == "nvidia_uvm").unwrap();
+    plan.install.insert(uvm + 1, load(module, "535"));
+    plan
+}
+
+fn knows(scene: &Scene, module: &str, refused: Option<Errno>) {
+    let depends = vec!["nvidia".to_owned()];
+    scene.host.knows(module, FakeModule { depends, refused, ..FakeModule::default() });
+}
+
+fn is_loaded(scene: &Scene, module: &str) -> bool {
+    scene.host.state().loaded.contains_key(module)
+}
+
+#[tokio::test]
+async fn a_refused_peermem_is_a_finding_and_is_loaded_after_the_network_driver() {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    knows(&scene, PEERMEM, Some(Errno::ENOENT));
+    let tries = |scene: &Scene| {
+        let line = format!("init_module {PEERMEM}");
+        scene.host.log().iter().filter(|entry| **entry == line).count()
+    };
+    let agent = scene.live(At::Never, vec![Ok(with(PEERMEM))]);
+    let watch = async {
+        scene.until(|live| live.ready && codes(live) == [Code::PeermemMissing]).await;
+        assert!(scene.state().whole);
+        assert_eq!(tries(&scene), 1, "not again without the network driver");
+        scene.host.teach(PEERMEM, |module| module.refused = None);
+        scene.behind_its_back(|state| drop(state.loaded.insert(NETWORK.to_owned(), String::new())));
+        scene.until(|live| live.ready && codes(live).is_empty()).await;
+        assert!(is_loaded(&scene, PEERMEM));
+        assert!(scene.state().whole);
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(agent, watch);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    assert!(!is_loaded(&scene, PEERMEM));
+    scene.host.change(|state| state.loaded.remove(NETWORK));
+    assert_eq!(scene.host.state(), before);
+}
+
+#[tokio::test]
+async fn a_peermem_that_another_program_unloads_is_no_other_driver() {
+    let scene = Scene::new();
+    knows(&scene, PEERMEM, None);
+    let agent = scene.live(At::Never, vec![Ok(with(PEERMEM))]);
+    let watch = async {
+        scene.until_looked().await;
+        scene.behind_its_back(|state| drop(state.loaded.remove(PEERMEM)));
+        scene.until(|live| live.ready && codes(live) == [Code::PeermemMissing]).await;
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(agent, watch);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+}
+
+#[tokio::test]
+async fn at_the_end_references_to_nvidia_drm_alone_keep_the_driver_and_are_named() {
+    let scene = Scene::new();
+    knows(&scene, DRM, None);
+    let (ended, there) = tokio::join!(scene.live(At::Never, vec![Ok(with(DRM))]), async {
+        scene.until_ready().await;
+        scene.host.change(|state| state.references.insert(DRM.to_owned(), 1));
+        scene.stop.set();
+        scene.host.state()
+    });
+    let failure = ended.unwrap_err();
+    assert_eq!(failure.code(), ExitCode::InUse);
+    assert!(failure.to_string().contains("nvidia_drm is held by 1 references"), "{failure}");
+    assert_eq!(scene.host.state(), there, "nothing of it was unloaded");
+    scene.host.change(|state| state.references.clear());
+    scene.uninstall().await;
+}
