@@ -12,8 +12,8 @@ use longshore_core::sanitize::in_line;
 const NVIDIA_DRIVER: &str = "nvidia-driver";
 /// Name of the entry point for OpenShift's Driver Toolkit.
 const TOOLKIT: &str = "ocp_dtk_entrypoint";
-/// Flag that a translated `init` begins with.
-const OPERATOR: &str = "--gpu-operator";
+/// Flag that a translated `init` begins with: a default, which flags, variables and the file outrank.
+const OPERATOR: &str = "--called-as-nvidia-driver";
 
 /// Commands of NVIDIA's entry point, for the refusal of others.
 const LIST: &str = "nvidia-driver takes: init, load, build, update [-k KERNEL], \
@@ -75,9 +75,7 @@ fn translated(program: OsString, command: &OsStr, rest: Vec<OsString>) -> Result
         Some(page @ ("-h" | "--help" | "-V" | "--version")) => own(&[page]),
         _ => return Err(refused(format!("unknown command {}", shown(command)))),
     };
-    let is_run = line.get(1).is_some_and(|word| word == "run");
-    let is_set = |word: &OsString| word.as_encoded_bytes().starts_with(OPERATOR.as_bytes());
-    if is_run && !rest.iter().any(is_set) {
+    if line.get(1).is_some_and(|word| word == "run") {
         line.push(OPERATOR.into());
     }
     options(&mut line, rest)?;
@@ -162,23 +160,21 @@ mod tests {
     #[rstest]
     #[case("longshore run", "longshore run")]
     #[case("/usr/local/bin/longshore status --json", "/usr/local/bin/longshore status --json")]
-    #[case("nvidia-driver init", "nvidia-driver run --gpu-operator")]
-    #[case(
-        "/usr/local/bin/nvidia-driver init -a",
-        "/usr/local/bin/nvidia-driver run --gpu-operator"
-    )]
-    #[case("nvidia-driver init --gpu-operator=false", "nvidia-driver run --gpu-operator=false")]
-    #[case("nvidia-driver init -m 4", "nvidia-driver run --gpu-operator --jobs=4")]
-    #[case("nvidia-driver init -m4", "nvidia-driver run --gpu-operator --jobs=4")]
-    #[case("nvidia-driver init -m open", "nvidia-driver run --gpu-operator --flavour=open")]
+    #[case("nvidia-driver init", "nvidia-driver run @")]
+    #[case("/usr/local/bin/nvidia-driver init -a", "/usr/local/bin/nvidia-driver run @")]
+    #[case("nvidia-driver init --gpu-operator=false", "nvidia-driver run @ --gpu-operator=false")]
+    #[case("nvidia-driver init -m 4", "nvidia-driver run @ --jobs=4")]
+    #[case("nvidia-driver init -m4", "nvidia-driver run @ --jobs=4")]
+    #[case("nvidia-driver init -m open", "nvidia-driver run @ --flavour=open")]
     #[case(
         "nvidia-driver init --accept-license --kernel-module-type=auto",
-        "nvidia-driver run --gpu-operator --flavour=auto"
+        "nvidia-driver run @ --flavour=auto"
     )]
-    #[case("nvidia-driver init --driver 535", "nvidia-driver run --gpu-operator --driver 535")]
-    #[case("nvidia-driver load -t x", "nvidia-driver run --compile=false --gpu-operator")]
+    #[case("nvidia-driver init --driver 535", "nvidia-driver run @ --driver 535")]
+    #[case("nvidia-driver load -t x", "nvidia-driver run --compile=false @")]
     #[case("nvidia-driver update -k 6.1.0-50-amd64", "nvidia-driver fetch --kernel 6.1.0-50-amd64")]
     fn lines_that_are_translated(#[case] line: &str, #[case] wanted: &str) {
+        let wanted = wanted.replace('@', OPERATOR);
         let words: Vec<OsString> = wanted.split(' ').map(OsString::from).collect();
         assert_eq!(called(line).expect("known"), Called::Longshore(words.clone()));
         Cli::try_parse_from(words).expect("longshore takes it");

@@ -41,11 +41,18 @@ settings! {
         key "enabled" flag "gpu-operator" "BOOL" alone "true" env "LONGSHORE_GPU_OPERATOR"
         default "`true` where `DRIVER_CONFIG_DIGEST` is set, or called as `nvidia-driver`"
         means "run as the driver container of [NVIDIA's GPU operator](gpu-operator.md)"
+    /// Set where the program was called as nvidia-driver
+    #[serde(skip)]
+    #[arg(hide = true)]
+    called: Option<bool>;
+        flag "called-as-nvidia-driver" "BOOL" alone "true"
+        default "`false`"
+        means "default of `gpu-operator`: `nvidia-driver init` and `load` begin with it"
     /// Keep serving a driver in use that another one is to replace, and wait for its users
     wait_to_change: Option<bool>;
         key "wait-to-change" flag "wait-to-change" "BOOL" alone "true" env "LONGSHORE_WAIT_TO_CHANGE"
         default "`true` under the GPU operator, else `false`"
-        means "where the installed driver is in use and another one is wanted at the start, keep serving it and wait for its users; without it the agent ends with exit code 20 ([gpu-operator.md](gpu-operator.md#a-change-while-pods-hold-the-driver))"
+        means "where the installed driver is in use and another one is wanted, keep serving it and wait for its users; without it the agent ends with exit code 20 at its start, and tries no second time after SIGHUP ([gpu-operator.md](gpu-operator.md#a-change-while-pods-hold-the-driver))"
     /// Digest of the operator's configuration of the driver.
     #[serde(skip)]
     #[arg(skip)]
@@ -195,7 +202,8 @@ pub struct OperatorConfig {
 impl OperatorConfig {
     pub(super) fn of(all: &Fragment) -> Self {
         let given = &all.operator;
-        let enabled = given.enabled.unwrap_or(given.digest.is_some());
+        let is_called = given.called.unwrap_or(false);
+        let enabled = given.enabled.unwrap_or(is_called || given.digest.is_some());
         Self {
             enabled,
             wait_to_change: given.wait_to_change.unwrap_or(enabled),

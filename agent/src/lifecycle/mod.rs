@@ -165,11 +165,11 @@ fn world(
 
 /// Returns the conduct by these settings: a change that waits asks the cluster for a drain.
 fn conduct(config: &Config) -> Conduct {
-    let conduct = Conduct::default().follow(config);
-    match conduct.waits.then(agent::drain::receiver).flatten() {
-        Some(held) => Conduct { held, ..conduct },
-        None => conduct,
+    let held = agent::drain::FoundLater::of_process();
+    if config.operator.wait_to_change {
+        held.find();
     }
+    Conduct { held: Arc::new(held), ..Conduct::default() }.follow(config)
 }
 
 fn in_use_wait(config: &Config) -> InUseWait {

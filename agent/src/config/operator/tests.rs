@@ -26,6 +26,30 @@ fn the_operator_is_found(
 }
 
 #[rstest]
+#[case::called(None, None, None, true)]
+#[case::file(None, None, Some(false), false)]
+#[case::variable(None, Some("false"), Some(true), false)]
+#[case::flag(Some(false), Some("true"), Some(true), false)]
+fn called_as_nvidia_driver_is_a_default_that_all_others_outrank(
+    #[case] flag: Option<bool>,
+    #[case] variable: Option<&str>,
+    #[case] file: Option<bool>,
+    #[case] enabled: bool,
+) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("longshore.toml");
+    let text = file.map(|is| format!("[operator]\nenabled = {is}\n"));
+    std::fs::write(&path, text.unwrap_or_default()).expect("written");
+    let operator =
+        OperatorFragment { enabled: flag, called: Some(true), ..OperatorFragment::default() };
+    let flags = Fragment { operator, ..Fragment::default() };
+    let env =
+        |name: &str| (name == "LONGSHORE_GPU_OPERATOR").then_some(variable)?.map(str::to_owned);
+    let config = load(flags, &env, Some(&path)).expect("valid");
+    assert_eq!(config.operator.enabled, enabled);
+}
+
+#[rstest]
 #[case("DRIVER_CONFIG_DIGEST", "1\nReady", "printable")]
 #[case("DRIVER_CONFIG_DIGEST", "a b", "printable")]
 #[case("DRIVER_CONFIG_DIGEST", &"1".repeat(129), "printable")]

@@ -1,7 +1,7 @@
 //! Requests for a drain of the node while a change waits for the users of the driver: a safe load of the
 //! GPU operator's upgrade controller.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -56,8 +56,52 @@ fn name(user: &DriverUser) -> String {
     }
 }
 
+/// Receiver that is found when a change first waits, because SIGHUP can switch waiting on; or at once,
+/// so that a request which an earlier agent left is withdrawn.
+pub(crate) struct FoundLater {
+    find: fn() -> Option<Arc<dyn HeldChange>>,
+    found: OnceLock<Option<Arc<dyn HeldChange>>>,
+}
+
+impl FoundLater {
+    /// Returns the receiver of this process.
+    pub(crate) fn of_process() -> Self {
+        Self { find: receiver, found: OnceLock::new() }
+    }
+
+    /// Finds it now.
+    pub(crate) fn find(&self) -> Option<&Arc<dyn HeldChange>> {
+        self.found.get_or_init(self.find).as_ref()
+    }
+
+    fn found(&self) -> Option<&Arc<dyn HeldChange>> {
+        self.found.get()?.as_ref()
+    }
+}
+
+impl HeldChange for FoundLater {
+    fn waits(&self, in_use: &InUse) {
+        if let Some(receiver) = self.find() {
+            receiver.waits(in_use);
+        }
+    }
+
+    fn over(&self) {
+        if let Some(receiver) = self.found() {
+            receiver.over();
+        }
+    }
+
+    fn ended(&self) -> BoxFuture<'_, ()> {
+        match self.found() {
+            Some(receiver) => receiver.ended(),
+            None => Box::pin(std::future::ready(())),
+        }
+    }
+}
+
 /// Returns the receiver of this process: its pod's cluster, if it is in one.
-pub(crate) fn receiver() -> Option<Arc<dyn HeldChange>> {
+fn receiver() -> Option<Arc<dyn HeldChange>> {
     let pod = Pod::of_process(&|name| std::env::var(name).ok());
     let requests = pod.and_then(|pod| pod.map_or(Ok(None), |pod| pod.requests(report)));
     match requests {
@@ -96,6 +140,8 @@ fn report(standing: Standing) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use longshore_cluster::testing::{Answer, Api, SHORT};
     use longshore_cluster::{Pace, SAFE_LOAD, UPGRADES_ENABLED};
@@ -184,6 +230,41 @@ mod tests {
         until(&api, 3).await;
         asks.ended().await;
         assert_eq!(api.requests().len(), 4);
+    }
+
+    /// Counts the calls, and the receivers that were found.
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    static ENDED: AtomicUsize = AtomicUsize::new(0);
+
+    struct Counts;
+
+    impl HeldChange for Counts {
+        fn waits(&self, _: &InUse) {}
+        fn over(&self) {}
+        fn ended(&self) -> BoxFuture<'_, ()> {
+            ENDED.fetch_add(1, Ordering::Relaxed);
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    fn found() -> Option<Arc<dyn HeldChange>> {
+        FOUND.fetch_add(1, Ordering::Relaxed);
+        Some(Arc::new(Counts))
+    }
+
+    #[tokio::test]
+    async fn a_receiver_is_found_when_a_change_first_waits_and_its_end_is_waited_for() {
+        let counts = || [&FOUND, &ENDED].map(|count| count.load(Ordering::Relaxed));
+        let later = FoundLater { find: found, found: OnceLock::new() };
+        later.over();
+        later.ended().await;
+        assert_eq!(counts(), [0, 0]);
+        for _ in 0..2 {
+            later.waits(&in_use(&[(7, "train")]));
+            later.over();
+        }
+        later.ended().await;
+        assert_eq!(counts(), [1, 1]);
     }
 
     #[test]
