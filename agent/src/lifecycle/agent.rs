@@ -3,6 +3,7 @@
 mod change;
 pub(super) mod drain;
 mod held;
+mod postponed;
 mod stay;
 mod version;
 
@@ -26,6 +27,8 @@ use longshore_core::failure::FailureKind;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::privileges;
 use longshore_host::Host;
+use longshore_host::in_use::InUse;
+use postponed::Postponed;
 use stay::{Base, Next, Repairs};
 use version::Unsettled;
 
@@ -94,6 +97,10 @@ pub struct Agent {
     repairs: Repairs,
     /// Wait before the next try of a change that is held.
     held_for: Option<Duration>,
+    /// Users that the last change was refused for.
+    refused_by: Option<InUse>,
+    /// Change that waits while the installed driver is Ready.
+    postponed: Option<Postponed>,
 }
 
 /// Reason that a run did not reach Ready.
@@ -128,7 +135,19 @@ impl Agent {
     ) -> Self {
         let (asked, entered) = (("the start", started), Instant::now());
         let (base, repairs) = (Base::default(), Repairs::default());
-        Self { world, journal, stop, renewal, asked, entered, base, repairs, held_for: None }
+        Self {
+            world,
+            journal,
+            stop,
+            renewal,
+            asked,
+            entered,
+            base,
+            repairs,
+            held_for: None,
+            refused_by: None,
+            postponed: None,
+        }
     }
 
     /// Runs: installs the driver that `config` wants, stays, uninstalls. A provider, which may hold
@@ -175,6 +194,7 @@ impl Agent {
             lived = match self.stay().await {
                 Ok(Next::Stop) => return self.uninstall().await,
                 Ok(Next::Renew) => self.renew(&mut config, configurations).await,
+                Ok(Next::Retry) => self.retry(&mut config, configurations).await,
                 Err(end) => Err(end),
             };
         }
@@ -362,6 +382,7 @@ impl Agent {
 
     /// Undoes all entries of the journal.
     async fn uninstall(&mut self) -> Result<ExitCode, Failure> {
+        self.no_longer_postponed();
         let untouched = self.journal.live().next().is_none();
         if untouched && self.journal.phase().next().contains(&Phase::Removed) {
             self.enter(Phase::Removed)?;

@@ -38,6 +38,8 @@ impl Agent {
                 return Ok(());
             }
         };
+        // A valid configuration takes the place of the one that wanted a postponed change.
+        self.no_longer_postponed();
         if next == *running {
             tracing::info!("the configuration has not changed");
             return Ok(());
@@ -46,9 +48,22 @@ impl Agent {
             tracing::warn!("keeping the running configuration: changing {what} needs a restart");
             return Ok(());
         }
+        self.held_for = None;
+        self.follow_next(next, running, configurations).await
+    }
+
+    /// Changes to the driver that `next` wants.
+    pub(super) async fn follow_next(
+        &mut self,
+        next: Config,
+        running: &mut Config,
+        configurations: &impl Configurations,
+    ) -> Result<(), Outcome> {
+        self.refused_by = None;
         // The new time limits are for the change itself.
         self.follow(&next);
-        match self.change(&configurations.provider(&next)).await {
+        let changed = self.change(&configurations.provider(&next)).await;
+        match changed {
             Err(Outcome::Failed(failure)) if self.journal.state().whole => {
                 self.follow(running);
                 self.world.telemetry.failed(&failure);
@@ -58,10 +73,12 @@ impl Agent {
                     self.base = self.base.anew();
                     self.enter(Phase::Ready)?;
                 }
+                self.postpone(next);
                 return Ok(());
             }
             other => other?,
         }
+        self.held_for = None;
         *running = next;
         Ok(())
     }
@@ -180,7 +197,9 @@ impl Agent {
             }
             Err(NotExchanged::InUse(in_use)) => {
                 self.enter(busy)?;
-                Err(Outcome::Failed(busy_with(&in_use, plan)))
+                let failure = busy_with(&in_use, plan);
+                self.refused_by = Some(in_use);
+                Err(Outcome::Failed(failure))
             }
         }
     }

@@ -24,10 +24,10 @@ use longshore_host::verbs::DriverUsers;
 /// Wait before the first look at the users.
 const FIRST: Duration = Duration::from_secs(2);
 /// Longest wait between two tries: a try ends the driver's daemons for a moment.
-const LONGEST: Duration = Duration::from_secs(60);
+pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 /// Longest wait between two looks at users that do not change.
-const LONGEST_LOOK: Duration = Duration::from_secs(10);
+pub(super) const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
 /// Receiver of changes that wait for the users of a driver: in a cluster, it asks for the node to be
 /// drained.
@@ -200,7 +200,7 @@ impl Agent {
     }
 
     /// Returns the processes that hold the driver, without its own daemons.
-    async fn users(&self) -> DriverUsers {
+    pub(super) async fn users(&self) -> DriverUsers {
         let (host, daemons) = (Arc::clone(&self.world.host), kept(&self.journal));
         let look = move || {
             let mut found = host.driver_users()?;

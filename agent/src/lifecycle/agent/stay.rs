@@ -35,6 +35,8 @@ pub(super) enum Next {
     Stop,
     /// Read the configuration again.
     Renew,
+    /// Try a postponed change again.
+    Retry,
 }
 
 /// Steps, modules and GPUs that a Ready driver consists of.
@@ -208,10 +210,16 @@ impl Agent {
             }
             let stopped = self.stop.clone();
             let renewal = self.renewal.clone();
+            let look = self.until_next_look();
             tokio::select! {
                 biased;
                 () = stopped.wait() => return Ok(Next::Stop),
                 () = renewal.asked() => return Ok(Next::Renew),
+                () = tokio::time::sleep(look.unwrap_or_default()), if look.is_some() => {
+                    if self.is_driver_free().await {
+                        return Ok(Next::Retry);
+                    }
+                }
                 () = watch.changed() => {
                     self.repairs.heard(Instant::now());
                     wait = FIRST;

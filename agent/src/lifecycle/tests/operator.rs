@@ -6,6 +6,7 @@ use std::path::PathBuf;
 mod brought_back;
 mod confirmed;
 mod growth;
+mod postponed;
 
 use futures_util::future::BoxFuture;
 use nix::errno::Errno;

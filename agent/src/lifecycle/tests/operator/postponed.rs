@@ -1,0 +1,103 @@
+//! A change by SIGHUP while the driver is in use: made when its users are gone.
+
+use super::*;
+
+/// Returns a scene, and whoever is told of waits.
+fn telling() -> (Scene, Arc<Told>) {
+    let mut scene = scene();
+    let told = Arc::new(Told::default());
+    scene.conduct.held = Arc::clone(&told) as Arc<dyn HeldChange>;
+    (scene, told)
+}
+
+/// Runs an agent that is Ready with 535, which a pod uses; `act` follows a SIGHUP that wants 550.
+async fn postponed(scene: &Scene, told: &Told, act: impl Future<Output = ()>) {
+    let agent = scene.live(At::Never, vec![Ok(announced("535")), Ok(announced("550"))]);
+    let watch = async {
+        scene.until_ready().await;
+        used(scene, true);
+        sighup(scene, Config { jobs: Some(7), ..scene.config() }).await;
+        until_told(told).await;
+        assert_eq!(scene.live_driver().as_deref(), Some("535"));
+        act.await;
+        used(scene, false);
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(agent, watch);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    assert_eq!(told.over.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn it_is_made_without_another_sighup() {
+    let (scene, told) = telling();
+    let before = scene.host.state();
+    postponed(&scene, &told, async {
+        assert!(told.waits.lock().unwrap()[0].to_string().contains("pid 77 (train)"));
+        used(&scene, false);
+        while scene.live_driver().as_deref() != Some("550") {
+            tokio::task::yield_now().await;
+        }
+        scene.until_ready().await;
+    })
+    .await;
+    assert_eq!(scene.host.state(), before);
+}
+
+#[tokio::test]
+async fn a_configuration_that_takes_it_back_ends_the_wait() {
+    let (scene, told) = telling();
+    postponed(&scene, &told, async {
+        sighup(&scene, scene.config()).await;
+        assert_eq!(told.over.load(Ordering::Relaxed), 1);
+        used(&scene, false);
+        scene.again.ask();
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(scene.live_driver().as_deref(), Some("535"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_wait_to_change_it_is_not_tried_again() {
+    let (mut scene, told) = telling();
+    scene.conduct.waits = false;
+    scene.settings = |config| config.operator.enabled = true;
+    let agent = scene.live(At::Never, vec![Ok(announced("535")), Ok(announced("550"))]);
+    let watch = async {
+        scene.until_ready().await;
+        used(&scene, true);
+        sighup(&scene, Config { jobs: Some(7), ..scene.config() }).await;
+        assert!(told.waits.lock().unwrap().is_empty());
+        used(&scene, false);
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(agent, watch);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+}
+
+#[tokio::test]
+async fn sighup_switches_waiting_on() {
+    let (mut scene, told) = telling();
+    scene.conduct.waits = false;
+    scene.settings = |config| config.operator.enabled = true;
+    let agent = scene.live(At::Never, vec![Ok(announced("535")), Ok(announced("550"))]);
+    let watch = async {
+        scene.until_ready().await;
+        used(&scene, true);
+        let mut next = scene.config();
+        next.operator.wait_to_change = true;
+        sighup(&scene, next).await;
+        until_told(&told).await;
+        used(&scene, false);
+        while scene.live_driver().as_deref() != Some("550") {
+            tokio::task::yield_now().await;
+        }
+        scene.until_ready().await;
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(agent, watch);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+}
