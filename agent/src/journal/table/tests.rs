@@ -172,6 +172,11 @@ fn entries() -> Vec<(Value, Value)> {
                    "text": "2166136261"}),
             json!({"was": "status", "same": true}),
         ),
+        (
+            json!({"do": "write-status", "path": "/run/nvidia/validations/.driver-ctr-ready",
+                   "text": "GDRCOPY_ENABLED: false\nGDS_ENABLED: false\nGPU_DIRECT_RDMA_ENABLED: true"}),
+            json!({"was": "status", "same": false}),
+        ),
     ]
 }
 
@@ -232,6 +237,7 @@ const LINKS: usize = 19;
 const SPEC: usize = 20;
 const READY: usize = 21;
 const DIGEST: usize = 22;
+const CONFIRMATION: usize = 23;
 
 #[rstest]
 #[case(DIR, "/step/path", json!("/etc/cron.d"))]
@@ -293,6 +299,10 @@ const DIGEST: usize = 22;
 #[case(READY, "/step/text", json!("evil"))]
 #[case(READY, "/step/text", json!("Ready\nevil"))]
 #[case(READY, "/step/confirmed_by", json!("/etc/passwd"))]
+#[case(CONFIRMATION, "/step/path", json!("/run/nvidia/nvidia-driver.state"))]
+#[case(CONFIRMATION, "/step/path", json!("/etc/.driver-ctr-ready"))]
+#[case(CONFIRMATION, "/step/text", json!("GDS_ENABLED: true"))]
+#[case(CONFIRMATION, "/step/text", json!("Ready"))]
 #[case(DIGEST, "/step/path", json!("/run/nvidia/nvidia-driver.pid"))]
 #[case(DIGEST, "/step/path", json!("/run/nvidia//nvidia-driver.state"))]
 #[case(DIGEST, "/step/text", json!("1\n2"))]
