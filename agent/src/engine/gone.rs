@@ -6,7 +6,7 @@ use crate::journal::{Entry, EntryState, Journal};
 /// restart of a pod under the GPU operator would leave some.
 pub(super) fn end_with_mount(gone: &Entry, journal: &mut Journal) {
     let Some(mount) = gone.step.mounted() else { return };
-    // Entries before the mount lie under it.
+    // Entries from before the mount lie under it.
     let is_ended = |entry: &&Entry| {
         entry.seq == gone.seq || (entry.seq > gone.seq && entry.step.lies_in(mount.target))
     };

@@ -120,7 +120,7 @@ impl Engine<'_> {
             let properties = step.properties();
             properties.verified && properties.optional.is_some()
         };
-        let mut optional = steps.iter().filter(is_optional);
+        let mut optional = steps.iter().filter(is_optional).filter(|step| self.can_act(step));
         self.verify(steps, journal).is_ok() && optional.all(|s| self.lost(s, &entries).is_none())
     }
 

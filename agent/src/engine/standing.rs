@@ -125,7 +125,7 @@ impl Engine<'_> {
     }
 
     /// False for a module that the kernel would refuse: what it needs is not loaded.
-    fn can_act(&self, step: &Step) -> bool {
+    pub(super) fn can_act(&self, step: &Step) -> bool {
         let after = LoadModule::of(step).and_then(LoadModule::loads_after);
         after.is_none_or(|name| matches!(self.host.module(name), Ok(Some(_))))
     }

@@ -39,6 +39,14 @@ async fn a_refused_peermem_is_a_finding_and_is_loaded_after_the_network_driver()
     let watch = async {
         scene.until(|live| live.ready && codes(live) == [Code::PeermemMissing]).await;
         assert!(scene.state().whole);
+        let next = Config { jobs: Some(7), ..scene.config() };
+        scene.configs.lock().unwrap().extend([Ok(next), Err(FailureKind::Usage)]);
+        for left in [1, 0] {
+            scene.renewal.ask();
+            while scene.configs.lock().unwrap().len() > left {
+                tokio::task::yield_now().await;
+            }
+        }
         assert_eq!(tries(&scene), 1, "not again without the network driver");
         scene.host.teach(PEERMEM, |module| module.refused = None);
         scene.behind_its_back(|state| drop(state.loaded.insert(NETWORK.to_owned(), String::new())));
