@@ -95,7 +95,13 @@ prepare() {
 pull() {
     pod rmi --all >/dev/null
     section pulled pod pull --quiet --tls-verify=false "$IMAGE"
-    section image pod image inspect --format '{{.Digest}}' "$IMAGE"
+    section image digests
+}
+
+# Prints the digest that the image is named by, and those of all images that the engine has.
+digests() {
+    echo "${IMAGE#*@}"
+    pod images --no-trunc --format '{{.Digest}}'
 }
 
 # Lists the files that were written to the root file system since.

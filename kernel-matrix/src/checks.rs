@@ -191,6 +191,13 @@ pub fn store_of_host(records: &Records) -> Option<String> {
     (!is_attached).then(|| format!("the host's store is not verified without a volume: {seen}"))
 }
 
+/// Checks that the agent's image was named by its digest, and that the guest had no other one.
+pub fn by_digest(records: &Records) -> Option<String> {
+    let seen = records.section("image").unwrap_or_default();
+    let is_alone = seen.len() == 2 && seen[0] == seen[1] && seen[0].starts_with("sha256:");
+    (!is_alone).then(|| format!("the image is not the only one, by its digest: {seen:?}"))
+}
+
 /// Checks that TERM came while the agent installed, after the kernel began to load its module.
 pub fn interrupted(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -339,6 +346,22 @@ mod tests {
     #[test]
     fn an_agent_that_never_was_ready_is_one_finding() {
         assert_eq!(ready(&expected(), &Records::default(), "ready"), ["the agent was never Ready"]);
+    }
+
+    #[test]
+    fn an_image_by_digest_has_to_be_the_only_one() {
+        let fault = |text: &str| {
+            let mut records = Records::default();
+            let lines = text.lines().map(str::to_owned).collect();
+            records.sections.insert("image".into(), lines);
+            by_digest(&records)
+        };
+        assert_eq!(fault("sha256:ab\nsha256:ab"), None);
+        for text in
+            ["", "sha256:ab", "sha256:ab\nsha256:cd", "sha256:ab\nsha256:ab\nsha256:cd", "dev\ndev"]
+        {
+            assert!(fault(text).is_some(), "{text}");
+        }
     }
 
     #[test]

@@ -132,6 +132,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         .filter(|name| !loaded(name))
         .map(|name| format!("{name} was to be loaded before"))
         .collect();
+    wrong.extend(cell.by_digest.then(|| checks::by_digest(records)).flatten());
     match cell.scenario {
         Scenario::RoundTrip => {
             wrong.extend(checks::ready(expected, records, "ready"));
