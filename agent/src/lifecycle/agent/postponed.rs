@@ -35,12 +35,11 @@ impl Agent {
         self.postponed = Some(Postponed { next, in_use, wait, at: Instant::now() + wait });
     }
 
-    /// Ends the wait of a change that is tried again, or no longer wanted; returns the configuration
-    /// that wants it.
-    pub(super) fn no_longer_postponed(&mut self) -> Option<Config> {
-        let postponed = self.postponed.take()?;
-        self.world.conduct.held.over();
-        Some(postponed.next)
+    /// Ends the wait of a change that is no longer wanted.
+    pub(super) fn no_longer_postponed(&mut self) {
+        if self.postponed.take().is_some() {
+            self.world.conduct.held.over();
+        }
     }
 
     /// Returns the time until the next look at the users; None if no change waits for them.
@@ -70,16 +69,18 @@ impl Agent {
         false
     }
 
-    /// Tries a postponed change again.
+    /// Tries a postponed change again. A drain that was asked for stays wanted meanwhile.
     pub(super) async fn retry(
         &mut self,
         running: &mut Config,
         configurations: &impl Configurations,
     ) -> Result<(), Outcome> {
         self.asked = ("the end of its users", Instant::now());
-        match self.no_longer_postponed() {
-            Some(next) => self.follow_next(next, running, configurations).await,
-            None => Ok(()),
+        let Some(Postponed { next, .. }) = self.postponed.take() else { return Ok(()) };
+        self.follow_next(next, running, configurations).await?;
+        if self.postponed.is_none() {
+            self.world.conduct.held.over();
         }
+        Ok(())
     }
 }

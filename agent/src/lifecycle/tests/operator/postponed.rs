@@ -15,6 +15,7 @@ async fn postponed(scene: &Scene, told: &Told, act: impl Future<Output = ()>) {
     let agent = scene.live(At::Never, vec![Ok(announced("535")), Ok(announced("550"))]);
     let watch = async {
         scene.until_ready().await;
+        assert_eq!(told.over.swap(0, Ordering::Relaxed), 1, "535 became ready");
         used(scene, true);
         sighup(scene, Config { jobs: Some(7), ..scene.config() }).await;
         until_told(told).await;
@@ -25,7 +26,7 @@ async fn postponed(scene: &Scene, told: &Told, act: impl Future<Output = ()>) {
     };
     let (ended, ()) = tokio::join!(agent, watch);
     assert_eq!(ended.unwrap(), ExitCode::Done);
-    assert_eq!(told.over.load(Ordering::Relaxed), 1);
+    assert!(told.over.load(Ordering::Relaxed) > 0);
 }
 
 #[tokio::test]
