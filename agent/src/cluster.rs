@@ -25,6 +25,9 @@ const LIMITS: Limits = Limits {
     watch: Duration::from_secs(240),
 };
 
+/// Variables of the operator's pods, one of any pod's.
+const IN_POD: [&str; 2] = ["DRIVER_CONFIG_DIGEST", "KUBERNETES_SERVICE_HOST"];
+
 /// Length at which an image's reference is cut in a finding.
 const SHOWN: usize = 300;
 
@@ -33,6 +36,9 @@ const SHOWN: usize = 300;
 pub enum VersionUnknown {
     /// The answer is final: a person has to change something.
     Refused(Failure),
+    /// The cluster refuses the question. An API server that was just started does so for a moment, until
+    /// it has read its roles.
+    Denied(Failure),
     /// There was no usable answer; the same question may be answered later.
     Unanswered(Failure),
 }
@@ -41,7 +47,7 @@ impl VersionUnknown {
     /// Returns the failure, for a command that does not wait.
     pub fn into_failure(self) -> Failure {
         match self {
-            Self::Refused(failure) | Self::Unanswered(failure) => failure,
+            Self::Refused(failure) | Self::Denied(failure) | Self::Unanswered(failure) => failure,
         }
     }
 }
@@ -114,14 +120,17 @@ pub fn driver_version(
     env: Env<'_>,
     operator: bool,
 ) -> impl Future<Output = Result<Option<String>, VersionUnknown>> + Send + use<> {
-    version_of(Pod::of_process(env), operator)
+    let in_pod = IN_POD.iter().any(|name| env(name).is_some_and(|value| !value.is_empty()));
+    version_of(Pod::of_process(env), operator && in_pod, operator)
 }
 
 async fn version_of(
     pod: Result<Option<Pod>, Failure>,
+    asks_in_any_case: bool,
     operator: bool,
 ) -> Result<Option<String>, VersionUnknown> {
     let answer = match pod {
+        Ok(None) if asks_in_any_case => Err(unknown("the pod has no service account to ask with")),
         Ok(None) => return Ok(None),
         Ok(Some(pod)) => pod.driver_version().await,
         Err(failure) => Err(VersionUnknown::Unanswered(failure)),
@@ -148,11 +157,12 @@ const MISSING: &str = "set POD_NAME and POD_NAMESPACE by fieldRef (metadata.name
                        pod on the host's network needs; or name the driver: `driver` in longshore.toml, or \
                        DRIVER_VERSION in the pod's variables";
 
-/// Sorts a failed call: a refusal is final, anything else may pass.
+/// Sorts a failed call.
 fn not_read(error: &Error) -> VersionUnknown {
     match error.kind {
-        Kind::Forbidden => refused(error, FORBIDDEN),
-        Kind::Missing | Kind::Name => refused(error, MISSING),
+        Kind::Forbidden => VersionUnknown::Denied(refusal(error, FORBIDDEN)),
+        Kind::Missing => VersionUnknown::Denied(refusal(error, MISSING)),
+        Kind::Name => VersionUnknown::Refused(refusal(error, MISSING)),
         _ => VersionUnknown::Unanswered(failed(error)),
     }
 }
@@ -168,13 +178,12 @@ fn without_version(image: &OwnImage) -> VersionUnknown {
 }
 
 fn unknown(why: &str) -> VersionUnknown {
-    refused(&why, Code::DriverVersionUnknown.entry().remedy)
+    VersionUnknown::Refused(refusal(&why, Code::DriverVersionUnknown.entry().remedy))
 }
 
-fn refused(why: &dyn std::fmt::Display, remedy: &str) -> VersionUnknown {
+fn refusal(why: &dyn std::fmt::Display, remedy: &str) -> Failure {
     let code = Code::DriverVersionUnknown;
-    let failure = Failure::new(code.entry().kind, format!("{code}: {why}"));
-    VersionUnknown::Refused(failure.remedy(remedy))
+    Failure::new(code.entry().kind, format!("{code}: {why}")).remedy(remedy)
 }
 
 fn failed(error: &Error) -> Failure {

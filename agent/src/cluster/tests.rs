@@ -55,10 +55,14 @@ async fn an_answer_gives_the_version_or_the_reason(
     #[values(true, false)] operator: bool,
 ) {
     let api = Api::with(answers);
-    match (version_of(pod(&api), operator).await, wanted, operator) {
+    match (version_of(pod(&api), false, operator).await, wanted, operator) {
         (Ok(found), Ok(wanted), _) => assert_eq!(found.as_deref(), Some(wanted)),
         (Ok(None), Err(_), false) | (Err(VersionUnknown::Unanswered(_)), Err(None), true) => {}
-        (Err(VersionUnknown::Refused(failure)), Err(Some((cause, remedy))), true) => {
+        (
+            Err(VersionUnknown::Refused(failure) | VersionUnknown::Denied(failure)),
+            Err(Some((cause, remedy))),
+            true,
+        ) => {
             assert_eq!(failure.code(), ExitCode::Preflight);
             let text = failure.one_line();
             assert!(text.starts_with("driver-version-unknown: ") && text.contains(cause), "{text}");
@@ -72,14 +76,14 @@ async fn an_answer_gives_the_version_or_the_reason(
 async fn a_service_account_that_cannot_be_read_is_asked_for_again() {
     let api = Api::with([]);
     std::fs::write(api.files.path().join("ca.crt"), "no certificate").unwrap();
-    let found = version_of(pod(&api), true).await;
+    let found = version_of(pod(&api), true, true).await;
     assert!(matches!(found, Err(VersionUnknown::Unanswered(_))), "{found:?}");
 }
 
 #[tokio::test]
 async fn a_huge_reference_is_cut() {
     let api = Api::with([driver(&format!("r.example.com/{}\n@sha256:aa", "x".repeat(100_000)))]);
-    let found = version_of(pod(&api), true).await.unwrap_err().into_failure();
+    let found = version_of(pod(&api), true, true).await.unwrap_err().into_failure();
     assert!(found.one_line().len() < 600, "{}", found.one_line().len());
 }
 
@@ -96,6 +100,24 @@ async fn outside_of_a_cluster_nothing_is_asked() {
     for operator in [true, false] {
         assert_eq!(driver_version(&none, operator).await.unwrap(), None);
     }
+}
+
+/// A pod of the operator without a token would get another driver than the tag's.
+#[rstest]
+#[case::digest("DRIVER_CONFIG_DIGEST", true, true)]
+#[case::other_pod("DRIVER_CONFIG_DIGEST", false, false)]
+#[case::cluster("KUBERNETES_SERVICE_HOST", true, true)]
+#[case::no_pod("HOSTNAME", true, false)]
+#[tokio::test]
+async fn a_pod_without_a_service_account_is_refused_under_the_operator(
+    #[case] variable: &str,
+    #[case] operator: bool,
+    #[case] is_refused: bool,
+) {
+    let env = |name: &str| (name == variable).then(|| "10.0.0.1".to_owned());
+    let answer = driver_version(&env, operator).await;
+    assert_eq!(matches!(answer, Err(VersionUnknown::Refused(_))), is_refused, "{answer:?}");
+    assert!(is_refused || matches!(answer, Ok(None)), "{answer:?}");
 }
 
 #[tokio::test]

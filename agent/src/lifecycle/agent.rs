@@ -182,7 +182,7 @@ impl Agent {
         self.begin()?;
         self.withdraw_at_start().await?;
         let mut lived = match self.settle_version(&mut config, configurations, unsettled).await {
-            Ok(()) => self.install_wanted(&mut config, configurations).await,
+            Ok(()) => self.install_wanted(&mut config, configurations, unsettled).await,
             Err(end) => Err(end),
         };
         loop {
@@ -205,12 +205,14 @@ impl Agent {
         &mut self,
         config: &mut Config,
         configurations: &impl Configurations,
+        unsettled: &Unsettled,
     ) -> Result<(), Outcome> {
         loop {
             let installed = self.install(&configurations.provider(config)).await;
             let Err(Outcome::Again { renewed }) = installed else { return installed };
             if renewed {
                 self.read_again(config, configurations);
+                self.settle_version(config, configurations, unsettled).await?;
             }
         }
     }

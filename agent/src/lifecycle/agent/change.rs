@@ -30,7 +30,7 @@ impl Agent {
         configurations: &impl Configurations,
     ) -> Result<(), Outcome> {
         self.asked = ("SIGHUP", Instant::now());
-        let next = match configurations.read() {
+        let mut next = match configurations.read() {
             Ok(next) => next,
             Err(failure) => {
                 self.world.telemetry.failed(&failure);
@@ -38,6 +38,12 @@ impl Agent {
                 return Ok(());
             }
         };
+        let settled = async { Ok(Self::settle_once(&mut next, configurations).await) };
+        if let Err(failure) = or_stop(&self.stop, settled).await? {
+            self.world.telemetry.failed(&failure);
+            warn_of(&failure, "the new configuration names no driver, keeping the running one");
+            return Ok(());
+        }
         // A valid configuration takes the place of the one that wanted a postponed change.
         self.no_longer_postponed();
         if next == *running {

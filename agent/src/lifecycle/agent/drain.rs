@@ -121,7 +121,7 @@ fn no_drain(failure: &Failure) {
 
 fn report(standing: Standing) {
     let reason = match standing {
-        Standing::NoRequest => return,
+        Standing::NoRequest | Standing::Postponed => return,
         Standing::Asked => return tracing::info!("waiting for the node to be drained"),
         Standing::AskedByAnother => {
             return tracing::info!("another program has asked for the node to be drained");

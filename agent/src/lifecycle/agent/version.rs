@@ -2,7 +2,7 @@
 //! that does not answer ends no agent: it would be started again, and end again.
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -18,6 +18,9 @@ use longshore_core::privileges;
 
 /// Longest pause between two questions.
 const LONGEST: Duration = Duration::from_secs(60);
+
+/// Time for which a refused question is repeated, in first pauses: a minute.
+const DENIALS: u32 = 30;
 
 /// Growing pauses: half of each to all of it, so that the nodes of a cluster do not ask at once.
 struct Pauses(Duration);
@@ -80,7 +83,7 @@ impl Unsettled {
                 Err(VersionUnknown::Refused(failure)) => {
                     return tracing::warn!("{}; the installed driver stays", failure.one_line());
                 }
-                Err(VersionUnknown::Unanswered(failure)) => {
+                Err(VersionUnknown::Denied(failure) | VersionUnknown::Unanswered(failure)) => {
                     tracing::debug!("{}; it is asked again", failure.one_line());
                 }
             }
@@ -91,7 +94,8 @@ impl Unsettled {
 impl Agent {
     /// Takes the version in the tag of the pod's image where no setting names one. While the API server
     /// does not answer, it is that of the record's driver if that is loaded; else the question is
-    /// repeated until it is answered, a setting names the driver, or the agent is to stop.
+    /// repeated until it is answered, refused for [`DENIALS`] pauses, a setting names the driver, or the
+    /// agent is to stop.
     pub(super) async fn settle_version(
         &mut self,
         config: &mut Config,
@@ -99,8 +103,8 @@ impl Agent {
         unsettled: &Unsettled,
     ) -> Result<(), Outcome> {
         let mut pauses = Pauses(unsettled.first);
-        let mut is_first = true;
-        while !config.driver.is_named {
+        let (mut is_first, mut denied) = (true, None);
+        while is_unknown(config) {
             let asked = async { Ok(configurations.image_version(config).await) };
             let failure = match or_stop(&self.stop, asked).await? {
                 Ok(version) => {
@@ -108,6 +112,13 @@ impl Agent {
                     return Ok(());
                 }
                 Err(VersionUnknown::Refused(failure)) => return Err(Outcome::Failed(failure)),
+                Err(VersionUnknown::Denied(failure)) => {
+                    let since = *denied.get_or_insert_with(Instant::now);
+                    if since.elapsed() > unsettled.first * DENIALS {
+                        return Err(Outcome::Failed(failure));
+                    }
+                    failure
+                }
                 Err(VersionUnknown::Unanswered(failure)) => failure,
             };
             if let Some(version) = self.recorded_version().await {
@@ -128,6 +139,22 @@ impl Agent {
                 () = renewal.asked() => self.read_again(config, configurations),
                 () = sleep(pauses.next()) => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Takes the version in the tag for a configuration that is read while a driver serves, where no
+    /// setting names one any more: one question alone.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub(super) async fn settle_once(
+        config: &mut Config,
+        configurations: &impl Configurations,
+    ) -> Result<(), Failure> {
+        if is_unknown(config) {
+            let asked = configurations.image_version(config).await;
+            take(config, configurations, asked.map_err(VersionUnknown::into_failure)?);
         }
         Ok(())
     }
@@ -156,6 +183,11 @@ impl Agent {
         let loaded = seen.ok()?.ok()??;
         loaded.version.is_none_or(|loaded| loaded == version).then_some(version)
     }
+}
+
+/// True if neither a setting nor a tag gave the version.
+fn is_unknown(config: &Config) -> bool {
+    !config.driver.is_named && config.driver.version.is_none()
 }
 
 fn take(config: &mut Config, configurations: &impl Configurations, version: Option<String>) {

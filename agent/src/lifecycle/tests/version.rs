@@ -1,5 +1,7 @@
 //! The driver's version by the tag of the pod's image: refused, not answered, answered late.
 
+use rstest::rstest;
+
 use super::*;
 use crate::config::DriverConfig;
 
@@ -18,6 +20,7 @@ pub(super) struct Images {
 pub(super) enum Answer {
     Tag(&'static str),
     Refused,
+    Denied,
     Away,
 }
 
@@ -32,6 +35,7 @@ impl Images {
             None => Ok(None),
             Some(Answer::Tag(version)) => Ok(Some(version.to_owned())),
             Some(Answer::Refused) => Err(VersionUnknown::Refused(failure("forbidden"))),
+            Some(Answer::Denied) => Err(VersionUnknown::Denied(failure("forbidden"))),
             Some(Answer::Away) => Err(VersionUnknown::Unanswered(failure("no answer"))),
         }
     }
@@ -97,6 +101,50 @@ async fn without_an_answer_the_question_is_repeated_and_the_status_has_the_reaso
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert_eq!(wanted(&scene), [some("535")]);
     assert_eq!(scene.images_of_pod.asked.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn a_cluster_that_refuses_is_asked_again_for_a_while() {
+    let denied = scene(&[Answer::Denied]);
+    let failure = denied.live(At::Never, vec![Ok(plan("535"))]).await.unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Preflight);
+    assert!(denied.images_of_pod.asked.load(Ordering::Relaxed) > 2);
+    assert!(wanted(&denied).is_empty());
+    let scene = scene(&[Answer::Denied, Answer::Denied, Answer::Tag("535")]);
+    scene.die_when_ready(plan("535")).await;
+    answers(&scene, &[Answer::Denied]);
+    scene.die_when_ready(plan("535")).await;
+    assert_eq!(wanted(&scene), [some("535"), some("535")], "the record's driver is served");
+}
+
+#[rstest]
+#[case::answered(Answer::Tag("550"), "550")]
+#[case::not_answered(Answer::Away, "535")]
+#[case::refused(Answer::Refused, "535")]
+#[tokio::test]
+async fn a_configuration_that_names_no_driver_any_more_takes_the_tag_s_or_is_not_taken(
+    #[case] answer: Answer,
+    #[case] driver: &str,
+) {
+    let scene = scene(&[answer]);
+    let mut named = config(&scene.paths);
+    (named.driver.version, named.driver.is_named) = (some("535"), true);
+    let agent = scene.live_by(named, At::Never, vec![Ok(plan("535")), Ok(plan("550"))]);
+    let watch = async {
+        scene.until_ready().await;
+        scene.configs.lock().unwrap().push_back(Ok(config(&scene.paths)));
+        scene.renewal.ask();
+        until_asked(&scene, 1).await;
+        while scene.live_driver().as_deref() != Some(driver) || scene.phase() != Some(Phase::Ready)
+        {
+            tokio::task::yield_now().await;
+        }
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(agent, watch);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    let planned = wanted(&scene);
+    assert_eq!(planned.last().unwrap().as_deref(), Some(driver), "{planned:?}");
 }
 
 #[tokio::test]

@@ -32,6 +32,8 @@ impl Default for Pace {
 pub enum Standing {
     /// None is wanted, and none of longshore's is there.
     NoRequest,
+    /// The request is made after a pause.
+    Postponed,
     /// The request is made; the controller has not granted it yet.
     Asked,
     /// Another program asked for the same already.
@@ -88,12 +90,14 @@ impl Past {
         self.asked = is_asked;
     }
 
-    /// Takes a write of its own: the removal of a request is no grant.
-    pub(super) fn wrote(&mut self, is_request: bool, now: Instant) {
-        self.asked = is_request;
-        if is_request {
-            self.written = Some(now);
-        }
+    /// Takes the removal of the request that begins: its answer may be lost, and it is no grant.
+    pub(super) fn removes(&mut self) {
+        self.asked = false;
+    }
+
+    /// Takes a request of its own that was written.
+    pub(super) fn wrote(&mut self, now: Instant) {
+        (self.asked, self.written, self.granted) = (true, Some(now), None);
     }
 
     pub(super) fn decide(&self, wish: &Wish, seen: &Seen, pace: &Pace, now: Instant) -> Action {
@@ -109,7 +113,10 @@ impl Past {
             (None, Request::Foreign) => Action::Stay(Standing::AskedByAnother, None),
             (None, Request::Own(asked)) if asked == value => Action::Stay(Standing::Asked, None),
             (None, Request::Own(_)) => self.set(value, Standing::Asked, pace, now),
-            (None, Request::None) => self.set(value, Standing::Granted, pace, now),
+            (None, Request::None) if self.granted.is_some() => {
+                self.set(value, Standing::Granted, pace, now)
+            }
+            (None, Request::None) => self.set(value, Standing::Postponed, pace, now),
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::decision::{Action, Pace, Past, Standing, Wish};
 use super::holders_value;
-use super::node::{Seen, Version};
+use super::node::{Request, Seen, Version};
 use super::watched::Watched;
 use crate::client::{Cluster, Pauses};
 use crate::error::{Error, Kind};
@@ -166,19 +166,25 @@ impl Keeper {
         value: Option<String>,
         pauses: &mut Pauses,
     ) -> Result<Option<Last>, Dropped> {
-        match self.cluster.annotate(&self.node, version, value.as_deref()).await {
-            Ok(now) => {
-                self.past.wrote(value.is_some(), Instant::now());
-                match value {
-                    Some(value) => {
-                        tracing::info!("a safe load of the driver is asked for: {value}")
-                    }
-                    None => tracing::info!("the request for a safe load is withdrawn"),
-                }
-                Ok(Some(now))
-            }
-            Err(error) => self.fails(number, wish, error, pauses).await,
+        if value.is_none() {
+            self.past.removes();
         }
+        let now = match self.cluster.annotate(&self.node, version, value.as_deref()).await {
+            Ok(now) => now,
+            Err(error) => return self.fails(number, wish, error, pauses).await,
+        };
+        match value {
+            Some(value) => {
+                self.past.wrote(Instant::now());
+                tracing::info!("a safe load of the driver is asked for: {value}");
+            }
+            None if matches!(now.0.request, Request::Own(_)) => {
+                tracing::debug!("the cluster kept the request, which is removed again");
+                return or_wish(&mut self.wishes, pauses.pause()).await.map(|_| Some(now));
+            }
+            None => tracing::info!("the request for a safe load is withdrawn"),
+        }
+        Ok(Some(now))
     }
 
     /// Handles a failed call: it is made again after a pause, or at once for another wish.
@@ -195,11 +201,11 @@ impl Keeper {
             if *wish == Wish::Nothing {
                 self.done.send_replace(number);
             }
-            self.tells_of(Standing::Refused, &error);
+            self.tells_of(Standing::Refused, wish, &error);
             let pause = sleep(self.pace.refused);
             return or_wish(&mut self.wishes, pause).await.map(|_| None);
         } else {
-            self.tells_of(Standing::Unreachable, &error);
+            self.tells_of(Standing::Unreachable, wish, &error);
         }
         or_wish(&mut self.wishes, pauses.pause()).await.map(|_| None)
     }
@@ -265,8 +271,12 @@ impl Keeper {
         }
     }
 
-    /// Reports a state with its failure, where the state is new.
-    fn tells_of(&mut self, standing: Standing, error: &Error) {
+    /// Reports a state with its failure, where the state is new and a request is wanted: otherwise
+    /// nothing waits for the cluster.
+    fn tells_of(&mut self, standing: Standing, wish: &Wish, error: &Error) {
+        if !matches!(wish, Wish::Request(_)) {
+            return tracing::debug!("{error}; an earlier agent's request is looked for again");
+        }
         if self.past.told != Some(standing) {
             tracing::warn!("{error}");
         }

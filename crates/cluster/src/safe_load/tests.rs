@@ -239,6 +239,31 @@ async fn a_failed_request_is_made_again(
     assert_eq!(found[..lines.len()], *lines);
 }
 
+/// A cluster that does not answer, or refuses, is of no account where no change waits.
+#[rstest]
+#[case(vec![refused(500), refused(500), refused(500), free("1")])]
+#[case(vec![refused(409), free("1")])]
+#[tokio::test]
+async fn failures_are_not_told_while_nothing_is_wanted(#[case] answers: Vec<Answer>) {
+    let mut scene = Scene::new(answers, PACE);
+    scene.requests.want_none();
+    assert_eq!(scene.until(Standing::NoRequest).await, []);
+}
+
+/// A server that takes each removal and keeps the request, as a webhook may.
+#[tokio::test]
+async fn a_request_that_cannot_be_removed_is_removed_again_after_growing_pauses() {
+    let first = Duration::from_millis(50);
+    let limits = Limits { first_pause: first, longest_pause: first * 8, ..SHORT };
+    let answers = (1..200).map(|version| body(&open(&version.to_string()))).collect();
+    let scene = Scene::within(answers, PACE, limits);
+    scene.requests.want_none();
+    scene.asked(3).await;
+    let began = std::time::Instant::now();
+    scene.asked(6).await;
+    assert!(began.elapsed() > first, "{:?}", began.elapsed());
+}
+
 /// Calls of a server that is too slow: each is given up, and made again.
 #[tokio::test]
 async fn a_slow_server_is_asked_again() {

@@ -60,7 +60,7 @@ fn writes_are_limited_in_rate(
     #[case] due: Option<u64>,
 ) {
     let (began, mut past) = (Instant::now(), Past::default());
-    past.wrote(true, began);
+    past.wrote(began);
     let now = began + Duration::from_secs(later);
     past.sees(&node(request.clone()), now);
     let wish = Wish::Request(holders_value(&["a".to_owned()]));
@@ -76,8 +76,13 @@ fn writes_are_limited_in_rate(
 #[test]
 fn an_own_removal_is_no_grant() {
     let (now, mut past) = (Instant::now(), Past::default());
-    past.wrote(true, now);
-    past.wrote(false, now);
+    past.wrote(now);
+    past.removes();
     past.sees(&node(Request::None), now);
     assert_eq!(past.granted, None);
+    // Wanted again at once, it waits for the pause between two writes.
+    let wish = Wish::Request(holders_value(&["a".to_owned()]));
+    let due = now + PACE.change;
+    let action = past.decide(&wish, &node(Request::None), &PACE, now);
+    assert_eq!(action, Action::Stay(Standing::Postponed, Some(due)));
 }
