@@ -2,8 +2,8 @@
 //!
 //! The directory is open, and all else is done by names in it, none of which is followed. A new file has
 //! no name until it is complete (`O_TMPFILE`, open(2)), so that neither a reader of the directory nor a
-//! process that is started after a kill finds half of it. It then gets its name, or, where that is taken,
-//! one that is not known beforehand, and is renamed.
+//! process that is started after a kill finds half of it. It then gets a name that is not known
+//! beforehand, and is renamed: readers that watch the directory notice a rename, and not all of them a link.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -180,15 +180,25 @@ impl NewFile<'_> {
         &self.file
     }
 
-    /// Gives the file its name. Replaces a file, link, pipe or socket.
+    /// Gives the file its name, for readers of all names in the directory: another name is seen for an
+    /// instant, of a complete file, only where its own is taken. Replaces a file, link, pipe or socket.
+    /// Readers that [watch the directory](NewFile::publish_anyway) may not notice it.
     ///
     /// # Errors
     /// The kernel's error: for a directory, EISDIR.
     pub fn publish(mut self) -> io::Result<()> {
+        if !self.is_named {
+            match self.link(self.name) {
+                Err(Errno::EEXIST) => {}
+                linked => return Ok(linked?),
+            }
+        }
         Ok(self.rename()?)
     }
 
-    /// As [`NewFile::publish`]; a directory in its place is removed if it is empty, and else renamed.
+    /// Renames the file to its name, for readers that watch the directory: the CDI library of docker and
+    /// containerd reads specs again after a rename (pkg/cdi/cache.go), and not after a link. A directory in
+    /// its place is removed if it is empty, and else renamed; all else is replaced.
     ///
     /// # Errors
     /// The kernel's error: for a mount point, EBUSY; EISDIR where too many directories were renamed.
@@ -202,10 +212,7 @@ impl NewFile<'_> {
 
     fn rename(&mut self) -> nix::Result<()> {
         if !self.is_named {
-            match self.link(self.name) {
-                Err(Errno::EEXIST) => self.link(&self.temporary)?,
-                linked => return linked,
-            }
+            self.link(&self.temporary)?;
             self.is_named = true;
         }
         renameat(self.dir.0, self.temporary.as_os_str(), self.dir.0, self.name)?;

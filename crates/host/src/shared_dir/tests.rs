@@ -4,6 +4,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use rstest::rstest;
@@ -62,6 +63,40 @@ fn a_file_has_no_name_until_it_is_complete() {
         assert_eq!(scene.names(), [NAME]);
         assert_eq!(scene.shared().read(NAME, 9).unwrap(), Found::File(b"whole".to_vec()));
     }
+}
+
+/// Events of the directory while `act` runs.
+fn events(scene: &Scene, act: impl FnOnce()) -> Vec<(AddWatchFlags, String)> {
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
+    let names = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVE | AddWatchFlags::IN_DELETE;
+    inotify.add_watch(&scene.top.path().join("shared"), names).unwrap();
+    act();
+    let seen = inotify.read_events().unwrap().into_iter();
+    seen.map(|event| (event.mask, event.name.unwrap().into_string().unwrap())).collect()
+}
+
+/// The CDI library refreshes on a rename, a removal and a write, and not on a new name.
+#[test]
+fn watchers_see_a_rename_whether_the_name_is_free_or_taken() {
+    let scene = Scene::new();
+    for text in ["free", "taken"] {
+        let seen = events(&scene, || scene.write(text).unwrap());
+        let [(linked, one), (from, two), (to, name)] = &seen[..] else { panic!("{seen:?}") };
+        assert_eq!((one, name.as_str()), (two, NAME));
+        assert!(is_temporary(one.as_ref(), NAME.as_ref()), "{one}");
+        assert_eq!(*linked, AddWatchFlags::IN_CREATE);
+        assert_eq!((*from, *to), (AddWatchFlags::IN_MOVED_FROM, AddWatchFlags::IN_MOVED_TO));
+    }
+}
+
+/// containerd reads each file of a directory that it imports.
+#[test]
+fn a_free_name_is_the_only_one_for_readers_of_all_names() {
+    let scene = Scene::new();
+    let seen = events(&scene, || {
+        scene.shared().create(NAME.as_ref()).unwrap().publish().unwrap();
+    });
+    assert_eq!(seen, [(AddWatchFlags::IN_CREATE, NAME.to_owned())]);
 }
 
 /// As on a file system that has no files without a name.
