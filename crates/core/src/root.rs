@@ -21,6 +21,8 @@ pub use place::Place;
 
 /// Size limit of files that facts are read from; a larger one is an error.
 const LARGEST: u64 = 64 << 20;
+/// Number of attempts at an open that the kernel says to repeat.
+const ATTEMPTS: usize = 32;
 
 /// A directory taken as the root of a file system.
 #[derive(Debug)]
@@ -169,15 +171,20 @@ impl Root {
     fn resolve(&self, inner: &Path, flags: OFlag) -> io::Result<OwnedFd> {
         let how =
             OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_IN_ROOT);
-        loop {
-            match openat2(&self.dir, inner, how) {
-                Ok(fd) => return Ok(fd),
-                // A rename raced with the resolution of `..`; openat2(2) says to try again.
-                Err(Errno::EAGAIN) => {}
-                Err(e) => return Err(at(&self.display(inner), e.into())),
-            }
+        repeated(|| openat2(&self.dir, inner, how)).map_err(|e| at(&self.display(inner), e.into()))
+    }
+}
+
+/// Opens again after EAGAIN: a rename raced with the resolution of `..` (openat2(2)). The limit is for
+/// those who rename without end, and for a file with another program's lease, which has the same errno.
+fn repeated<T>(mut opened: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    for _ in 1..ATTEMPTS {
+        match opened() {
+            Err(Errno::EAGAIN) => {}
+            answer => return answer,
         }
     }
+    opened()
 }
 
 /// Reads the file at `path` for a process whose root is `root`, of at most 64 MiB.
@@ -273,6 +280,21 @@ mod tests {
         assert!(error.to_string().ends_with("top/etc: more than 2 files"), "{error}");
         let error = root.read_to_string("etc/none").unwrap_err();
         assert!(error.to_string().contains("top/etc/none: "), "{error}");
+    }
+
+    #[test]
+    fn an_open_is_repeated_so_many_times() {
+        for (busy, answer, expected) in
+            [(0, Ok(()), 1), (5, Ok(()), 6), (5, Err(Errno::ENOENT), 6), (99, Ok(()), ATTEMPTS)]
+        {
+            let mut count = 0;
+            let opened = repeated(|| {
+                count += 1;
+                if count > busy { answer } else { Err(Errno::EAGAIN) }
+            });
+            assert_eq!(count, expected);
+            assert_eq!(opened, if busy < ATTEMPTS { answer } else { Err(Errno::EAGAIN) });
+        }
     }
 
     #[test]
