@@ -4,6 +4,7 @@
 //! tree's `/lib -> /usr/lib` is the tree's own, and a hostile link leads nowhere else.
 
 mod place;
+mod regular;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,6 +19,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat};
 use nix::sys::stat::Mode;
 
 pub use place::Place;
+pub use regular::reopen;
 
 /// Size limit of files that facts are read from; a larger one is an error.
 const LARGEST: u64 = 64 << 20;

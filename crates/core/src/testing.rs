@@ -1,15 +1,59 @@
 //! Helpers of the tests of several crates.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 
 /// A user id that nothing of these tests runs as.
 pub const STRANGER: u32 = 65_533;
+
+/// A thread that opens a pipe for writing, which ends once anybody opens it for reading.
+pub struct Waiting {
+    pipe: File,
+    opened: Receiver<()>,
+}
+
+impl Waiting {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// If there is no pipe at `path`.
+    pub fn at(path: &Path) -> Self {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
+        let pipe = File::from(nix::fcntl::open(path, flags, Mode::empty()).expect("a pipe"));
+        let (sender, opened) = channel();
+        let path = path.to_owned();
+        thread::spawn(move || {
+            File::options().write(true).open(path).expect("opened");
+            // The test may be at its end.
+            let _ = sender.send(());
+        });
+        Self { pipe, opened }
+    }
+
+    /// True if nobody has opened the pipe, also shortly after this call.
+    pub fn is_waiting(&self) -> bool {
+        self.opened.recv_timeout(Duration::from_millis(200)).is_err()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Ends the thread.
+        let path = format!("/proc/self/fd/{}", self.pipe.as_raw_fd());
+        let _ = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    }
+}
 
 /// A process of a stranger that holds a lock on `path` until it is dropped.
 pub struct Holder(

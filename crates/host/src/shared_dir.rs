@@ -17,8 +17,10 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, openat, renameat, rename
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-/// Flags of every open: a pipe must not block its reader.
-const FLAGS: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW).union(OFlag::O_NONBLOCK);
+use longshore_core::root::reopen;
+
+/// Flags of the open of a file of unknown kind, which neither follows a link nor reaches a driver.
+const FLAGS: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW).union(OFlag::O_PATH);
 /// Ending of a name until the rename: no reader of specs takes it.
 const ENDING: &str = ".tmp";
 /// Number of random digits in it.
@@ -55,18 +57,19 @@ impl<'a> SharedDir<'a> {
     /// # Errors
     /// The kernel's error.
     pub fn read(self, name: impl AsRef<OsStr>, most: u64) -> io::Result<Found> {
-        let file = match openat(self.0, name.as_ref(), OFlag::O_RDONLY | FLAGS, Mode::empty()) {
+        let found = match openat(self.0, name.as_ref(), FLAGS, Mode::empty()) {
             Err(Errno::ENOENT) => return Ok(Found::Nothing),
-            Err(Errno::ELOOP) => return Ok(Found::Other("a symbolic link".to_owned())),
-            // A socket; the pipe of a writer that has ended opens.
-            Err(Errno::ENXIO) => return Ok(Found::Other("no regular file".to_owned())),
             opened => File::from(opened?),
         };
-        if !file.metadata()?.is_file() {
+        let kind = found.metadata()?.file_type();
+        if kind.is_symlink() {
+            return Ok(Found::Other("a symbolic link".to_owned()));
+        }
+        if !kind.is_file() {
             return Ok(Found::Other("no regular file".to_owned()));
         }
         let mut bytes = Vec::new();
-        file.take(most + 1).read_to_end(&mut bytes)?;
+        reopen(&found)?.take(most + 1).read_to_end(&mut bytes)?;
         Ok(match bytes.len() as u64 > most {
             true => Found::Other(format!("larger than {}", size(most))),
             false => Found::File(bytes),

@@ -4,6 +4,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use longshore_core::testing::Waiting;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -195,6 +196,16 @@ fn a_sweep_takes_only_files_of_this_name() {
     let names = scene.names();
     assert!(!scene.at(swept).exists());
     assert_eq!(names.len(), others.len() + 1, "{names:?}");
+}
+
+#[test]
+fn a_file_that_is_not_regular_is_not_opened() {
+    let scene = Scene::new();
+    mkfifo(&scene.at(NAME), Mode::S_IRWXU).unwrap();
+    let writer = Waiting::at(&scene.at(NAME));
+    let found = scene.shared().read(NAME, 9).unwrap();
+    assert_eq!(found, Found::Other("no regular file".to_owned()));
+    assert!(writer.is_waiting());
 }
 
 #[test]

@@ -1,0 +1,70 @@
+//! Regular files, told from others before they are opened for reading.
+//!
+//! To open a device is an act on it: a watchdog starts, a tape is rewound. A file that others can put in
+//! place is therefore opened with `O_PATH` first, which no driver notices (open(2)), and again by its
+//! descriptor once its kind is known.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, SFlag, fstat};
+
+use super::Root;
+
+impl Root {
+    /// Opens a file with `O_PATH`: for its metadata, and for [`reopen`].
+    ///
+    /// # Errors
+    /// The error of openat2(2), with the path.
+    pub fn found(&self, inner: impl AsRef<Path>) -> io::Result<File> {
+        self.resolve(inner.as_ref(), OFlag::O_PATH).map(File::from)
+    }
+}
+
+/// Opens a file for reading that is open with `O_PATH`. Another program's lease is not waited for: fcntl(2).
+///
+/// # Errors
+/// Invalid data for all but a regular file; else the kernel's error.
+pub fn reopen(found: &impl AsFd) -> io::Result<File> {
+    let found = found.as_fd();
+    if fstat(found)?.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
+        return Err(io::Error::new(ErrorKind::InvalidData, "no regular file"));
+    }
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    Ok(open(path.as_str(), flags, Mode::empty())?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    use nix::unistd::mkfifo;
+
+    use super::*;
+    use crate::testing::Waiting;
+
+    #[test]
+    fn a_regular_file_is_opened_and_all_else_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        fs::write(dir.path().join("file"), "text").unwrap();
+        symlink("/file", dir.path().join("link")).unwrap();
+        let mut text = String::new();
+        reopen(&root.found("link").unwrap()).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        let pipe = dir.path().join("pipe");
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let writer = Waiting::at(&pipe);
+        for name in ["pipe", "."] {
+            let error = reopen(&root.found(name).unwrap()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+        }
+        assert!(writer.is_waiting());
+    }
+}
