@@ -1,9 +1,9 @@
 //! The specs that runtimes of this host read, whichever program wrote them.
 
+mod reading;
+
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::root::{Root, is_absent};
 use longshore_core::sanitize::in_line;
 
+use reading::Reading;
+
 /// Directories of specs; one takes precedence over those before it (pkg/cdi/spec-dirs.go).
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// Size limit of a spec, and of all, and limit of the files of a directory.
-const LARGEST: u64 = 4 << 20;
-const MOST_BYTES: u64 = 16 << 20;
+/// Limit of the files of a directory.
 const MOST: usize = 1000;
 
 /// A file of one of the directories.
@@ -61,9 +61,9 @@ enum Use<'a> {
 pub fn read(host_root: &Path) -> Result<Vec<SpecFile>, Failure> {
     let root = Root::open(host_root).or_fail(FailureKind::Preflight, || "looking at the host")?;
     let mut files = Vec::new();
-    let mut reading = Reading { root, left: MOST_BYTES, known: BTreeMap::new() };
+    let mut reading = Reading::below(&root);
     for (directory, path) in DIRECTORIES.iter().enumerate() {
-        let names = match reading.root.read_small_dir(path, MOST) {
+        let names = match root.read_small_dir(path, MOST) {
             Err(e) if is_absent(&e) => continue,
             other => other.map_err(|error| unlisted(path, error))?,
         };
@@ -80,69 +80,6 @@ fn unlisted(path: &str, error: io::Error) -> Failure {
     Failure::new(FailureKind::Preflight, format!("listing {path}"))
         .with_source(error)
         .remedy("remove files that are no CDI specs")
-}
-
-/// Reading of the specs of all directories: containers with a mount of one can put anything there.
-struct Reading {
-    root: Root,
-    /// Bytes that may still be read.
-    left: u64,
-    /// Contents of the files that were read, by device, inode and ending: a file may have many
-    /// names.
-    known: BTreeMap<(u64, u64, bool), Arc<Contents>>,
-}
-
-impl Reading {
-    /// Reads one file; None for one that readers leave alone: another ending, or a directory.
-    fn contents(&mut self, path: &Path) -> Result<Option<Arc<Contents>>, Failure> {
-        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        if !["json", "yaml"].contains(&ending) {
-            return Ok(None);
-        }
-        let unreadable = |e: io::Error| Some(Arc::new(Contents::Unreadable(e.to_string())));
-        let opened = self.root.file(path).and_then(|file| Ok((file.metadata()?, file)));
-        let (found, file) = match opened {
-            Err(e) => return Ok(unreadable(e)),
-            Ok((found, _)) if found.is_dir() => return Ok(None),
-            Ok(opened) => opened,
-        };
-        self.spend(found.len().min(LARGEST), path)?;
-        let is_yaml = ending == "yaml";
-        let inode = (found.dev(), found.ino(), is_yaml);
-        if let Some(known) = self.known.get(&inode) {
-            return Ok(Some(Arc::clone(known)));
-        }
-        Ok(match read_bounded(&file, &found) {
-            Err(e) => unreadable(e),
-            Ok(text) => {
-                let contents = Arc::new(parsed(&text, is_yaml));
-                self.known.insert(inode, Arc::clone(&contents));
-                Some(contents)
-            }
-        })
-    }
-
-    /// Counts a file's size, of each of its names: the devices of each are compared.
-    fn spend(&mut self, size: u64, path: &Path) -> Result<(), Failure> {
-        self.left = self.left.checked_sub(size).ok_or_else(|| {
-            let why = format!("the specs have more than {} MiB in all", MOST_BYTES >> 20);
-            unlisted(&path.display().to_string(), io::Error::other(why))
-        })?;
-        Ok(())
-    }
-}
-
-/// Reads a regular file.
-fn read_bounded(file: &File, found: &Metadata) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    if found.is_file() {
-        file.take(LARGEST + 1).read_to_end(&mut text)?;
-    }
-    if !found.is_file() || text.len() as u64 > LARGEST {
-        let why = format!("no regular file of at most {} MiB", LARGEST >> 20);
-        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    }
-    Ok(text)
 }
 
 /// Parses a spec. Readers take each ending for YAML, of which JSON is a part.
