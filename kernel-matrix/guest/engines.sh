@@ -40,6 +40,7 @@ start_daemons() {
 # Neither of them needs a network: containers have the host's or none.
 start_docker() {
     modprobe overlay
+    watch_specs
     case " $CONSUMERS " in
         *' docker '* | *' docker-roots '* | *' docker-reload '*)
             allow_cdi docker /etc/docker/daemon.json
@@ -51,6 +52,10 @@ start_docker() {
     patiently docker version
     docker load --quiet --input "$OTHERS_IMAGE"
 }
+
+# Makes the directory of specs before a daemon starts, as other programs do: it is watched from then on,
+# and read again only when a file changes.
+watch_specs() { mkdir -p /var/run/cdi; }
 
 # allow_cdi RUNTIME FILE: lets longshore switch CDI on, which is off by default before docker 28.2 and
 # containerd 2.0.
@@ -79,6 +84,7 @@ runtime() {
 
 start_containerd() {
     modprobe overlay
+    watch_specs
     mkdir -p /var/lib/containers/containerd
     case $CONSUMERS in *cri-*) allow_cdi containerd /etc/containerd/config.toml ;; esac
     containerd --root /var/lib/containers/containerd >/run/matrix/containerd.log 2>&1 &
