@@ -5,6 +5,7 @@
 //! and over a boot, until it is reverted.
 
 mod host_files;
+mod of_host;
 mod programs;
 mod saved;
 #[cfg(test)]
@@ -23,11 +24,10 @@ use host_files::HostFiles;
 use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::{Paths, STORE};
-use longshore_core::root::{Place, Root, read_below};
-use longshore_host::{mounts, process};
+use longshore_core::root::{Place, Root};
 use longshore_runtimes::{Assessment, Edit, Files, Runtime, Version};
 use longshore_runtimes::{containerd, difference, docker, readers};
-use saved::{Found, Originals, Saved};
+use saved::{Found, ORIGINALS, Originals, Saved};
 
 /// Time limit of a program that prints its version or configuration.
 const ASKING: Duration = Duration::from_secs(10);
@@ -114,33 +114,31 @@ impl HostRuntimes {
         output.inspect_err(|error| tracing::warn!("asking {runtime}: {error}")).ok()
     }
 
-    /// Checks that a runtime's configuration is the host's, and not that of a container's own file system.
+    /// Checks that a runtime's configuration, and the directory of the originals, are the host's, and not
+    /// those of a container's own file system.
     ///
     /// # Errors
-    /// Exit code 19 where it is the container's.
+    /// Exit code 19 where one is the container's.
     pub fn check_is_hosts(&self, runtime: Runtime, file: Option<&Path>) -> Result<(), Failure> {
         let file = file.unwrap_or(Path::new(runtime.configuration()));
-        if self.paths.host_root != self.paths.root || !self.is_of_container(file) {
-            return Ok(());
+        if self.is_of_container(file) {
+            let why = format!("which {runtime} does not read");
+            return Err(of_host::refused(file, &why));
         }
-        let cause = format!(
-            "{} is this container's own file, which {runtime} does not read",
-            file.display()
-        );
-        Err(Failure::new(FailureKind::Runtime, cause).remedy(
-            "run it on the host, or give the container the host's PID namespace (--pid host, hostPID: \
-             true), or mount the host's / and set host-root",
-        ))
+        self.check_originals()
     }
 
-    /// True in a container with a PID namespace of its own, for a file that no volume has.
-    fn is_of_container(&self, file: &Path) -> bool {
-        let root = &self.paths.root;
-        let mounts = read_below(root, Path::new("proc/self/mountinfo")).unwrap_or_default();
-        let mounts = mounts::parse(&mounts);
-        let path = self.root.place(file).map_or_else(|_| file.to_path_buf(), |place| place.path);
-        mounts::containing(&mounts, &path).is_some_and(mounts::is_overlay)
-            && !process::is_in_initial_pid_namespace(root)
+    fn check_originals(&self) -> Result<(), Failure> {
+        let dir = Path::new(STORE).join(ORIGINALS);
+        match self.is_of_container(&dir) {
+            true => Err(of_host::refused(&dir, "and the original would end with it")),
+            false => Ok(()),
+        }
+    }
+
+    fn is_of_container(&self, path: &Path) -> bool {
+        let is_own = self.paths.host_root == self.paths.root;
+        is_own && of_host::is_of_container(&self.root, path)
     }
 
     /// Carries out an edit, after its original was saved.
@@ -209,14 +207,17 @@ impl HostRuntimes {
     /// Puts the original back; with `force` also over a file that was edited since.
     ///
     /// # Errors
-    /// Exit code 19 where it was edited since, with the difference, or cannot be replaced.
+    /// Exit code 19 where it was edited since, with the difference, or cannot be replaced, or is of this
+    /// container alone.
     pub fn revert(&self, runtime: Runtime, force: bool) -> Result<Reverted, Failure> {
-        let unread = |error| unwritten(&Path::new(STORE).join("runtimes"), error);
+        self.check_originals()?;
+        let unread = |error| unwritten(&Path::new(STORE).join(ORIGINALS), error);
         let originals = Originals::open(&self.root, Path::new(STORE), self.disk).map_err(unread)?;
         let Some(originals) = originals else { return Ok(Reverted::Nothing) };
         let Some(saved) = originals.read(runtime).map_err(unread)? else {
             return Ok(Reverted::Nothing);
         };
+        self.check_is_hosts(runtime, Some(&saved.path))?;
         let failed = |error| unwritten(&saved.path, error);
         let place = self.root.place(&saved.path).map_err(failed)?;
         host_files::clear(&place);

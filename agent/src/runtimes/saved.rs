@@ -18,6 +18,8 @@ use longshore_core::disk::Disk;
 use longshore_core::root::Root;
 use longshore_runtimes::{Edit, Runtime};
 
+/// Name of the directory, below the store.
+pub(super) const ORIGINALS: &str = "runtimes";
 /// Version of the file's format.
 const FORMAT: u32 = 1;
 /// Size limit of a file: a configuration, escaped.
@@ -103,7 +105,7 @@ impl Originals {
     /// # Errors
     /// The kernel's error, or that others can have written there.
     pub(super) fn open(root: &Root, store: &Path, disk: Disk) -> io::Result<Option<Self>> {
-        match root.exists(store.join("runtimes"))? {
+        match root.exists(store.join(ORIGINALS))? {
             true => Self::make(root, store, disk).map(Some),
             false => Ok(None),
         }
@@ -121,7 +123,7 @@ impl Originals {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
             _ => {}
         }
-        Ok(Self { dir: PrivateDir::make(&store.join("runtimes"))?, disk })
+        Ok(Self { dir: PrivateDir::make(&store.join(ORIGINALS))?, disk })
     }
 
     /// Reads the original of a runtime's configuration.

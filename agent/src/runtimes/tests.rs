@@ -264,26 +264,54 @@ fn an_edit_that_is_cut_off_leaves_no_half_of_a_file_in_its_directory() {
     );
 }
 
+const INITIAL: &str = "pid:[4026531836]";
+const NESTED: &str = "pid:[4026532000]";
 const OVERLAY: &str = "1 0 0:50 / / rw - overlay overlay rw\n";
+const VFS: &str = "1 0 8:1 /var/lib/docker/vfs/dir/1 / rw - ext4 /dev/sda1 rw\n";
+const BTRFS: &str = "1 0 0:40 /subvolumes/1 / rw - btrfs /dev/sda1 rw\n";
 const VOLUME: &str = "2 1 8:1 /etc/docker /etc/docker rw - ext4 /dev/sda1 rw\n";
+const STATE: &str = "3 1 8:1 /var/lib/longshore /var/lib/longshore rw - ext4 /dev/sda1 rw\n";
+const VAR: &str = "3 1 8:1 /var /var rw - ext4 /dev/sda1 rw\n";
+const IN_MEMORY: &str = "3 1 0:60 / /var/lib/longshore rw - tmpfs tmpfs rw\n";
+
+impl Scene {
+    /// Makes this process one of a PID namespace, with these mounts; `first` is the root of process 1.
+    fn runs_in(&self, namespace: &str, mounts: &[&str], first: Option<&str>) {
+        self.write("/proc/self/mountinfo", mounts.concat().as_bytes());
+        fs::create_dir_all(self.at("proc/self/ns")).expect("made");
+        fs::create_dir_all(self.at("proc/1")).expect("made");
+        symlink(namespace, self.at("proc/self/ns/pid")).expect("link");
+        if let Some(first) = first {
+            symlink(self.at(first), self.at("proc/1/root")).expect("link");
+        }
+    }
+}
 
 #[rstest]
-#[case::a_container(&[OVERLAY], "pid:[4026532000]", true)]
-#[case::with_a_volume(&[OVERLAY, VOLUME], "pid:[4026532000]", false)]
-#[case::a_host_on_an_overlay(&[OVERLAY], "pid:[4026531836]", false)]
-#[case::a_host(&["1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"], "pid:[4026531836]", false)]
-fn the_file_of_a_container_of_its_own_is_refused(
-    #[case] mounts: &[&str],
+#[case::a_host(INITIAL, &[VFS], Some(""), None)]
+#[case::a_host_on_an_overlay(INITIAL, &[OVERLAY], Some(""), None)]
+#[case::overlay(NESTED, &[OVERLAY], Some(""), Some("daemon.json"))]
+#[case::vfs(NESTED, &[VFS], Some(""), Some("daemon.json"))]
+#[case::btrfs(NESTED, &[BTRFS], Some(""), Some("daemon.json"))]
+#[case::the_pid_namespace_alone(INITIAL, &[OVERLAY], None, Some("daemon.json"))]
+#[case::another_root(INITIAL, &[VFS], Some("etc"), Some("daemon.json"))]
+#[case::one_volume(NESTED, &[OVERLAY, VOLUME], Some(""), Some("the original would end"))]
+#[case::one_volume_and_memory(NESTED, &[VFS, VOLUME, IN_MEMORY], Some(""), Some("the original"))]
+#[case::the_other_volume(NESTED, &[OVERLAY, STATE], Some(""), Some("daemon.json"))]
+#[case::both_volumes(NESTED, &[OVERLAY, VOLUME, STATE], Some(""), None)]
+#[case::both_without_the_host(INITIAL, &[BTRFS, VOLUME, VAR], None, None)]
+fn a_container_s_own_files_are_refused(
     #[case] namespace: &str,
-    #[case] is_refused: bool,
+    #[case] mounts: &[&str],
+    #[case] first: Option<&str>,
+    #[case] refused: Option<&str>,
 ) {
     let scene = Scene::new();
-    scene.write("/proc/self/mountinfo", mounts.concat().as_bytes());
-    fs::create_dir(scene.at("proc/self/ns")).expect("made");
-    symlink(namespace, scene.at("proc/self/ns/pid")).expect("link");
+    scene.runs_in(namespace, mounts, first);
     let checked = scene.host.check_is_hosts(Runtime::Docker, None);
-    assert_eq!(checked.as_ref().err().map(|e| e.code().number()), is_refused.then_some(19));
-    let Err(failure) = checked else { return };
+    assert_eq!(checked.as_ref().err().map(|e| e.code().number()), refused.map(|_| 19));
+    let (Some(cause), Err(failure)) = (refused, checked) else { return };
+    assert!(failure.one_line().contains(cause), "{failure}");
     assert!(failure.remedy_text().is_some_and(|text| text.contains("--pid host")), "{failure}");
     let of_host = HostRuntimes {
         root: Root::open(scene.dir.path()).expect("root"),
@@ -291,4 +319,24 @@ fn the_file_of_a_container_of_its_own_is_refused(
         disk: Disk::default(),
     };
     of_host.check_is_hosts(Runtime::Docker, None).expect("through host-root");
+}
+
+#[rstest]
+#[case::no_volume(&[OVERLAY], "runtimes is this container's own")]
+#[case::no_original(&[OVERLAY, VOLUME], "runtimes is this container's own")]
+#[case::no_configuration(&[OVERLAY, STATE], "daemon.json is this container's own")]
+fn a_revert_in_a_container_without_the_volumes_is_refused(
+    #[case] mounts: &[&str],
+    #[case] cause: &str,
+) {
+    let scene = Scene::new();
+    scene.write(DAEMON, b"{}");
+    scene.configure(Runtime::Docker);
+    scene.runs_in(NESTED, mounts, Some(""));
+    for force in [false, true] {
+        let failure = scene.host.revert(Runtime::Docker, force).expect_err("of the container");
+        assert_eq!(failure.code().number(), 19);
+        assert!(failure.one_line().contains(cause), "{failure}");
+    }
+    assert_eq!(scene.saved(), 1, "the original stays");
 }

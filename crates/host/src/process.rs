@@ -76,17 +76,22 @@ pub enum FirstProcess {
 /// The initial PID namespace: PROC_PID_INIT_INO of include/linux/proc_ns.h.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// True if this process is in the host's PID namespace; false where that cannot be read.
-pub fn is_in_initial_pid_namespace(root: &Path) -> bool {
-    fs::read_link(root.join("proc/self/ns/pid"))
-        .is_ok_and(|name| name == Path::new(INITIAL_PID_NAMESPACE))
+/// True if this process is in the host's PID namespace and has the root directory of its process 1; false
+/// where that cannot be read, as without CAP_SYS_PTRACE.
+pub fn has_hosts_root(root: &Path) -> bool {
+    let namespace = fs::read_link(root.join("proc/self/ns/pid"));
+    namespace.is_ok_and(|name| name == Path::new(INITIAL_PID_NAMESPACE))
+        && identity(root).is_some_and(|ours| identity(&root.join("proc/1/root")) == Some(ours))
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).map(|found| (found.dev(), found.ino())).ok()
 }
 
 /// Classifies process 1 below `root`: by its PID namespace, or, if that is nested (a node in a
 /// container), by the files that a host has and a pause container does not.
 pub fn first_process(root: &Path) -> FirstProcess {
     let theirs = root.join("proc/1/root");
-    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     match (identity(&theirs), identity(root)) {
         (Some(theirs), Some(ours)) if theirs != ours => {}
         _ => return FirstProcess::Own,
