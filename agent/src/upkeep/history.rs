@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::PlanSummary;
 use crate::steps::{Content, Step};
-use longshore_build::source::userspace::family;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
@@ -135,7 +134,7 @@ pub fn record(store: &Store, now: Installed) -> Result<(), Failure> {
     if history.first() == Some(&now) {
         return Ok(());
     }
-    history.retain(|other| !is_of_same_content(other, &now));
+    history.retain(|other| !is_of_same_modules(other, &now));
     history.insert(0, now);
     history.truncate(KEPT);
     let bytes = serde_json::to_vec_pretty(&history)
@@ -143,12 +142,11 @@ pub fn record(store: &Store, now: Installed) -> Result<(), Failure> {
     store.write_file(Path::new(FILE), &bytes)
 }
 
-/// True if both have the same content: a new generation of a tree replaces a damaged one, and the
-/// previous driver remains the previous driver.
-fn is_of_same_content(other: &Installed, now: &Installed) -> bool {
-    let family = |tree: &Option<String>| tree.as_deref().map(|name| family(name).to_owned());
+/// True if both have the same driver and modules: another tree for them, with the sources of GDS or in
+/// place of a damaged one, is no other driver, and the previous driver remains the previous driver.
+fn is_of_same_modules(other: &Installed, now: &Installed) -> bool {
     let without_tree = |installed: &Installed| Installed { tree: None, ..installed.clone() };
-    family(&other.tree) == family(&now.tree) && without_tree(other) == without_tree(now)
+    without_tree(other) == without_tree(now)
 }
 
 fn mark_used(store: &Store, now: &Installed) {
@@ -198,11 +196,14 @@ mod tests {
             let versions: Vec<_> = read(&store).into_iter().map(|i| i.driver_version).collect();
             assert_eq!(versions, wanted, "after {version}");
         }
-        // The tree was damaged, and another was put beside it.
-        record(&store, Installed { tree: Some("tree.2".into()), ..one("4", "") }).expect("written");
-        let known: Vec<_> = read(&store).into_iter().map(|i| (i.driver_version, i.tree)).collect();
+        // The tree was damaged, and another was put beside it; one with GDS' sources; one without.
         let tree = |name: &str| Some(name.to_owned());
-        assert_eq!(known, [("4".into(), tree("tree.2")), ("2".into(), tree("tree"))]);
+        for name in ["tree.2", "535-x86_64-abc-gds", "tree.2"] {
+            record(&store, Installed { tree: tree(name), ..one("4", "") }).expect("written");
+            let known = read(&store).into_iter().map(|i| (i.driver_version, i.tree));
+            let wanted = [("4".into(), tree(name)), ("2".into(), tree("tree"))];
+            assert_eq!(known.collect::<Vec<_>>(), wanted);
+        }
         fs::write(store.root().join(FILE), "[").expect("damaged");
         assert_eq!(read(&store), []);
         record(&store, one("1", "a")).expect("written anew");

@@ -26,11 +26,7 @@ const TRIES: usize = 64;
 /// find.
 const DAMAGED: &str = "damaged";
 
-/// Returns the name shared by all generations.
-pub fn family(name: &str) -> &str {
-    split(name).0
-}
-
+/// Returns the name shared by all generations, and the number of this one.
 fn split(name: &str) -> (&str, u32) {
     let generation = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
         true => text.parse().ok().filter(|number| *number > 1),
@@ -160,7 +156,7 @@ mod tests {
     #[case("tree.99999999999", "tree.99999999999", 1)]
     #[case(".2", ".2", 1)]
     fn a_name_has_a_generation(#[case] name: &str, #[case] of: &str, #[case] number: u32) {
-        assert_eq!((family(name), split(name).1), (of, number));
+        assert_eq!(split(name), (of, number));
     }
 
     #[test]

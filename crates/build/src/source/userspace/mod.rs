@@ -32,7 +32,6 @@ use longshore_debian::version;
 use serde::{Deserialize, Serialize};
 
 pub use assemble::{assemble, assemble_run_file};
-pub use generations::family;
 pub(super) use generations::is_taken;
 pub use manifest::{Depth, Entry, Manifest, PackageUsed};
 pub(super) use manifest::{compare, measure};
