@@ -124,10 +124,11 @@ impl Engine<'_> {
         }
     }
 
-    /// False for a module that the kernel would refuse: what it needs is not loaded.
+    /// False for a module that the kernel would refuse: nothing of what it needs is loaded.
     pub(super) fn can_act(&self, step: &Step) -> bool {
         let after = LoadModule::of(step).and_then(LoadModule::loads_after);
-        after.is_none_or(|name| matches!(self.host.module(name), Ok(Some(_))))
+        let is_loaded = |name: &&str| matches!(self.host.module(name), Ok(Some(_)));
+        after.is_none_or(|names| names.iter().any(is_loaded))
     }
 
     fn effect(&self, step: &Step, entries: &[Entry]) -> Result<Effect, Failure> {

@@ -30,8 +30,10 @@ use longshore_host::{Host, VerbError, refusal};
 /// setting has the parameter.
 pub const DEVICE_FILES: &str = "NVreg_ModifyDeviceFiles";
 
-/// Module of the driver that cannot be loaded before another vendor's driver is, and that module.
-const PEERMEM: (&str, &str) = ("nvidia_peermem", "mlx5_core");
+/// Module of the driver that cannot be loaded before the network driver is, and modules of which one is
+/// loaded with every network driver: that of NVIDIA's adapters, and those that any vendor's driver for
+/// RDMA (bnxt_re, irdma, efa) depends on.
+const PEERMEM: (&str, &[&str]) = ("nvidia_peermem", &["mlx5_core", "ib_core", "ib_uverbs"]);
 
 /// Load a kernel module; undone by unloading it, if this step loaded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,17 +76,22 @@ impl LoadModule {
         matches!(self.origin, ModuleOrigin::Driver { .. })
     }
 
-    /// Returns the module of the network driver that is to be loaded before; None for a module that
-    /// every installation with it needs. Symbols of the network driver can be missing until then: its
+    /// Returns the modules of the network driver, of which one is to be loaded before; None for a module
+    /// that every installation with it needs. Symbols of the network driver can be missing until then: its
     /// container may start after this one.
-    pub fn loads_after(&self) -> Option<&'static str> {
+    pub fn loads_after(&self) -> Option<&'static [&'static str]> {
         Self::network_driver_of(&self.name).filter(|_| self.is_of_driver())
     }
 
     /// Returns the same by the module's name.
-    pub fn network_driver_of(name: &str) -> Option<&'static str> {
+    pub fn network_driver_of(name: &str) -> Option<&'static [&'static str]> {
         let (peermem, after) = PEERMEM;
         (name == peermem).then_some(after)
+    }
+
+    /// True for a module whose load can be the one that another of the driver waits for.
+    pub fn is_of_network_driver(name: &[u8]) -> bool {
+        PEERMEM.1.iter().any(|module| module.as_bytes() == name)
     }
 
     /// Returns the sha256 (hex) of the driver's module; None for the kernel's own.

@@ -1,13 +1,13 @@
 //! Modules that only some installations have: nvidia_peermem, which may be refused, and nvidia_drm.
 
 use nix::errno::Errno;
+use rstest::rstest;
 
 use super::stay::codes;
 use super::*;
 
 const PEERMEM: &str = "nvidia_peermem";
 const DRM: &str = "nvidia_drm";
-const NETWORK: &str = "mlx5_core";
 
 /// Returns the plan of a driver with one more module.
 fn with(module: &str) -> Plan {
@@ -26,8 +26,13 @@ fn is_loaded(scene: &Scene, module: &str) -> bool {
     scene.host.state().loaded.contains_key(module)
 }
 
+#[rstest]
+#[case::of_nvidia("mlx5_core")]
+#[case::of_another_vendor("ib_core")]
 #[tokio::test]
-async fn a_refused_peermem_is_a_finding_and_is_loaded_after_the_network_driver() {
+async fn a_refused_peermem_is_a_finding_and_is_loaded_after_the_network_driver(
+    #[case] network: &str,
+) {
     let scene = Scene::new();
     let before = scene.host.state();
     knows(&scene, PEERMEM, Some(Errno::ENOENT));
@@ -49,7 +54,7 @@ async fn a_refused_peermem_is_a_finding_and_is_loaded_after_the_network_driver()
         }
         assert_eq!(tries(&scene), 1, "not again without the network driver");
         scene.host.teach(PEERMEM, |module| module.refused = None);
-        scene.behind_its_back(|state| drop(state.loaded.insert(NETWORK.to_owned(), String::new())));
+        scene.behind_its_back(|state| drop(state.loaded.insert(network.to_owned(), String::new())));
         scene.until(|live| live.ready && codes(live).is_empty()).await;
         assert!(is_loaded(&scene, PEERMEM));
         assert!(scene.state().whole);
@@ -58,7 +63,7 @@ async fn a_refused_peermem_is_a_finding_and_is_loaded_after_the_network_driver()
     let (ended, ()) = tokio::join!(agent, watch);
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert!(!is_loaded(&scene, PEERMEM));
-    scene.host.change(|state| state.loaded.remove(NETWORK));
+    scene.host.change(|state| state.loaded.remove(network));
     assert_eq!(scene.host.state(), before);
 }
 

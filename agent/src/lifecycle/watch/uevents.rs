@@ -17,6 +17,7 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 use super::listen;
+use crate::steps::LoadModule;
 
 /// Multicast group of the kernel's own messages; udev's copies are in group 2.
 const KERNEL: u32 = 1;
@@ -94,7 +95,8 @@ fn tells_of_driver(message: &[u8]) -> bool {
     match value(b"SUBSYSTEM=") {
         Some(b"module") => {
             // nvidia_peermem can be loaded once the network driver is.
-            let tells = |name: &[u8]| name.starts_with(b"nvidia") || name == b"mlx5_core";
+            let tells =
+                |name: &[u8]| name.starts_with(b"nvidia") || LoadModule::is_of_network_driver(name);
             value(b"DEVPATH=/module/").is_some_and(tells)
         }
         Some(b"pci") => value(b"PCI_ID=10DE:").is_some(),
@@ -113,6 +115,9 @@ mod tests {
         true
     )]
     #[case("add@/d\0ACTION=add\0DEVPATH=/module/mlx5_core\0SUBSYSTEM=module\0", true)]
+    #[case("add@/d\0ACTION=add\0DEVPATH=/module/ib_core\0SUBSYSTEM=module\0", true)]
+    #[case("add@/d\0ACTION=add\0DEVPATH=/module/ib_uverbs\0SUBSYSTEM=module\0", true)]
+    #[case("add@/d\0ACTION=add\0DEVPATH=/module/ib_core_mine\0SUBSYSTEM=module\0", false)]
     #[case("add@/module/loop\0ACTION=add\0DEVPATH=/module/loop\0SUBSYSTEM=module\0", false)]
     #[case(
         "unbind@/d\0ACTION=unbind\0DEVPATH=/devices/0000:01:00.0\0SUBSYSTEM=pci\0PCI_ID=10DE:1EB8\0",

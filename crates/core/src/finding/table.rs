@@ -233,7 +233,7 @@ codes! {
     PeermemMissing "peermem-missing" OtherDrivers Warns KernelRefused
         means "nvidia_peermem is wanted and not loaded: the kernel refused it"
         matters "GPUDirect RDMA does not work; everything else does, and the agent is Ready"
-        remedy "install the network driver (MOFED), or wait for its container: once mlx5_core is loaded the agent tries again, every minute at least"
+        remedy "install the network driver (MOFED), or wait for its container: once mlx5_core, ib_core or ib_uverbs is loaded the agent tries again, every minute at least"
     PreemptRt "preempt-rt" Kernel Warns HostUnsupported
         means "the kernel is PREEMPT_RT"
         matters "NVIDIA does not support it; the modules are built for it nevertheless"
