@@ -36,7 +36,7 @@ pub(super) enum RuntimeCommand {
         /// Show the edit alone, and end with 0
         #[arg(long, conflicts_with = "yes")]
         dry_run: bool,
-        /// Restart the runtime: after the edit, or where the configuration is right already
+        /// Restart the runtime after the edit, or after an earlier edit since which it was not restarted
         #[arg(long, requires = "yes")]
         restart: bool,
     },
@@ -48,7 +48,7 @@ pub(super) enum RuntimeCommand {
         /// Lose edits that were made since
         #[arg(long)]
         force: bool,
-        /// Restart the runtime afterwards
+        /// Restart the runtime afterwards, or after an earlier edit since which it was not restarted
         #[arg(long)]
         restart: bool,
     },
@@ -176,7 +176,7 @@ fn configure(
         State::Off { edit, .. } => edit,
         State::On { .. } if consent.restart => {
             print(&line(&assessment))?;
-            return host.restart(runtime);
+            return restart_pending(host, runtime);
         }
         state if state.is_well() => return print(&line(&assessment)),
         _ => return Err(failure(&assessment)),
@@ -211,9 +211,20 @@ fn revert(
         }
         Reverted::AsBefore => {
             print(&format!("{runtime}: its configuration is as it was before\n"))?;
-            if restart { host.restart(runtime) } else { Ok(()) }
+            if restart { restart_pending(host, runtime) } else { Ok(()) }
         }
-        Reverted::Nothing => print(&format!("{runtime}: longshore has configured nothing\n")),
+        Reverted::Nothing => {
+            print(&format!("{runtime}: longshore has configured nothing\n"))?;
+            if restart { restart_pending(host, runtime) } else { Ok(()) }
+        }
+    }
+}
+
+/// Restarts the runtime where it was not restarted since its configuration was changed.
+fn restart_pending(host: &HostRuntimes, runtime: Runtime) -> Result<(), Failure> {
+    match host.is_restart_pending(runtime)? {
+        true => host.restart(runtime),
+        false => print(&format!("{runtime}: no edit of longshore's waits for a restart\n")),
     }
 }
 

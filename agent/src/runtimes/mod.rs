@@ -148,13 +148,16 @@ impl HostRuntimes {
     pub fn configure(&self, runtime: Runtime, edit: &Edit) -> Result<(), Failure> {
         let (originals, earlier) =
             self.prepare(runtime, edit).map_err(|e| unwritten(&edit.path, e))?;
-        let Err(error) = self.carry_out(edit) else { return Ok(()) };
+        let pending = originals.is_restart_pending(runtime).unwrap_or(true);
+        let carried_out = originals.mark_restart(runtime, true).and_then(|()| self.carry_out(edit));
+        let Err(error) = carried_out else { return Ok(()) };
         // A rename that was not synced is there all the same, and needs its original.
         if !self.is_edited(edit) {
             let restored = match &earlier {
                 Some(earlier) => originals.write(runtime, earlier),
                 None => originals.remove(runtime),
             };
+            let restored = restored.and_then(|()| originals.mark_restart(runtime, pending));
             if let Err(error) = restored {
                 tracing::warn!("the saved original of {runtime} is not as before: {error}");
             }
@@ -226,6 +229,7 @@ impl HostRuntimes {
             Found::Before => Reverted::AsBefore,
             Found::Changed if !force => return Err(edited(runtime, &saved, present)),
             Found::After | Found::Changed => {
+                originals.mark_restart(runtime, true).map_err(unread)?;
                 self.restore(&saved, &place).map_err(failed)?;
                 Reverted::Restored(shown(&saved, present))
             }
@@ -247,7 +251,23 @@ impl HostRuntimes {
         Ok(())
     }
 
-    /// Restarts the service of a runtime.
+    /// True if the runtime was not restarted by this program since it changed the configuration.
+    ///
+    /// # Errors
+    /// Exit code 19 where that cannot be read.
+    pub fn is_restart_pending(&self, runtime: Runtime) -> Result<bool, Failure> {
+        let marked = Originals::open(&self.root, Path::new(STORE), self.disk).and_then(|found| {
+            found.map_or(Ok(false), |originals| originals.is_restart_pending(runtime))
+        });
+        marked.map_err(|error| unwritten(&Path::new(STORE).join(ORIGINALS), error))
+    }
+
+    fn forget_restart(&self, runtime: Runtime) -> io::Result<()> {
+        let originals = Originals::open(&self.root, Path::new(STORE), self.disk)?;
+        originals.map_or(Ok(()), |originals| originals.mark_restart(runtime, false))
+    }
+
+    /// Restarts the service of a runtime, and notes that.
     ///
     /// # Errors
     /// Exit code 19 where it fails.
@@ -262,7 +282,8 @@ impl HostRuntimes {
         let program = programs::find(&self.root, "systemctl").ok_or_else(none)?;
         programs::output(self.root.path(), &program, &["restart", unit], RESTARTING)
             .map_err(failed)?;
-        Ok(())
+        self.forget_restart(runtime)
+            .map_err(|error| unwritten(&Path::new(STORE).join(ORIGINALS), error))
     }
 }
 

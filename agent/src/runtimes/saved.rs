@@ -1,6 +1,8 @@
 //! Saved originals of edited configurations, in the directory `runtimes` of the store's usual place on the
 //! host: the same for every container and setting, so that `revert` finds them.
 //!
+//! An empty file beside an original marks a runtime that has to be restarted for an edit or its undoing.
+//!
 //! They outlive a boot, as the edit does, which the journal's directory does not. Beside the edited file
 //! they could be read as configuration: `imports = ["conf.d/*"]` takes any name.
 
@@ -158,6 +160,35 @@ impl Originals {
         self.dir.remove(&name(runtime))?;
         self.dir.sync(self.disk)
     }
+}
+
+impl Originals {
+    /// True if the runtime was not restarted since its configuration was changed.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(super) fn is_restart_pending(&self, runtime: Runtime) -> io::Result<bool> {
+        self.dir.read(&mark(runtime), 0).map(|found| found.is_some())
+    }
+
+    /// Sets or clears that mark durably.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(super) fn mark_restart(&self, runtime: Runtime, is_pending: bool) -> io::Result<()> {
+        if self.is_restart_pending(runtime)? == is_pending {
+            return Ok(());
+        }
+        match is_pending {
+            true => self.disk.sync(&self.dir.create(&mark(runtime))?)?,
+            false => self.dir.remove(&mark(runtime))?,
+        }
+        self.dir.sync(self.disk)
+    }
+}
+
+fn mark(runtime: Runtime) -> String {
+    format!("{runtime}.restart")
 }
 
 fn name(runtime: Runtime) -> String {

@@ -52,7 +52,9 @@ impl Scene {
     }
 
     fn saved(&self) -> usize {
-        fs::read_dir(self.at("var/lib/longshore/runtimes")).map_or(0, Iterator::count)
+        let Ok(dir) = fs::read_dir(self.at("var/lib/longshore/runtimes")) else { return 0 };
+        let names = dir.map(|entry| entry.expect("entry").file_name());
+        names.filter(|name| !name.to_string_lossy().ends_with(".restart")).count()
     }
 }
 
@@ -262,6 +264,30 @@ fn an_edit_that_is_cut_off_leaves_no_half_of_a_file_in_its_directory() {
         fs::read(scene.at("etc/containerd/conf.d/cdi.toml")).expect("read"),
         b"version = 3\n"
     );
+}
+
+#[test]
+fn a_restart_is_pending_from_an_edit_until_it_went_well() {
+    let scene = Scene::new();
+    let pending = || scene.host.is_restart_pending(Runtime::Docker).expect("read");
+    scene.write(DAEMON, b"{}");
+    assert!(!pending());
+    scene.configure(Runtime::Docker);
+    assert!(pending());
+    // The host of this test has no systemctl.
+    scene.host.restart(Runtime::Docker).expect_err("no systemctl");
+    assert!(pending());
+    scene.host.forget_restart(Runtime::Docker).expect("noted");
+    assert!(!pending());
+    scene.host.revert(Runtime::Docker, false).expect("reverted");
+    assert!(pending(), "the runtime has the reverted configuration");
+    assert_eq!(scene.host.revert(Runtime::Docker, false).expect("reverted"), Reverted::Nothing);
+    assert!(pending());
+    scene.host.forget_restart(Runtime::Docker).expect("noted");
+    let edit = scene.edit(Runtime::Docker).expect("an edit");
+    scene.write(DAEMON, b"{ }");
+    scene.host.configure(Runtime::Docker, &edit).expect_err("it changed");
+    assert!(!pending(), "nothing was edited");
 }
 
 const INITIAL: &str = "pid:[4026531836]";

@@ -50,9 +50,18 @@ fn docker_is_configured_when_told_to_and_put_back() {
     let again = ["configure", "docker", "--yes", "--restart"];
     scene.refuses(agent(&again), 19, &["restarting docker.service", "no systemctl"]);
     assert_eq!(daemon(), after);
+    let mark = scene.path("root").join("var/lib/longshore/runtimes/docker.restart");
+    fs::remove_file(&mark).expect("as after a restart");
+    let ended = finish(&mut agent(&again));
+    ended.assert_done();
+    assert!(ended.out.contains("no edit of longshore's waits for a restart"), "{ended}");
 
     finish(&mut agent(&["revert", "docker"])).assert_done();
     assert_eq!(daemon(), before);
+    let again = ["revert", "docker", "--restart"];
+    scene.refuses(agent(&again), 19, &["restarting docker.service", "no systemctl"]);
+    fs::remove_file(&mark).expect("as after a restart");
+    finish(&mut agent(&again)).assert_done();
     let ended = finish(&mut agent(&["revert", "docker"]));
     ended.assert_done();
     assert_eq!(ended.out, "docker: longshore has configured nothing\n");
