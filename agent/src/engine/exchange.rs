@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::undo::not_looked;
 use super::{Engine, Going, Left, NotUndone, Stopped};
 use crate::engine::image::Images;
 use crate::journal::{Entry, Journal};
@@ -47,7 +48,7 @@ impl Engine<'_> {
             tracing::warn!("no way back to the installed driver: {}", failure.one_line());
         }
         let done = verify_available(self.images, steps).and_then(|()| {
-            match self.undo_those(going, journal) {
+            match self.replace_free(going, journal) {
                 Ok(()) => Ok(None),
                 Err(NotUndone::InUse(in_use)) => Ok(Some(NotExchanged::InUse(in_use))),
                 Err(NotUndone::Left(left)) => Err(not_taken_off(&left)),
@@ -76,6 +77,16 @@ impl Engine<'_> {
         } else {
             self.go_back(why, journal)
         })
+    }
+
+    /// Undoes the entries that are `going`, unless other modules hold the driver: its daemons would
+    /// be ended for nothing.
+    fn replace_free(&self, going: Going<'_>, journal: &mut Journal) -> Result<(), NotUndone> {
+        let held = self.held_by_modules(journal, going).map_err(|e| not_looked(&e))?;
+        if !held.is_empty() {
+            return Err(NotUndone::InUse(self.in_use(held)));
+        }
+        self.undo_those(going, journal)
     }
 
     /// Reinstalls the previous driver; a request to stop is handled afterwards.

@@ -8,9 +8,9 @@ use super::in_use_wait::Wait;
 use super::undo::{NotUndone, not_looked};
 use crate::journal::{Entry, Journal};
 use crate::steps::{LoadModule, held, is_owned};
-use longshore_host::VerbError;
 use longshore_host::in_use::{Held, InUse};
 use longshore_host::verbs::Stage;
+use longshore_host::{Host, VerbError};
 
 /// Selects the entries of the journal that are to be undone.
 pub type Going<'a> = &'a dyn Fn(&Entry) -> bool;
@@ -61,21 +61,19 @@ impl Engine<'_> {
         journal: &Journal,
         going: Going<'_>,
     ) -> Result<Vec<Held>, VerbError> {
-        let names: BTreeSet<&str> =
-            loads(journal, going).map(|(_, module)| module.name.as_str()).collect();
-        let mut all = Vec::new();
-        for (entry, module) in loads(journal, going) {
-            let name = module.name.as_str();
-            if module.is_of_driver()
-                && let Some(state) = self.host.module(name)?
-                && state.stage == Stage::Live
-                && is_owned(module, &entry.progress(), self.host, &state)
-                && let Some(held) = held(self.host, name, &names)?
-            {
-                all.push(held);
-            }
-        }
-        Ok(all)
+        held_in(self.host, loads(journal, going))
+    }
+
+    /// Returns the same, as far as other modules hold them: their references do not depend on the
+    /// driver's own daemons.
+    pub(super) fn held_by_modules(
+        &self,
+        journal: &Journal,
+        going: Going<'_>,
+    ) -> Result<Vec<Held>, VerbError> {
+        let mut held = self.held_modules(journal, going)?;
+        held.retain(|held| !held.modules.is_empty());
+        Ok(held)
     }
 
     /// Adds the processes that hold the modules, and reports them to telemetry. They are a help to
@@ -88,6 +86,35 @@ impl Engine<'_> {
         self.telemetry.holders(Some(&in_use));
         in_use
     }
+}
+
+/// Returns the driver's modules among these entries that others use.
+///
+/// # Errors
+/// If a module cannot be inspected.
+pub fn held_of(host: &dyn Host, entries: &[Entry]) -> Result<Vec<Held>, VerbError> {
+    held_in(host, entries.iter().filter_map(|e| Some((e, LoadModule::recorded(&e.step)?))))
+}
+
+fn held_in<'a>(
+    host: &dyn Host,
+    loads: impl Iterator<Item = (&'a Entry, &'a LoadModule)>,
+) -> Result<Vec<Held>, VerbError> {
+    let loads: Vec<_> = loads.collect();
+    let names: BTreeSet<&str> = loads.iter().map(|(_, module)| module.name.as_str()).collect();
+    let mut all = Vec::new();
+    for (entry, module) in &loads {
+        let name = module.name.as_str();
+        if module.is_of_driver()
+            && let Some(state) = host.module(name)?
+            && state.stage == Stage::Live
+            && is_owned(module, &entry.progress(), host, &state)
+            && let Some(held) = held(host, name, &names)?
+        {
+            all.push(held);
+        }
+    }
+    Ok(all)
 }
 
 /// Returns the live module loads of the journal that are `going`, oldest first.

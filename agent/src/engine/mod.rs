@@ -18,7 +18,7 @@ use std::fmt;
 
 pub(crate) use daemons::kept;
 pub use exchange::{NotExchanged, verify_available, with_mounts_on};
-pub use in_use::Going;
+pub use in_use::{Going, held_of};
 pub use in_use_wait::InUseWait;
 pub use standing::{Instances, Lost, Standing};
 pub use undo::{Left, NotUndone};

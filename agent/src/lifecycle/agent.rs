@@ -6,6 +6,7 @@ mod held;
 mod postponed;
 mod stay;
 mod version;
+mod waiting;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -97,6 +98,8 @@ pub struct Agent {
     repairs: Repairs,
     /// Wait before the next try of a change that is held.
     held_for: Option<Duration>,
+    /// Pause after the last try of a postponed change, which failed.
+    failed_for: Option<Duration>,
     /// Users that the last change was refused for.
     refused_by: Option<InUse>,
     /// Change that waits while the installed driver is Ready.
@@ -145,6 +148,7 @@ impl Agent {
             base,
             repairs,
             held_for: None,
+            failed_for: None,
             refused_by: None,
             postponed: None,
         }

@@ -4,10 +4,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
+use super::waiting::Look;
 use super::{Agent, Outcome};
 use crate::config::Config;
 use crate::engine::{Engine, Stopped, kept};
@@ -170,31 +171,27 @@ impl Agent {
     }
 
     async fn until_free(&mut self, in_use: &InUse) -> Outcome {
-        let mut last = in_use.clone();
-        // Users that /proc does not show are found out only by another try.
-        let first = self.world.conduct.interval;
-        let mut wait = self.held_for.unwrap_or(first);
-        self.held_for = Some((wait * 2).min(LONGEST));
+        let mut waiting = self.wait_for(in_use.clone());
         loop {
             let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
             tokio::select! {
                 biased;
                 () = stop.wait() => return Outcome::Stopped,
                 () = renewal.asked() => return Outcome::Again { renewed: true },
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(waiting.wait) => {}
             }
-            let users = self.users().await;
-            if users.users.is_empty() {
-                return Outcome::Again { renewed: false };
+            match waiting.look(self.holders().await, Instant::now()) {
+                Look::Free => return Outcome::Again { renewed: false },
+                Look::Same => {}
+                Look::Changed => {
+                    let now = &waiting.in_use;
+                    tracing::warn!("still waiting for the users of the installed driver: {now}");
+                    self.world.telemetry.holders(Some(now));
+                    self.world.conduct.held.waits(now);
+                }
             }
-            self.held_for = None;
-            wait = (wait * 2).min(LONGEST_LOOK);
-            if users.users != last.users {
-                wait = first;
-                last = InUse { users: users.users, unseen: users.unseen, ..last };
-                tracing::warn!("still waiting for the users of the installed driver: {last}");
-                self.world.telemetry.holders(Some(&last));
-                self.world.conduct.held.waits(&last);
+            if !waiting.in_use.users.is_empty() {
+                self.held_for = None;
             }
         }
     }

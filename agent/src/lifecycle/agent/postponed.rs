@@ -3,19 +3,21 @@
 
 use std::time::{Duration, Instant};
 
-use super::held::{LONGEST, LONGEST_LOOK};
+use super::waiting::{Look, Waiting};
 use super::{Agent, Outcome};
 use crate::config::Config;
 use crate::provider::Configurations;
-use longshore_host::in_use::InUse;
+
+/// Pause after a try that failed for another reason than users, in intervals: one minute.
+const APART: u32 = 30;
+/// Longest pause after a try that failed with the installed driver unloaded.
+const LONGEST_FAILED: Duration = Duration::from_secs(3600);
 
 /// A change that waits.
 pub(super) struct Postponed {
     /// The configuration that wants it.
     next: Config,
-    /// The users, as they were seen last.
-    in_use: InUse,
-    wait: Duration,
+    waiting: Waiting,
     /// Time of the next look at the users.
     at: Instant,
 }
@@ -27,16 +29,16 @@ impl Agent {
         if !next.operator.wait_to_change {
             return;
         }
-        // Users that /proc does not show are found out only by another try.
-        let wait = self.held_for.unwrap_or(self.world.conduct.interval);
-        self.held_for = Some((wait * 2).min(LONGEST));
         tracing::warn!("the change is made when the users of the installed driver are gone");
         self.world.conduct.held.waits(&in_use);
-        self.postponed = Some(Postponed { next, in_use, wait, at: Instant::now() + wait });
+        let waiting = self.wait_for(in_use);
+        let at = Instant::now() + waiting.wait;
+        self.postponed = Some(Postponed { next, waiting, at });
     }
 
     /// Ends the wait of a change that is no longer wanted.
     pub(super) fn no_longer_postponed(&mut self) {
+        self.failed_for = None;
         if self.postponed.take().is_some() {
             self.world.conduct.held.over();
         }
@@ -48,24 +50,24 @@ impl Agent {
         Some(at.saturating_duration_since(Instant::now()))
     }
 
-    /// Looks at the users that a change waits for, and returns true if none is left.
+    /// Looks at the holders that a change waits for, and returns true if none is left.
     pub(super) async fn is_driver_free(&mut self) -> bool {
-        let found = self.users().await;
-        let interval = self.world.conduct.interval;
-        let Some(postponed) = &mut self.postponed else { return false };
-        if found.users.is_empty() {
-            return true;
+        let seen = self.holders().await;
+        let Some(Postponed { waiting, at, .. }) = &mut self.postponed else { return false };
+        let now = Instant::now();
+        match waiting.look(seen, now) {
+            Look::Free => return true,
+            Look::Same => {}
+            Look::Changed => {
+                let in_use = &waiting.in_use;
+                tracing::warn!("still waiting for the users of the driver: {in_use}");
+                self.world.conduct.held.waits(in_use);
+            }
         }
-        self.held_for = None;
-        postponed.wait = (postponed.wait * 2).min(LONGEST_LOOK);
-        if found.users != postponed.in_use.users {
-            postponed.wait = interval;
-            postponed.in_use.users = found.users;
-            postponed.in_use.unseen = found.unseen;
-            tracing::warn!("still waiting for the users of the driver: {}", postponed.in_use);
-            self.world.conduct.held.waits(&postponed.in_use);
+        if !waiting.in_use.users.is_empty() {
+            self.held_for = None;
         }
-        postponed.at = Instant::now() + postponed.wait;
+        *at = now + waiting.wait;
         false
     }
 
@@ -77,10 +79,27 @@ impl Agent {
     ) -> Result<(), Outcome> {
         self.asked = ("the end of its users", Instant::now());
         let Some(Postponed { next, .. }) = self.postponed.take() else { return Ok(()) };
-        self.follow_next(next, running, configurations).await?;
+        self.follow_next(next.clone(), running, configurations).await?;
         if self.postponed.is_none() {
             self.world.conduct.held.over();
+            if next != *running {
+                self.try_again(next);
+            }
         }
         Ok(())
+    }
+
+    /// Keeps a change that failed for another reason than its users, which may pass. Where the
+    /// installed driver was unloaded for the try, each pause is longer.
+    fn try_again(&mut self, next: Config) {
+        let least = self.world.conduct.interval * APART;
+        let pause = match self.base.is_anew() {
+            true => self.failed_for.map_or(least, |last| (last * 2).min(LONGEST_FAILED)),
+            false => least,
+        };
+        self.failed_for = Some(pause);
+        tracing::warn!("the change is tried again in {} s", pause.as_secs());
+        let waiting = Waiting::none(self.world.conduct.interval);
+        self.postponed = Some(Postponed { next, waiting, at: Instant::now() + pause });
     }
 }

@@ -65,6 +65,11 @@ impl Base {
         Self { steps: self.steps.clone(), findings: self.findings.clone(), ..Self::default() }
     }
 
+    /// True if the modules were loaded anew, and not checked since.
+    pub(super) fn is_anew(&self) -> bool {
+        self.instances.is_none()
+    }
+
     /// Replaces the steps: the same driver, under a newer plan.
     pub(super) fn follow(&mut self, plan: &Plan) {
         self.steps.clone_from(&plan.install);

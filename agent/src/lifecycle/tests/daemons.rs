@@ -67,6 +67,21 @@ async fn daemons_are_brought_back_where_a_change_is_put_off() {
 }
 
 #[tokio::test]
+async fn daemons_go_on_where_another_module_holds_the_driver() {
+    let scene = scene();
+    scene.die_when_ready(with_daemon(plan("535"))).await;
+    let depends = vec!["nvidia".to_owned()];
+    scene.host.knows("nvidia_fs", FakeModule { depends, ..FakeModule::default() });
+    scene.host.change(|state| state.loaded.insert("nvidia_fs".to_owned(), String::new()));
+    let (there, from) = (scene.host.state(), scene.host.log().len());
+    let failure = scene.live(At::Never, vec![Ok(with_daemon(plan("550")))]).await.unwrap_err();
+    assert_eq!(failure.code(), ExitCode::InUse);
+    assert!(failure.to_string().contains("nvidia_fs"), "{failure}");
+    assert_eq!(verbs(&scene, from), [""; 0]);
+    assert_eq!(scene.host.state(), there);
+}
+
+#[tokio::test]
 async fn what_is_shown_elsewhere_goes_before_where_it_lies_and_comes_after_it() {
     let scene = scene();
     let before = scene.host.state();

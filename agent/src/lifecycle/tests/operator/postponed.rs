@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns a scene, and whoever is told of waits.
-fn telling() -> (Scene, Arc<Told>) {
+pub(super) fn telling() -> (Scene, Arc<Told>) {
     let mut scene = scene();
     let told = Arc::new(Told::default());
     scene.conduct.held = Arc::clone(&told) as Arc<dyn HeldChange>;
@@ -11,8 +11,17 @@ fn telling() -> (Scene, Arc<Told>) {
 }
 
 /// Runs an agent that is Ready with 535, which a pod uses; `act` follows a SIGHUP that wants 550.
-async fn postponed(scene: &Scene, told: &Told, act: impl Future<Output = ()>) {
-    let agent = scene.live(At::Never, vec![Ok(announced("535")), Ok(announced("550"))]);
+pub(super) async fn postponed(scene: &Scene, told: &Told, act: impl Future<Output = ()>) {
+    postponed_by(scene, told, vec![Ok(announced("535")), Ok(announced("550"))], act).await;
+}
+
+async fn postponed_by(
+    scene: &Scene,
+    told: &Told,
+    plans: Vec<Result<Plan, FailureKind>>,
+    act: impl Future<Output = ()>,
+) {
+    let agent = scene.live(At::Never, plans);
     let watch = async {
         scene.until_ready().await;
         assert_eq!(told.over.swap(0, Ordering::Relaxed), 1, "535 became ready");
@@ -43,6 +52,27 @@ async fn it_is_made_without_another_sighup() {
     })
     .await;
     assert_eq!(scene.host.state(), before);
+}
+
+#[tokio::test]
+async fn a_try_that_fails_for_another_reason_is_followed_by_another() {
+    let (scene, told) = telling();
+    let plans = ["535", "550"].map(|version| Ok(announced(version)));
+    let failed = [Err(FailureKind::Download), Ok(announced("refused")), Ok(announced("550"))];
+    let plans = plans.into_iter().chain(failed).collect();
+    postponed_by(&scene, &told, plans, async {
+        used(&scene, false);
+        while told.over.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(scene.live_driver().as_deref(), Some("535"));
+        while scene.live_driver().as_deref() != Some("550") {
+            tokio::task::yield_now().await;
+        }
+        scene.until_ready().await;
+        assert!(scene.host.log().iter().any(|line| line == "init_module nvidia_refused"));
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,0 +1,186 @@
+//! Wait for the users of an installed driver: decides when a change is tried again. Each try ends the
+//! driver's daemons for a moment, so none is made that is certain to be refused.
+
+use std::time::{Duration, Instant};
+
+use super::Agent;
+use super::held::{LONGEST, LONGEST_LOOK};
+use crate::engine::{held_of, kept};
+use crate::journal::Entry;
+use longshore_core::privileges;
+use longshore_host::in_use::{Held, InUse};
+use longshore_host::verbs::DriverUsers;
+
+/// Longest wait between two tries where references have no known holder and may be those of the
+/// driver's own daemons.
+const LONGEST_UNKNOWN: Duration = Duration::from_secs(3600);
+
+/// Users and holders of the installed driver, as far as they are seen without touching its daemons.
+#[derive(Debug, Default)]
+pub(super) struct Holders {
+    pub(super) users: DriverUsers,
+    pub(super) held: Vec<Held>,
+    /// True if some of the references are those of the driver's own daemons.
+    pub(super) has_daemons: bool,
+}
+
+/// Result of a look at the holders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// A try may succeed.
+    Free,
+    Same,
+    /// Still in use, by others than before.
+    Changed,
+}
+
+/// A wait for the holders of a driver.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// The holders, as they were seen last.
+    pub(super) in_use: InUse,
+    /// Time until the next look.
+    pub(super) wait: Duration,
+    first: Duration,
+    /// Set where a try was refused for references alone.
+    unknown: Option<Unknown>,
+}
+
+#[derive(Debug)]
+struct Unknown {
+    /// Most references seen since; fewer mean that a holder is gone.
+    most: i64,
+    /// Time of the next try in any case.
+    until: Instant,
+}
+
+impl Waiting {
+    /// Begins a wait after a refused try, the next one being at least `pause` away; `first` is the
+    /// shortest time between two looks.
+    pub(super) fn new(in_use: InUse, first: Duration, pause: Duration, now: Instant) -> Self {
+        let unknown = is_unknown(&in_use).then(|| Unknown { most: 0, until: now + pause });
+        let wait = pause.min(LONGEST_LOOK.max(first));
+        Self { in_use, wait, first, unknown }
+    }
+
+    /// Returns the wait of a change that has no users.
+    pub(super) fn none(first: Duration) -> Self {
+        Self { in_use: InUse::default(), wait: first, first, unknown: None }
+    }
+
+    /// Judges what is seen now.
+    pub(super) fn look(&mut self, seen: Holders, now: Instant) -> Look {
+        let Holders { users, held, has_daemons } = seen;
+        let is_free = users.users.is_empty()
+            && held.iter().all(|held| held.modules.is_empty())
+            && self.are_references_free(&held, has_daemons, now);
+        if is_free {
+            return Look::Free;
+        }
+        if !users.users.is_empty() {
+            // Their references are known, and may hide others.
+            self.unknown = None;
+        }
+        self.wait = (self.wait * 2).min(LONGEST_LOOK.max(self.first));
+        let is_same =
+            users.users == self.in_use.users && modules(&held) == modules(&self.in_use.held);
+        if is_same {
+            return Look::Same;
+        }
+        self.wait = self.first;
+        self.in_use = InUse { held, users: users.users, unseen: users.unseen };
+        Look::Changed
+    }
+
+    fn are_references_free(&mut self, held: &[Held], has_daemons: bool, now: Instant) -> bool {
+        let references = held.iter().map(|held| held.references.max(0)).sum();
+        if references == 0 || !has_daemons {
+            return references == 0;
+        }
+        let Some(unknown) = &mut self.unknown else { return true };
+        let is_fewer = references < unknown.most;
+        unknown.most = unknown.most.max(references);
+        is_fewer || now >= unknown.until
+    }
+}
+
+/// True if a try was refused for references alone, after the daemons had ended.
+fn is_unknown(in_use: &InUse) -> bool {
+    in_use.users.is_empty()
+        && in_use.held.iter().any(|held| held.references > 0)
+        && modules(&in_use.held).is_empty()
+}
+
+fn modules(held: &[Held]) -> Vec<&String> {
+    held.iter().flat_map(|held| &held.modules).collect()
+}
+
+impl Agent {
+    /// Begins the wait after a refused try. Holders that are not seen are found out only by another
+    /// try, which waits longer each time.
+    pub(super) fn wait_for(&mut self, in_use: InUse) -> Waiting {
+        let first = self.world.conduct.interval;
+        let pause = self.held_for.unwrap_or(first);
+        let longest = if is_unknown(&in_use) { LONGEST_UNKNOWN } else { LONGEST };
+        self.held_for = Some((pause * 2).min(longest));
+        Waiting::new(in_use, first, pause, Instant::now())
+    }
+
+    /// Returns the users and holders of the driver, without its own daemons. What cannot be inspected
+    /// is found out by the next try.
+    pub(super) async fn holders(&self) -> Holders {
+        let (users, daemons) = (self.users().await, kept(&self.journal));
+        let entries: Vec<Entry> = self.journal.live().cloned().collect();
+        let host = std::sync::Arc::clone(&self.world.host);
+        let look = move || held_of(&*host, &entries);
+        let held = match privileges::run_privileged(look).await {
+            Ok(Ok(held)) => held,
+            Ok(Err(_)) | Err(_) => Vec::new(),
+        };
+        Holders { users, held, has_daemons: !daemons.is_empty() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const FIRST: Duration = Duration::from_secs(2);
+
+    fn held(modules: &[&str], references: i64) -> Vec<Held> {
+        let modules = modules.iter().map(ToString::to_string).collect();
+        vec![Held { module: "nvidia".to_owned(), modules, references }]
+    }
+
+    fn seen(held: Vec<Held>, has_daemons: bool) -> Holders {
+        Holders { held, has_daemons, ..Holders::default() }
+    }
+
+    #[rstest]
+    #[case::nothing(seen(Vec::new(), true), Look::Free)]
+    #[case::another_module(seen(held(&["nvidia_fs"], 0), true), Look::Changed)]
+    #[case::references_without_daemons(seen(held(&[], 1), false), Look::Same)]
+    #[case::references_of_daemons(seen(held(&[], 2), true), Look::Free)]
+    fn a_try_is_made_only_where_it_may_succeed(#[case] seen: Holders, #[case] wanted: Look) {
+        let now = Instant::now();
+        let mut waiting = Waiting::new(InUse::default(), FIRST, FIRST, now);
+        assert_eq!(waiting.look(seen, now), wanted);
+    }
+
+    #[test]
+    fn references_without_a_known_holder_are_waited_for_until_they_are_fewer() {
+        let now = Instant::now();
+        let in_use = InUse { held: held(&[], 1), ..InUse::default() };
+        let begin = || Waiting::new(in_use.clone(), FIRST, LONGEST_UNKNOWN, now);
+        let mut waiting = begin();
+        assert!(waiting.wait <= LONGEST_LOOK);
+        assert_eq!(waiting.look(seen(held(&[], 2), true), now), Look::Same);
+        assert_eq!(waiting.look(seen(held(&[], 3), true), now), Look::Same, "a daemon's own");
+        assert_eq!(waiting.look(seen(held(&[], 2), true), now), Look::Free);
+        let mut waiting = begin();
+        assert_eq!(waiting.look(seen(held(&[], 2), true), now), Look::Same);
+        let later = now + LONGEST_UNKNOWN;
+        assert_eq!(waiting.look(seen(held(&[], 2), true), later), Look::Free);
+    }
+}
