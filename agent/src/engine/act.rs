@@ -17,7 +17,7 @@ impl Engine<'_> {
     ) -> Result<Outcome, Failure> {
         // If another program removed the effect of an earlier entry, the step is done anew as an
         // entry of its own: undoing both, newest first, ends where undoing one would. Nothing is left
-        // of a mount that is gone, so its entry ends.
+        // of a mount or a module that is gone, so its entry ends.
         let mut over = None;
         let ours = journal.live().rfind(|e| e.step.is_same(step)).cloned();
         if let Some(entry) = ours {
@@ -37,7 +37,7 @@ impl Engine<'_> {
         };
         let seq = journal.intend(recorded.clone())?;
         if let Some(over) = over {
-            gone::end_with_mount(&over, journal);
+            gone::end(&over, journal);
         }
         self.carry_out(&recorded, seq, journal, cancel)
     }

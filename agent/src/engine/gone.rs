@@ -1,10 +1,40 @@
-//! End of the entries of a mount that is gone, and of everything that lay on it.
+//! End of the entries of a mount that is gone, and of everything that lay on it, and of a module that
+//! another program unloaded.
 
+use super::Engine;
 use crate::journal::{Entry, EntryState, Journal};
+use crate::steps::LoadModule;
+
+/// Ends the entry of an effect that another program removed, where nothing is left to undo.
+pub(super) fn end(gone: &Entry, journal: &mut Journal) {
+    match LoadModule::recorded(&gone.step) {
+        Some(_) => journal.record(gone.seq, EntryState::Undone),
+        None => end_with_mount(gone, journal),
+    }
+}
+
+impl Engine<'_> {
+    /// Ends the entries of optional modules that another program unloaded. Only warns where that
+    /// cannot be written: the entries end with the next load.
+    pub fn end_unloaded(&self, journal: &mut Journal) {
+        let is_gone = |module: &LoadModule| {
+            module.loads_after().is_some() && matches!(self.host.module(&module.name), Ok(None))
+        };
+        let ended = journal.live().filter(|e| e.state == EntryState::Done);
+        let ended = ended.filter(|e| LoadModule::recorded(&e.step).is_some_and(is_gone));
+        let ended: Vec<u64> = ended.map(|entry| entry.seq).collect();
+        for seq in ended {
+            journal.record(seq, EntryState::Undone);
+        }
+        if let Err(failure) = journal.flush() {
+            tracing::warn!("{}", failure.one_line());
+        }
+    }
+}
 
 /// Ends the entries of which nothing is left after another program removed the mount of `gone`: each
 /// restart of a pod under the GPU operator would leave some.
-pub(super) fn end_with_mount(gone: &Entry, journal: &mut Journal) {
+fn end_with_mount(gone: &Entry, journal: &mut Journal) {
     let Some(mount) = gone.step.mounted() else { return };
     // Entries from before the mount lie under it.
     let is_ended = |entry: &&Entry| {

@@ -99,7 +99,7 @@ impl Journal {
     pub fn intend(&mut self, step: Recorded) -> Result<u64, Failure> {
         self.check(&step)?;
         let seq = self.next_seq();
-        self.state.whole &= announces(&step);
+        self.state.whole &= self.is_beside(&step);
         let state = EntryState::Intended;
         self.state.entries.push(Entry { seq, step, state, instance: None });
         if let Err(failure) = self.save() {
@@ -122,6 +122,10 @@ impl Journal {
     /// step's intent, or [`Journal::flush`]. A reader of the file before that finds the entry
     /// intended, and inspects the host for the result, as after a death right after the act.
     pub fn record(&mut self, seq: u64, state: EntryState) {
+        let is_it = |entry: &&Entry| entry.seq == seq;
+        let is_beside =
+            self.state.entries.iter().find(is_it).is_some_and(|entry| self.is_beside(&entry.step));
+        self.state.whole &= is_beside || matches!(state, EntryState::Done);
         let entry = self.state.entries.iter_mut().find(|e| e.seq == seq);
         let is_announcement = entry.as_ref().is_some_and(|entry| announces(&entry.step));
         self.state.whole &= is_announcement || matches!(state, EntryState::Done);
@@ -138,6 +142,25 @@ impl Journal {
             entry.instance = instance;
         }
         self.record(seq, EntryState::Done);
+    }
+
+    /// True for a step without which the driver is whole: an announcement, and an optional step while
+    /// the driver itself is neither replaced nor removed.
+    fn is_beside(&self, step: &Recorded) -> bool {
+        let driver_stays = !matches!(self.state.phase, Phase::Changing | Phase::Removing);
+        announces(step) || (driver_stays && step.properties().optional.is_some())
+    }
+
+    /// Drops the steps by which an earlier agent announced itself from those to carry out again: its
+    /// container has ended.
+    ///
+    /// # Errors
+    /// 15 if the state cannot be written.
+    pub fn forget_announced(&mut self) -> Result<(), Failure> {
+        let before = self.state.previous.len();
+        let stays = |step: &Step| step.properties().announces != Announces::Agent;
+        self.state.previous.retain(stays);
+        if self.state.previous.len() == before { Ok(()) } else { self.save() }
     }
 
     /// Writes changes that are recorded only in memory.

@@ -4,6 +4,7 @@ mod change;
 pub(super) mod drain;
 mod held;
 mod postponed;
+mod repairs;
 mod stay;
 mod version;
 mod waiting;
@@ -30,7 +31,8 @@ use longshore_core::privileges;
 use longshore_host::Host;
 use longshore_host::in_use::InUse;
 use postponed::Postponed;
-use stay::{Base, Next, Repairs};
+use repairs::Repairs;
+use stay::{Base, Next};
 use version::Unsettled;
 
 /// Context of an agent run: everything it acts on.

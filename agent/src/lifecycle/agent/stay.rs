@@ -5,13 +5,14 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use super::super::watch::Watch;
+use super::repairs::{FIRST, longer};
 use super::{Agent, Outcome};
 use crate::daemons::{Keeper, Kept};
 use crate::engine::{Engine, Instances, Lost, Standing, Stopped, kept};
 use crate::journal::Entry;
 use crate::journal::phase::Phase;
 use crate::plan::Plan;
-use crate::steps::Step;
+use crate::steps::{LoadModule, Step};
 use crate::telemetry::{Condition, GpuCount};
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding, Severity};
@@ -20,15 +21,6 @@ use longshore_host::gpus::{self, Gpu, Taken};
 
 /// Time limit of a check; a slower one makes the driver not ready.
 const LOOK: Duration = Duration::from_secs(10);
-/// First wait after a check that found a fault.
-const FIRST: Duration = Duration::from_secs(1);
-/// Longest time between two checks while there is a fault.
-const LONGEST: Duration = Duration::from_secs(60);
-/// Number of repairs that may be made in succession.
-const REPAIRS: u32 = 8;
-/// Time after which one more repair may be made.
-const REFILL: Duration = Duration::from_secs(600);
-
 /// Requests that end the stay.
 pub(super) enum Next {
     /// Uninstall the driver.
@@ -91,80 +83,6 @@ impl Base {
     }
 }
 
-/// Budgets of repairs. A program that rewrites longshore's spec again and again uses up that of the
-/// optional steps alone, and not that of mounts and nodes.
-#[derive(Debug, Default)]
-pub(super) struct Repairs {
-    needed: Budget,
-    optional: Budget,
-}
-
-impl Repairs {
-    fn heard(&mut self, now: Instant) {
-        self.needed.heard(now);
-        self.optional.heard(now);
-    }
-}
-
-/// Budget of repairs: the agent does not fight another program for ever, and the record does not
-/// grow without bound.
-#[derive(Debug)]
-struct Budget {
-    left: u32,
-    since: Instant,
-    /// Time of the last failed repair, and the wait after it until the next may be tried.
-    failed: Option<(Instant, Duration)>,
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self { left: REPAIRS, since: Instant::now(), failed: None }
-    }
-}
-
-impl Budget {
-    /// True if a repair may be made now; counts it.
-    fn take(&mut self, now: Instant) -> bool {
-        if self.failed.is_some_and(|(at, wait)| now < at + wait) {
-            return false;
-        }
-        while self.left < REPAIRS && now.duration_since(self.since) >= REFILL {
-            self.left += 1;
-            self.since += REFILL;
-        }
-        if self.left == REPAIRS {
-            self.since = now;
-        }
-        if self.left == 0 {
-            return false;
-        }
-        self.left -= 1;
-        true
-    }
-
-    /// Records a repair's result. A failed one is not counted: waits keep those apart.
-    fn ended(&mut self, well: bool, now: Instant) {
-        let wait = self.failed.map_or(FIRST, |(_, last)| longer(last));
-        self.failed = (!well).then_some((now, wait));
-        self.left = (self.left + u32::from(!well)).min(REPAIRS);
-    }
-
-    /// Handles an event: the failed repair may have become possible. Events right after a failure
-    /// are those of the failed repair itself, which mounted and unmounted.
-    fn heard(&mut self, now: Instant) {
-        if let Some((at, wait)) = &mut self.failed
-            && now >= *at + *wait / 2
-        {
-            *wait = FIRST;
-        }
-    }
-}
-
-/// Returns the wait that follows one of this length.
-fn longer(wait: Duration) -> Duration {
-    (wait * 2).min(LONGEST)
-}
-
 /// Result of one check.
 struct Seen {
     condition: Condition,
@@ -173,6 +91,8 @@ struct Seen {
     is_right: bool,
     /// The loaded modules are not the driver's.
     is_replaced: bool,
+    /// A module is gone together with the one that it is loaded after.
+    is_unloaded: bool,
 }
 
 impl Agent {
@@ -209,6 +129,10 @@ impl Agent {
             self.tell_condition(seen.condition);
             if seen.is_replaced {
                 self.withdraw_all().await?;
+            }
+            if seen.is_unloaded {
+                // It is loaded at once when the module below is there again.
+                self.on_engine(|engine, journal| engine.end_unloaded(journal)).await?;
             }
             if self.repair(seen.repairable, keeper).await? {
                 continue;
@@ -312,11 +236,12 @@ impl Agent {
         findings.extend_from_slice(left_out);
         let is_right = modules.is_empty() && lost.is_empty();
         let is_safe = modules.is_empty() && !lost.iter().any(|lost| lost.covered);
+        let is_unloaded = lost.iter().any(|l| LoadModule::of(&l.step).is_some() && !l.repairable);
         let lost = lost.into_iter().filter(|lost| is_safe && lost.repairable);
         let steps = lost.map(|Lost { step, .. }| step);
         let repairable = steps.collect();
         let condition = Condition { gpus: count, findings, not_ready };
-        Seen { condition, repairable, is_right, is_replaced: !modules.is_empty() }
+        Seen { condition, repairable, is_right, is_replaced: !modules.is_empty(), is_unloaded }
     }
 
     /// Carries out these steps once more, as far as their budgets allow; returns true if some are in
@@ -329,12 +254,24 @@ impl Agent {
             repaired = self.repair_needed(&needed, keeper).await?;
             self.repairs.needed.ended(repaired, Instant::now());
         }
-        if !optional.is_empty() && self.repairs.optional.take(Instant::now()) {
-            let well = self.repair_optional(&optional).await?;
-            self.repairs.optional.ended(well, Instant::now());
-            repaired |= well;
+        let entries: Vec<Entry> = self.journal.live().cloned().collect();
+        let mut optional = self.repairs.leave_unloaded(optional, &entries, Instant::now());
+        while let Some(code) = optional.iter().find_map(|step| step.properties().optional) {
+            let is_of_code = |step: &Step| step.properties().optional == Some(code);
+            let (steps, others) = optional.into_iter().partition(is_of_code);
+            optional = others;
+            repaired |= self.repair_of(code, steps).await?;
         }
         Ok(repaired)
+    }
+
+    async fn repair_of(&mut self, code: Code, steps: Vec<Step>) -> Result<bool, Outcome> {
+        if !self.repairs.optional(code).take(Instant::now()) {
+            return Ok(false);
+        }
+        let well = self.repair_optional(&steps).await?;
+        self.repairs.optional(code).ended(well, Instant::now());
+        Ok(well)
     }
 
     /// Carries out steps that every driver needs. The daemons' keeper is idle meanwhile: daemons may
@@ -439,7 +376,8 @@ fn unseen(error: &dyn std::fmt::Display, left_out: &[Finding]) -> Seen {
     let mut findings = vec![limited(format!("the driver could not be checked: {error}"))];
     findings.extend_from_slice(left_out);
     let condition = Condition { findings, ..Condition::default() };
-    Seen { condition, repairable: Vec::new(), is_right: false, is_replaced: false }
+    let (is_replaced, is_unloaded) = (false, false);
+    Seen { condition, repairable: Vec::new(), is_right: false, is_replaced, is_unloaded }
 }
 
 /// Returns the condition during a check that hangs.
@@ -463,37 +401,6 @@ fn with_remedy(failure: &Failure) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn repairs_are_bounded_and_come_back_with_time() {
-        let (mut repairs, start) = (Budget::default(), Instant::now());
-        let made = (0..100).filter(|_| repairs.take(start)).count();
-        assert_eq!(made, REPAIRS as usize);
-        assert!(!repairs.take(start + REFILL / 2));
-        assert!(repairs.take(start + REFILL));
-        assert!(!repairs.take(start + REFILL));
-        let later = start + REFILL * 100;
-        assert_eq!((0..100).filter(|_| repairs.take(later)).count(), REPAIRS as usize);
-    }
-
-    #[test]
-    fn after_one_that_failed_the_next_waits_longer_each_time() {
-        let (mut repairs, start) = (Budget::default(), Instant::now());
-        let mut now = start;
-        for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
-            assert!(repairs.take(now));
-            repairs.ended(false, now);
-            now += Duration::from_secs(wait);
-            assert!(!repairs.take(now - Duration::from_millis(1)));
-        }
-        repairs.ended(false, now);
-        repairs.heard(now + Duration::from_secs(1));
-        assert!(!repairs.take(now + LONGEST / 2), "its own events do not shorten the wait");
-        repairs.heard(now + LONGEST / 2);
-        assert!(repairs.take(now + LONGEST / 2), "after an event it is not waited for long");
-        repairs.ended(true, now);
-        assert!(repairs.take(now));
-    }
 
     #[test]
     fn the_page_about_deadlines_has_the_look() {

@@ -5,6 +5,7 @@ use rstest::rstest;
 
 use super::stay::codes;
 use super::*;
+use longshore_host::fake::Fault;
 
 const PEERMEM: &str = "nvidia_peermem";
 const DRM: &str = "nvidia_drm";
@@ -98,4 +99,86 @@ async fn at_the_end_references_to_nvidia_drm_alone_keep_the_driver_and_are_named
     assert_eq!(scene.host.state(), there, "nothing of it was unloaded");
     scene.host.change(|state| state.references.clear());
     scene.uninstall().await;
+}
+
+/// Returns a scene with the network driver and a driver with nvidia_peermem, for which an agent died.
+async fn with_network() -> Scene {
+    let scene = Scene::new();
+    knows(&scene, PEERMEM, None);
+    scene.host.change(|state| state.loaded.insert(NETWORK.to_owned(), String::new()));
+    scene
+}
+
+/// Runs an agent that loads nvidia_peermem while it is Ready, until then or until it dies of the fault.
+async fn repairs(scene: &Scene, fault: Option<Fault>) -> bool {
+    scene.host.teach(PEERMEM, |module| module.refused = Some(Errno::ENOENT));
+    let watch = async {
+        scene.until(|live| live.ready && codes(live) == [Code::PeermemMissing]).await;
+        scene.host.fails(fault);
+        scene.host.teach(PEERMEM, |module| module.refused = None);
+        while !scene.state().whole || !is_loaded(scene, PEERMEM) {
+            scene.again.ask();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let died = tokio::select! {
+        biased;
+        ended = scene.live(At::Never, vec![Ok(with(PEERMEM))]) => {
+            assert_eq!(ended.unwrap_err().code(), ExitCode::Bug);
+            true
+        }
+        () = watch => false,
+    };
+    scene.host.fails(None);
+    died
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_while_it_loads_it_leaves_the_driver_whole() {
+    let scene = with_network().await;
+    assert!(!repairs(&scene, None).await);
+    for fault in [Fault::DieBefore(0), Fault::DieAfter(0)] {
+        for refused in [refusing(with(PEERMEM)), plan("refused")] {
+            let scene = with_network().await;
+            assert!(repairs(&scene, Some(fault)).await, "{fault:?}");
+            assert!(scene.state().whole, "{fault:?}");
+            scene.live(At::Never, vec![Ok(refused)]).await.unwrap_err();
+            assert_eq!(scene.live_driver().as_deref(), Some("535"), "{fault:?}");
+            assert!(scene.state().whole, "{fault:?}");
+            scene.die_when_ready(with(PEERMEM)).await;
+            assert!(is_loaded(&scene, PEERMEM), "{fault:?}");
+            scene.uninstall().await;
+            assert!(!is_loaded(&scene, PEERMEM), "{fault:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_that_another_program_unloads_is_loaded_once_the_network_driver_is_loaded_anew() {
+    let scene = with_network().await;
+    let agent = scene.live(At::Never, vec![Ok(with(PEERMEM))]);
+    let watch = async {
+        scene.until_looked().await;
+        let entries = scene.state().entries.len();
+        let all: [fn(&mut FakeState); 3] = [
+            |state| drop(state.loaded.remove(PEERMEM)),
+            |state| drop(state.loaded.remove(NETWORK)),
+            |state| drop(state.loaded.insert(NETWORK.to_owned(), String::new())),
+        ];
+        for _ in 0..3 {
+            let loads = scene.module_verbs().len();
+            for change in &all {
+                assert_eq!(scene.module_verbs().len(), loads, "left to the other program");
+                scene.behind_its_back(change);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            scene.until(|live| live.ready && codes(live).is_empty()).await;
+            assert!(is_loaded(&scene, PEERMEM));
+            assert!(scene.state().entries.len() <= entries + 1, "{:?}", scene.state().entries);
+        }
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(agent, watch);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    assert!(!is_loaded(&scene, PEERMEM));
 }
