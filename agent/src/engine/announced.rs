@@ -63,7 +63,6 @@ impl Engine<'_> {
     /// Writes the confirmation again that the driver before a change had.
     pub fn confirm_again(&self, journal: &mut Journal) {
         let is_it = |step: &&Step| WriteStatus::of(step).is_some_and(WriteStatus::is_confirmation);
-        // The first one is the newest: another one was added from an earlier change.
         let confirmation = journal.state().previous.iter().find(is_it).cloned();
         self.act_or_warn(confirmation, journal);
     }

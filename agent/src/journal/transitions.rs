@@ -35,10 +35,7 @@ impl Journal {
             Phase::Changing if state.whole => {
                 let live = state.entries.iter().filter(|entry| entry.is_live());
                 let steps = live.map(|entry| entry.step.step()).filter(belongs_to_driver);
-                // That of an agent that died right after this: it is withdrawn by now.
-                let confirmed = state.previous.drain(..).filter(is_confirmation);
-                let confirmed: Vec<Step> = confirmed.collect();
-                state.previous = steps.chain(confirmed).collect();
+                state.previous = steps.collect();
             }
             // A driver that is to be removed is not reinstalled, and one that is whole need not be.
             Phase::Removing => {
@@ -127,8 +124,6 @@ impl Journal {
             self.state.entries.iter().find(is_it).is_some_and(|entry| self.is_beside(&entry.step));
         self.state.whole &= is_beside || matches!(state, EntryState::Done);
         let entry = self.state.entries.iter_mut().find(|e| e.seq == seq);
-        let is_announcement = entry.as_ref().is_some_and(|entry| announces(&entry.step));
-        self.state.whole &= is_announcement || matches!(state, EntryState::Done);
         if let Some(entry) = entry {
             entry.state = state;
         }
@@ -175,10 +170,6 @@ impl Journal {
 /// False for the announcement that the driver is not ready: a driver that is carried out again is.
 fn belongs_to_driver(step: &Step) -> bool {
     WriteStatus::of(step).is_none_or(WriteStatus::is_final)
-}
-
-fn is_confirmation(step: &Step) -> bool {
-    WriteStatus::of(step).is_some_and(WriteStatus::is_confirmation)
 }
 
 /// True for an announcement: the driver is whole without it.

@@ -357,6 +357,7 @@ impl Agent {
             true => Ok(()),
             false => self.undo_rest().await,
         };
+        self.leave_not_ready().await;
         if self.journal.phase().next().contains(&Phase::Failed)
             && let Err(unwritten) = self.enter(Phase::Failed)
         {

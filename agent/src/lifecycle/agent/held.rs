@@ -103,6 +103,8 @@ impl Agent {
     /// Removes what an earlier agent announced about itself, and its confirmation by the startup
     /// probe: the probe would otherwise find a driver ready that is not.
     pub(super) async fn withdraw_at_start(&mut self) -> Result<(), Failure> {
+        // The probe runs anew in this container.
+        self.journal.forget_announced()?;
         let Some(parent) = self.world.conduct.parent.clone() else { return Ok(()) };
         self.on_engine(move |engine, journal| {
             engine.withdraw(Announces::Agent, journal);
@@ -127,6 +129,19 @@ impl Agent {
             return Ok(());
         };
         self.on_engine(move |engine, journal| engine.keep_confirmation(&parent, journal)).await
+    }
+
+    /// Announces that the driver of a failed agent, which stays, is not ready.
+    pub(super) async fn leave_not_ready(&mut self) {
+        let is_left = self.journal.live().next().is_some();
+        let Some(parent) = self.world.conduct.parent.clone().filter(|_| is_left) else { return };
+        let announced = self.on_engine(move |engine, journal| {
+            engine.withdraw(Announces::Agent, journal);
+            announce_not_ready(engine, journal, &parent);
+        });
+        if let Err(failure) = announced.await {
+            tracing::warn!("{}", failure.one_line());
+        }
     }
 
     /// Withdraws all announcements of a driver that is no longer the one that was installed.

@@ -1,6 +1,7 @@
 //! The startup probe's confirmation: written again after a change, because the probe runs once.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
 use super::*;
 
@@ -117,21 +118,17 @@ async fn killed(fault: Fault) -> Option<Scene> {
 }
 
 #[tokio::test]
-async fn the_next_agent_writes_it_where_a_change_was_cut_off_at_any_point() {
-    let mut written = 0;
+async fn the_next_agent_does_not_write_it_where_a_change_was_cut_off_at_any_point() {
+    let mut recorded = 0;
     for n in 0.. {
         let mut reached = false;
         for fault in [Fault::DieBefore(n), Fault::DieAfter(n)] {
             let Some(scene) = killed(fault).await else { continue };
             reached = true;
             let is_it = |s: &Step| WriteStatus::of(s).is_some_and(WriteStatus::is_confirmation);
-            let recorded = scene.state().previous.iter().any(is_it);
-            let was_there = scene.host.state().statuses.contains_key(&probes_file());
-            assert!(recorded || was_there, "{fault:?}");
+            recorded += usize::from(scene.state().previous.iter().any(is_it));
             scene.die_when_ready(announced("550")).await;
-            let confirmation = recorded.then_some(WRITTEN);
-            assert_eq!(scene.host.state().statuses, ready_and(confirmation), "{fault:?}");
-            written += usize::from(recorded);
+            assert_eq!(scene.host.state().statuses, ready_and(None), "{fault:?}");
             scene.uninstall().await;
             assert_eq!(announcements(&scene), [], "{fault:?}");
         }
@@ -139,5 +136,37 @@ async fn the_next_agent_writes_it_where_a_change_was_cut_off_at_any_point() {
             break;
         }
     }
-    assert!(written >= 16, "{written}");
+    assert!(recorded >= 16, "{recorded}");
+}
+
+#[tokio::test]
+async fn the_next_agent_that_fails_leaves_not_ready_where_a_change_was_cut_off_at_any_point() {
+    let mut brought_back = 0;
+    for n in 0.. {
+        let mut reached = false;
+        for fault in [Fault::DieBefore(n), Fault::DieAfter(n)] {
+            let Some(scene) = killed(fault).await else { continue };
+            reached = true;
+            let withdrawn = AtomicBool::new(false);
+            scene.host.at_point(move |host| {
+                let status = host.state().statuses.get(&daemons_file()).cloned();
+                match status.as_deref() {
+                    Some("NotReady") => withdrawn.store(true, Ordering::Relaxed),
+                    Some("Ready") => assert!(!withdrawn.load(Ordering::Relaxed)),
+                    _ => {}
+                }
+            });
+            scene.live(At::Never, vec![Ok(announced("refused"))]).await.unwrap_err();
+            scene.host.at_point(|_| {});
+            let statuses = scene.host.state().statuses;
+            let status = statuses.get(&daemons_file()).cloned();
+            assert_eq!(status.as_deref(), Some("NotReady"), "{fault:?}");
+            assert!(!statuses.contains_key(&probes_file()), "{fault:?}");
+            brought_back += usize::from(scene.live_driver().as_deref() == Some("535"));
+        }
+        if !reached {
+            break;
+        }
+    }
+    assert!(brought_back >= 8, "{brought_back}");
 }
