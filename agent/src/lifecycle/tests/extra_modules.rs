@@ -9,6 +9,7 @@ use longshore_host::fake::Fault;
 
 const PEERMEM: &str = "nvidia_peermem";
 const DRM: &str = "nvidia_drm";
+const NETWORK: &str = "mlx5_core";
 
 /// Returns the plan of a driver with one more module.
 fn with(module: &str) -> Plan {
