@@ -66,10 +66,19 @@ look_around() {
 
 # after: reports the host once the agent has ended, and the leftovers in the agent's record.
 after() {
+    await_engine
     state after
     look after
     section after.record cat "$STATE"
     section after.written written
+}
+
+# await_engine: waits for podman's processes beside a container, which end shortly after it, 10 s at most.
+await_engine() {
+    for _ in $(seq 100); do
+        pgrep -x conmon >/dev/null || return 0
+        sleep 0.1
+    done
 }
 
 # preload: loads the modules that another program is to have loaded before.
