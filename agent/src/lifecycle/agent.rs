@@ -100,8 +100,8 @@ pub struct Agent {
     repairs: Repairs,
     /// Wait before the next try of a change that is held.
     held_for: Option<Duration>,
-    /// Pause after the last try of a postponed change, which failed.
-    failed_for: Option<Duration>,
+    /// The journal stays with a step that hangs.
+    is_journal_lost: bool,
     /// Users that the last change was refused for.
     refused_by: Option<InUse>,
     /// Change that waits while the installed driver is Ready.
@@ -150,7 +150,7 @@ impl Agent {
             base,
             repairs,
             held_for: None,
-            failed_for: None,
+            is_journal_lost: false,
             refused_by: None,
             postponed: None,
         }
@@ -188,7 +188,7 @@ impl Agent {
         self.begin()?;
         self.withdraw_at_start().await?;
         let mut lived = match self.settle_version(&mut config, configurations, unsettled).await {
-            Ok(()) => self.install_wanted(&mut config, configurations, unsettled).await,
+            Ok(()) => self.install_wanted(&mut config, configurations).await,
             Err(end) => Err(end),
         };
         loop {
@@ -211,14 +211,12 @@ impl Agent {
         &mut self,
         config: &mut Config,
         configurations: &impl Configurations,
-        unsettled: &Unsettled,
     ) -> Result<(), Outcome> {
         loop {
             let installed = self.install(&configurations.provider(config)).await;
             let Err(Outcome::Again { renewed }) = installed else { return installed };
             if renewed {
-                self.read_again(config, configurations);
-                self.settle_version(config, configurations, unsettled).await?;
+                self.read_held(config, configurations).await?;
             }
         }
     }
@@ -430,8 +428,9 @@ impl Agent {
         act: impl FnOnce(&Engine<'_>, &mut Journal) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let journal = std::mem::replace(&mut self.journal, Journal::in_memory());
+        self.is_journal_lost = true;
         let (journal, result) = on_engine(&self.world, journal, act).await?;
-        self.journal = journal;
+        (self.journal, self.is_journal_lost) = (journal, false);
         Ok(result)
     }
 }

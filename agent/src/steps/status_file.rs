@@ -187,8 +187,11 @@ impl Kind for WriteStatus {
         {
             tools.host.remove_status(path)?;
         }
-        if self.is_as_written(tools.host)? {
-            tools.host.remove_status(&self.path)?;
+        match tools.host.status(&self.path)? {
+            None => {}
+            // One that another program wrote since.
+            Some(Status::Text(text)) if text != self.text => {}
+            Some(Status::Text(_) | Status::Odd) => tools.host.remove_status(&self.path)?,
         }
         Ok(EntryState::Undone)
     }

@@ -69,7 +69,13 @@ impl<'a> SharedDir<'a> {
             return Ok(Found::Other("no regular file".to_owned()));
         }
         let mut bytes = Vec::new();
-        reopen(&found)?.take(most + 1).read_to_end(&mut bytes)?;
+        let file = match reopen(&found) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(Found::Other("under another program's lease".to_owned()));
+            }
+            opened => opened?,
+        };
+        file.take(most + 1).read_to_end(&mut bytes)?;
         Ok(match bytes.len() as u64 > most {
             true => Found::Other(format!("larger than {}", size(most))),
             false => Found::File(bytes),

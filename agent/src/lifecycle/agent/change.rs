@@ -21,6 +21,9 @@ use longshore_host::in_use::InUse;
 /// such as nvidia-smi, and short compared with SIGTERM's.
 const USERS: Duration = Duration::from_secs(2);
 
+/// Consequence of a configuration without a driver whose version the tag of the image does not give.
+const UNNAMED: &str = "the new configuration names no driver, keeping the running one";
+
 impl Agent {
     /// Follows the configuration as it is now. A failure is only a warning as long as the installed
     /// driver stays.
@@ -41,7 +44,7 @@ impl Agent {
         let settled = async { Ok(Self::settle_once(&mut next, configurations).await) };
         if let Err(failure) = or_stop(&self.stop, settled).await? {
             self.world.telemetry.failed(&failure);
-            warn_of(&failure, "the new configuration names no driver, keeping the running one");
+            warn_of(&failure, UNNAMED);
             return Ok(());
         }
         // A valid configuration takes the place of the one that wanted a postponed change.
@@ -95,18 +98,29 @@ impl Agent {
         running: &mut Config,
         configurations: &impl Configurations,
     ) {
-        match configurations.read() {
-            Ok(next) if takes_restart(running, &next).is_none() => {
+        if let Some(next) = read_next(running, configurations) {
+            self.follow(&next);
+            *running = next;
+        }
+    }
+
+    /// The same while an installed driver is served: a configuration that leaves the driver open is not
+    /// taken.
+    pub(super) async fn read_held(
+        &mut self,
+        running: &mut Config,
+        configurations: &impl Configurations,
+    ) -> Result<(), Outcome> {
+        let Some(mut next) = read_next(running, configurations) else { return Ok(()) };
+        let settled = async { Ok(Self::settle_once(&mut next, configurations).await) };
+        match or_stop(&self.stop, settled).await? {
+            Ok(()) => {
                 self.follow(&next);
                 *running = next;
             }
-            Ok(_) => {
-                tracing::warn!("keeping the running configuration: the change needs a restart")
-            }
-            Err(failure) => {
-                warn_of(&failure, "the new configuration is wrong, keeping the running one")
-            }
+            Err(failure) => warn_of(&failure, UNNAMED),
         }
+        Ok(())
     }
 
     /// Goes from Ready to Ready with the driver that another configuration wants. Until that is
@@ -278,6 +292,18 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
     }
     // The amount of store content that is hashed before it is loaded depends on it.
     (running.signatures.required != next.signatures.required).then_some("require-signature")
+}
+
+/// Reads the configuration again; None where the running one is to stay.
+fn read_next(running: &Config, configurations: &impl Configurations) -> Option<Config> {
+    match configurations.read() {
+        Ok(next) if takes_restart(running, &next).is_none() => return Some(next),
+        Ok(_) => tracing::warn!("keeping the running configuration: the change needs a restart"),
+        Err(failure) => {
+            warn_of(&failure, "the new configuration is wrong, keeping the running one")
+        }
+    }
+    None
 }
 
 fn warn_of(failure: &Failure, consequence: &str) {

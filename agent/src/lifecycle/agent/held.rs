@@ -27,6 +27,9 @@ const FIRST: Duration = Duration::from_secs(2);
 /// Longest wait between two tries: a try ends the driver's daemons for a moment.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
+/// Time limit for an announcement beside a step that hangs.
+const UNRECORDED: Duration = Duration::from_secs(5);
+
 /// Longest wait between two looks at users that do not change.
 pub(super) const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
@@ -133,6 +136,9 @@ impl Agent {
 
     /// Announces that the driver of a failed agent, which stays, is not ready.
     pub(super) async fn leave_not_ready(&mut self) {
+        if self.is_journal_lost {
+            return self.leave_not_ready_unrecorded().await;
+        }
         let is_left = self.journal.live().next().is_some();
         let Some(parent) = self.world.conduct.parent.clone().filter(|_| is_left) else { return };
         let announced = self.on_engine(move |engine, journal| {
@@ -141,6 +147,24 @@ impl Agent {
         });
         if let Err(failure) = announced.await {
             tracing::warn!("{}", failure.one_line());
+        }
+    }
+
+    /// The same where a step hangs and keeps the journal: the next agent writes or removes these files
+    /// anyhow.
+    async fn leave_not_ready_unrecorded(&self) {
+        let Some(parent) = self.world.conduct.parent.clone() else { return };
+        let host = Arc::clone(&self.world.host);
+        let write = move || {
+            let not_ready = WriteStatus::not_ready(&parent);
+            host.remove_status(&WriteStatus::confirmed_at(&parent))?;
+            host.write_status(&not_ready.path, &not_ready.text)
+        };
+        match tokio::time::timeout(UNRECORDED, privileges::run_privileged(write)).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => tracing::warn!("{error}"),
+            Ok(Err(error)) => tracing::warn!("{error}"),
+            Err(_) => tracing::warn!("the driver stays announced: writing its status hangs, too"),
         }
     }
 
@@ -204,9 +228,6 @@ impl Agent {
                     self.world.telemetry.holders(Some(now));
                     self.world.conduct.held.waits(now);
                 }
-            }
-            if !waiting.in_use.users.is_empty() {
-                self.held_for = None;
             }
         }
     }

@@ -10,8 +10,6 @@ use crate::provider::Configurations;
 
 /// Pause after a try that failed for another reason than users, in intervals: one minute.
 const APART: u32 = 30;
-/// Longest pause after a try that failed with the installed driver unloaded.
-const LONGEST_FAILED: Duration = Duration::from_secs(3600);
 
 /// A change that waits.
 pub(super) struct Postponed {
@@ -38,7 +36,6 @@ impl Agent {
 
     /// Ends the wait of a change that is no longer wanted.
     pub(super) fn no_longer_postponed(&mut self) {
-        self.failed_for = None;
         if self.postponed.take().is_some() {
             self.world.conduct.held.over();
         }
@@ -64,9 +61,6 @@ impl Agent {
                 self.world.conduct.held.waits(in_use);
             }
         }
-        if !waiting.in_use.users.is_empty() {
-            self.held_for = None;
-        }
         *at = now + waiting.wait;
         false
     }
@@ -80,24 +74,24 @@ impl Agent {
         self.asked = ("the end of its users", Instant::now());
         let Some(Postponed { next, .. }) = self.postponed.take() else { return Ok(()) };
         self.follow_next(next.clone(), running, configurations).await?;
-        if self.postponed.is_none() {
-            self.world.conduct.held.over();
-            if next != *running {
-                self.try_again(next);
-            }
+        if self.postponed.is_some() {
+            return Ok(());
+        }
+        self.world.conduct.held.over();
+        match next == *running {
+            true => {}
+            // Pods that start meanwhile would find no driver.
+            false if self.base.is_anew() => tracing::warn!(
+                "the change is not tried again before SIGHUP: the installed driver was unloaded for it"
+            ),
+            false => self.try_again(next),
         }
         Ok(())
     }
 
-    /// Keeps a change that failed for another reason than its users, which may pass. Where the
-    /// installed driver was unloaded for the try, each pause is longer.
+    /// Keeps a change that failed before the installed driver was touched, which may pass.
     fn try_again(&mut self, next: Config) {
-        let least = self.world.conduct.interval * APART;
-        let pause = match self.base.is_anew() {
-            true => self.failed_for.map_or(least, |last| (last * 2).min(LONGEST_FAILED)),
-            false => least,
-        };
-        self.failed_for = Some(pause);
+        let pause = self.world.conduct.interval * APART;
         tracing::warn!("the change is tried again in {} s", pause.as_secs());
         let waiting = Waiting::none(self.world.conduct.interval);
         self.postponed = Some(Postponed { next, waiting, at: Instant::now() + pause });

@@ -25,6 +25,8 @@ pub(super) struct Repairs {
     pub(super) needed: Budget,
     /// By the finding of the failed step.
     optional: BTreeMap<Code, Budget>,
+    /// True if no module was missing at an earlier look, whoever loaded them.
+    was_loaded: bool,
     /// First time that a module was found unloaded by another program.
     unloaded: Option<Instant>,
 }
@@ -40,6 +42,13 @@ impl Repairs {
         self.optional.entry(code).or_default()
     }
 
+    /// Takes a look at the modules: none is missing, or one together with that which it is loaded after.
+    pub(super) fn saw(&mut self, none_missing: bool, both_gone: bool) {
+        if none_missing || both_gone {
+            (self.was_loaded, self.unloaded) = (none_missing, None);
+        }
+    }
+
     /// Leaves out the modules that another program unloaded a short time ago: it may be about to
     /// unload the modules below, which they would hold.
     pub(super) fn leave_unloaded(
@@ -48,17 +57,18 @@ impl Repairs {
         entries: &[Entry],
         now: Instant,
     ) -> Vec<Step> {
-        let was_ours = |step: &Step| {
-            LoadModule::of(step).is_some()
-                && entries.iter().any(|e| e.state == EntryState::Done && e.step.is_same(step))
+        let was_loaded = self.was_loaded;
+        let was_there = |step: &Step| {
+            let is_ours = |e: &Entry| e.state == EntryState::Done && e.step.is_same(step);
+            LoadModule::of(step).is_some() && (was_loaded || entries.iter().any(is_ours))
         };
-        if !steps.iter().any(was_ours) {
+        if !steps.iter().any(was_there) {
             self.unloaded = None;
             return steps;
         }
         let since = *self.unloaded.get_or_insert(now);
         if now < since + UNLOADED {
-            steps.retain(|step| !was_ours(step));
+            steps.retain(|step| !was_there(step));
         }
         steps
     }
@@ -184,12 +194,26 @@ mod tests {
         journal.record_done(seq, Some(1));
         let entries: Vec<Entry> = journal.live().cloned().collect();
         let step = Step::LoadModule(module);
-        let mut left =
-            |entries: &[Entry], now| repairs.leave_unloaded(vec![step.clone()], entries, now).len();
-        assert_eq!(left(&entries, start), 0);
-        assert_eq!(left(&entries, start + UNLOADED / 2), 0);
-        assert_eq!(left(&entries, start + UNLOADED), 1);
-        assert_eq!(left(&[], start), 1, "its entry has ended: mlx5_core was unloaded since");
-        assert_eq!(left(&entries, start + UNLOADED), 0, "another unload");
+        let left = |repairs: &mut Repairs, entries: &[Entry], now| {
+            repairs.leave_unloaded(vec![step.clone()], entries, now).len()
+        };
+        let mut check = |entries: &[Entry], now, wanted| {
+            assert_eq!(left(&mut repairs, entries, now), wanted);
+        };
+        check(&entries, start, 0);
+        check(&entries, start + UNLOADED / 2, 0);
+        check(&entries, start + UNLOADED, 1);
+        check(&[], start, 1);
+        check(&entries, start + UNLOADED, 0);
+        // One that another program loaded, which has no entry.
+        let mut repairs = Repairs::default();
+        assert_eq!(left(&mut repairs, &[], start), 1, "it was never there");
+        repairs.saw(true, false);
+        assert_eq!(left(&mut repairs, &[], start), 0);
+        assert_eq!(left(&mut repairs, &[], start + UNLOADED), 1);
+        repairs.saw(true, false);
+        assert_eq!(left(&mut repairs, &[], start), 0);
+        repairs.saw(false, true);
+        assert_eq!(left(&mut repairs, &[], start), 1, "the network driver was unloaded since");
     }
 }

@@ -93,6 +93,8 @@ struct Seen {
     is_replaced: bool,
     /// A module is gone together with the one that it is loaded after.
     is_unloaded: bool,
+    /// No module is missing.
+    has_modules: bool,
 }
 
 impl Agent {
@@ -130,6 +132,7 @@ impl Agent {
             if seen.is_replaced {
                 self.withdraw_all().await?;
             }
+            self.repairs.saw(seen.has_modules, seen.is_unloaded);
             if seen.is_unloaded {
                 // It is loaded at once when the module below is there again.
                 self.on_engine(|engine, journal| engine.end_unloaded(journal)).await?;
@@ -236,12 +239,15 @@ impl Agent {
         findings.extend_from_slice(left_out);
         let is_right = modules.is_empty() && lost.is_empty();
         let is_safe = modules.is_empty() && !lost.iter().any(|lost| lost.covered);
-        let is_unloaded = lost.iter().any(|l| LoadModule::of(&l.step).is_some() && !l.repairable);
+        let is_module = |lost: &&Lost| LoadModule::of(&lost.step).is_some();
+        let has_modules = !lost.iter().any(|lost| is_module(&lost));
+        let is_unloaded = lost.iter().filter(is_module).any(|lost| !lost.repairable);
         let lost = lost.into_iter().filter(|lost| is_safe && lost.repairable);
         let steps = lost.map(|Lost { step, .. }| step);
         let repairable = steps.collect();
         let condition = Condition { gpus: count, findings, not_ready };
-        Seen { condition, repairable, is_right, is_replaced: !modules.is_empty(), is_unloaded }
+        let is_replaced = !modules.is_empty();
+        Seen { condition, repairable, is_right, is_replaced, is_unloaded, has_modules }
     }
 
     /// Carries out these steps once more, as far as their budgets allow; returns true if some are in
@@ -376,8 +382,14 @@ fn unseen(error: &dyn std::fmt::Display, left_out: &[Finding]) -> Seen {
     let mut findings = vec![limited(format!("the driver could not be checked: {error}"))];
     findings.extend_from_slice(left_out);
     let condition = Condition { findings, ..Condition::default() };
-    let (is_replaced, is_unloaded) = (false, false);
-    Seen { condition, repairable: Vec::new(), is_right: false, is_replaced, is_unloaded }
+    Seen {
+        condition,
+        repairable: Vec::new(),
+        is_right: false,
+        is_replaced: false,
+        is_unloaded: false,
+        has_modules: false,
+    }
 }
 
 /// Returns the condition during a check that hangs.

@@ -119,7 +119,10 @@ impl Agent {
                     }
                     failure
                 }
-                Err(VersionUnknown::Unanswered(failure)) => failure,
+                Err(VersionUnknown::Unanswered(failure)) => {
+                    denied = None;
+                    failure
+                }
             };
             if let Some(version) = self.recorded_version().await {
                 tracing::warn!(
@@ -136,7 +139,10 @@ impl Agent {
             tokio::select! {
                 biased;
                 () = stop.wait() => return Err(Outcome::Stopped),
-                () = renewal.asked() => self.read_again(config, configurations),
+                () = renewal.asked() => {
+                    denied = None;
+                    self.read_again(config, configurations);
+                }
                 () = sleep(pauses.next()) => {}
             }
         }

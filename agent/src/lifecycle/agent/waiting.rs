@@ -42,44 +42,37 @@ pub(super) struct Waiting {
     /// Time until the next look.
     pub(super) wait: Duration,
     first: Duration,
-    /// Set where a try was refused for references alone.
-    unknown: Option<Unknown>,
-}
-
-#[derive(Debug)]
-struct Unknown {
-    /// Most references seen since; fewer mean that a holder is gone.
+    /// Time before which no try is made unless references without a known holder become fewer.
+    not_before: Instant,
+    /// Most of these references that were seen since the refused try, or since the last user was.
     most: i64,
-    /// Time of the next try in any case.
-    until: Instant,
 }
 
 impl Waiting {
     /// Begins a wait after a refused try, the next one being at least `pause` away; `first` is the
     /// shortest time between two looks.
     pub(super) fn new(in_use: InUse, first: Duration, pause: Duration, now: Instant) -> Self {
-        let unknown = is_unknown(&in_use).then(|| Unknown { most: 0, until: now + pause });
         let wait = pause.min(LONGEST_LOOK.max(first));
-        Self { in_use, wait, first, unknown }
+        Self { in_use, wait, first, not_before: now + pause, most: 0 }
     }
 
     /// Returns the wait of a change that has no users.
     pub(super) fn none(first: Duration) -> Self {
-        Self { in_use: InUse::default(), wait: first, first, unknown: None }
+        Self::new(InUse::default(), first, Duration::ZERO, Instant::now())
     }
 
     /// Judges what is seen now.
     pub(super) fn look(&mut self, seen: Holders, now: Instant) -> Look {
         let Holders { users, held, has_daemons } = seen;
+        let references = held.iter().map(|held| held.references.max(0)).sum();
+        let is_due = now >= self.not_before || references < self.most;
+        // References of visible users are theirs, and may hide others.
+        self.most = if users.users.is_empty() { self.most.max(references) } else { 0 };
         let is_free = users.users.is_empty()
             && held.iter().all(|held| held.modules.is_empty())
-            && self.are_references_free(&held, has_daemons, now);
-        if is_free {
+            && (references == 0 || has_daemons);
+        if is_free && is_due {
             return Look::Free;
-        }
-        if !users.users.is_empty() {
-            // Their references are known, and may hide others.
-            self.unknown = None;
         }
         self.wait = (self.wait * 2).min(LONGEST_LOOK.max(self.first));
         let is_same =
@@ -90,17 +83,6 @@ impl Waiting {
         self.wait = self.first;
         self.in_use = InUse { held, users: users.users, unseen: users.unseen };
         Look::Changed
-    }
-
-    fn are_references_free(&mut self, held: &[Held], has_daemons: bool, now: Instant) -> bool {
-        let references = held.iter().map(|held| held.references.max(0)).sum();
-        if references == 0 || !has_daemons {
-            return references == 0;
-        }
-        let Some(unknown) = &mut self.unknown else { return true };
-        let is_fewer = references < unknown.most;
-        unknown.most = unknown.most.max(references);
-        is_fewer || now >= unknown.until
     }
 }
 
@@ -165,7 +147,34 @@ mod tests {
     fn a_try_is_made_only_where_it_may_succeed(#[case] seen: Holders, #[case] wanted: Look) {
         let now = Instant::now();
         let mut waiting = Waiting::new(InUse::default(), FIRST, FIRST, now);
-        assert_eq!(waiting.look(seen, now), wanted);
+        assert_eq!(waiting.look(seen, now + FIRST), wanted);
+    }
+
+    fn user() -> DriverUsers {
+        let user = longshore_host::verbs::DriverUser {
+            pid: 7,
+            namespace_pid: None,
+            comm: "nvidia-smi".to_owned(),
+            container: None,
+            pod: None,
+            devices: Vec::new(),
+        };
+        DriverUsers { users: vec![user], ..DriverUsers::default() }
+    }
+
+    /// A user that is seen for a moment shortens no pause: each try ends the daemons.
+    #[test]
+    fn a_pause_is_kept_whatever_comes_and_goes_meanwhile() {
+        let now = Instant::now();
+        let mut waiting = Waiting::new(InUse::default(), FIRST, LONGEST, now);
+        let passing = || Holders { users: user(), held: held(&[], 3), has_daemons: true };
+        assert_eq!(waiting.look(seen(held(&[], 2), true), now), Look::Same);
+        assert_eq!(waiting.look(passing(), now), Look::Changed);
+        assert_eq!(waiting.look(seen(held(&[], 2), true), now), Look::Changed);
+        assert_eq!(waiting.look(seen(Vec::new(), true), now), Look::Free, "all are gone");
+        let mut waiting = Waiting::new(InUse::default(), FIRST, LONGEST, now);
+        assert_eq!(waiting.look(passing(), now + LONGEST), Look::Changed);
+        assert_eq!(waiting.look(seen(held(&[], 2), true), now + LONGEST), Look::Free);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 mod brought_back;
 mod confirmed;
 mod growth;
+mod hanging;
 mod other_module;
 mod postponed;
 

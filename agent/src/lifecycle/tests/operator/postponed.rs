@@ -55,10 +55,10 @@ async fn it_is_made_without_another_sighup() {
 }
 
 #[tokio::test]
-async fn a_try_that_fails_for_another_reason_is_followed_by_another() {
+async fn a_try_that_fails_before_the_driver_is_touched_is_followed_by_another() {
     let (scene, told) = telling();
     let plans = ["535", "550"].map(|version| Ok(announced(version)));
-    let failed = [Err(FailureKind::Download), Ok(announced("refused")), Ok(announced("550"))];
+    let failed = [Err(FailureKind::Download), Err(FailureKind::Download), Ok(announced("550"))];
     let plans = plans.into_iter().chain(failed).collect();
     postponed_by(&scene, &told, plans, async {
         used(&scene, false);
@@ -70,7 +70,26 @@ async fn a_try_that_fails_for_another_reason_is_followed_by_another() {
             tokio::task::yield_now().await;
         }
         scene.until_ready().await;
-        assert!(scene.host.log().iter().any(|line| line == "init_module nvidia_refused"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_that_unloaded_the_driver_is_not_tried_again() {
+    let (scene, told) = telling();
+    let plans = ["535", "550", "refused", "550"].map(|version| Ok(announced(version)));
+    let is_tried = |line: &String| line == "init_module nvidia_refused";
+    postponed_by(&scene, &told, plans.into_iter().collect(), async {
+        used(&scene, false);
+        while !scene.host.log().iter().any(is_tried) {
+            tokio::task::yield_now().await;
+        }
+        scene.until_ready().await;
+        tokio::time::sleep(scene.conduct.interval * 90).await;
+        scene.again.ask();
+        tokio::time::sleep(scene.conduct.interval * 90).await;
+        assert_eq!(scene.live_driver().as_deref(), Some("535"));
+        assert_eq!(scene.host.log().iter().filter(|line| is_tried(line)).count(), 1);
     })
     .await;
 }
