@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use sha2::{Digest, Sha256};
 
 use super::failure_cache::Attempt;
+use super::mofed::Mofed;
 use super::patches::{self, Applied, Patch};
 use super::root::Parts;
 use super::{Request, wanted_modules};
@@ -18,8 +19,11 @@ use longshore_core::flavour::Flavour;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
-use longshore_modules::artifact::{ModuleKey, ModuleSet};
+use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
+
+/// The module that is compiled against MOFED's headers, as the sources name it.
+const PEERMEM: &str = "nvidia-peermem";
 
 /// The inputs of one build.
 pub(super) struct Inputs {
@@ -29,6 +33,8 @@ pub(super) struct Inputs {
     pub(super) headers: Headers,
     /// Digests of the headers, by package or tree.
     header_digests: BTreeMap<String, String>,
+    /// MOFED's headers for nvidia_peermem.
+    mofed: Option<Mofed>,
     /// Arguments for make that change the result.
     pub(super) options: Vec<String>,
     /// The modules to build, as the sources name them, in load order.
@@ -63,6 +69,7 @@ impl Inputs {
             driver,
             options: options(headers.stated.realtime),
             header_digests: digests(&headers).await?,
+            mofed: request.mofed.clone().filter(|_| modules.contains(&PEERMEM)),
             modules,
             candidates,
             headers,
@@ -77,7 +84,21 @@ impl Inputs {
             packages: self.headers.toolchain.clone(),
             trees: self.headers.trees.clone(),
             header_digests: self.header_digests.clone(),
+            mofed: self.mofed.clone(),
         }
+    }
+
+    /// Returns the origin of the headers: no archive signed MOFED's.
+    pub(super) fn headers_from(&self) -> HeadersFrom {
+        match (self.headers.from, &self.mofed) {
+            (HeadersFrom::Archive, Some(_)) => HeadersFrom::Host,
+            (from, _) => from,
+        }
+    }
+
+    fn keyed_headers(&self) -> BTreeMap<String, String> {
+        let mofed = self.mofed.iter().map(Mofed::keyed);
+        self.header_digests.clone().into_iter().chain(mofed).collect()
     }
 
     /// Returns the key of the set that `compiler` builds of this with the patches `applied`.
@@ -92,7 +113,7 @@ impl Inputs {
             kernel_release: self.headers.release.clone(),
             kernel_version: self.headers.stated.kernel_version.clone(),
             arch: std::env::consts::ARCH.to_owned(),
-            headers: self.header_digests.clone(),
+            headers: self.keyed_headers(),
             compiler,
             options,
             patches: applied,

@@ -14,6 +14,7 @@ pub mod extract;
 pub mod failure_cache;
 mod inputs;
 mod make_progress;
+pub mod mofed;
 pub(crate) mod outputs;
 pub mod patches;
 mod reuse;
@@ -43,6 +44,7 @@ use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::{ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
+use mofed::Mofed;
 use patches::{Patch, PatchConfig};
 pub use shared_failure::KnownFailure;
 use work::Work;
@@ -77,6 +79,8 @@ pub struct Request {
     pub headers: HeaderPlaces,
     /// Headers that the plan chose, where one was made.
     pub available_headers: Option<AvailableHeaders>,
+    /// MOFED's headers for nvidia_peermem.
+    pub mofed: Option<Mofed>,
     /// Compile even where the same inputs failed a short while ago.
     pub retry: bool,
     /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
@@ -98,6 +102,7 @@ impl Request {
             patches: PatchConfig::default(),
             headers: HeaderPlaces::default(),
             available_headers: None,
+            mofed: None,
             retry: false,
             helper: PathBuf::from("/proc/self/exe"),
         }
@@ -228,7 +233,7 @@ impl Prepared {
             work: &self.work.dir(),
             held: self.work.held(),
             user: request.user,
-            headers_from: self.inputs.headers.from,
+            headers_from: self.inputs.headers_from(),
             driver: &request.driver.version,
             flavour: request.driver.flavour,
             release: &request.kernel_release,
@@ -244,7 +249,7 @@ impl Prepared {
             Err(failed) => return Err(self.remember(failed, &key, store)),
         };
         let modules = compile::store_modules(&files, &compile, store)?;
-        let set = ModuleSet { key, modules, headers_from: self.inputs.headers.from };
+        let set = ModuleSet { key, modules, headers_from: self.inputs.headers_from() };
         store.put_set(&set)?;
         store.note_compiled(&set);
         Ok(set)

@@ -8,11 +8,11 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2, renameat};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 
 /// A directory that a sandboxed program could write to.
@@ -40,6 +40,11 @@ impl Entry {
         kind(&self.stat) == SFlag::S_IFREG
     }
 
+    /// True for a symbolic link.
+    pub(crate) fn is_link(&self) -> bool {
+        kind(&self.stat) == SFlag::S_IFLNK
+    }
+
     /// Size in bytes.
     pub(crate) fn size(&self) -> u64 {
         u64::try_from(self.stat.st_size).unwrap_or(0)
@@ -58,6 +63,18 @@ impl OutputDir {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(Self { dir: open(path, flags, Mode::empty())? })
+    }
+
+    /// Opens the directory `path` of another system's file system, whose root is `root`; links in `path` lead
+    /// where they lead there.
+    ///
+    /// # Errors
+    /// The errno of the system call.
+    pub(crate) fn open_in_root(root: &Path, path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root = open(root, flags, Mode::empty())?;
+        let within = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        Ok(Self { dir: resolve(&root, path, flags, within)? })
     }
 
     /// Opens a directory below this one.
@@ -109,6 +126,14 @@ impl OutputDir {
         String::from_utf8(bytes).map_err(|e| io::Error::new(ErrorKind::InvalidData, e))
     }
 
+    /// Reads the target of the link `name`.
+    ///
+    /// # Errors
+    /// The errno of the system call.
+    pub(crate) fn link(&self, name: &OsStr) -> io::Result<PathBuf> {
+        Ok(readlinkat(&self.dir, name)?.into())
+    }
+
     /// Lists the directory's entries, at most `most`.
     ///
     /// # Errors
@@ -147,15 +172,18 @@ impl OutputDir {
     }
 
     fn resolve(&self, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
-        let how = OpenHow::new()
-            .flags(flags | OFlag::O_RDONLY | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
-        loop {
-            match openat2(&self.dir, path, how) {
-                // A rename raced with the resolution; openat2(2) says to try again.
-                Err(Errno::EAGAIN) => {}
-                opened => return Ok(opened?),
-            }
+        let within = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+        resolve(&self.dir, path, flags | OFlag::O_RDONLY | OFlag::O_CLOEXEC, within)
+    }
+}
+
+fn resolve(dir: &OwnedFd, path: &Path, flags: OFlag, within: ResolveFlag) -> io::Result<OwnedFd> {
+    let how = OpenHow::new().flags(flags).resolve(within);
+    loop {
+        match openat2(dir, path, how) {
+            // A rename raced with the resolution; openat2(2) says to try again.
+            Err(Errno::EAGAIN) => {}
+            opened => return Ok(opened?),
         }
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use super::build_lock;
+use super::mofed::Mofed;
 use crate::source::headers::Trees;
 use longshore_core::digest::hex;
 use longshore_core::disk::Disk;
@@ -45,6 +46,8 @@ pub struct Parts {
     pub trees: Option<Trees>,
     /// Digests of the headers, by package or tree.
     pub header_digests: BTreeMap<String, String>,
+    /// MOFED's headers.
+    pub mofed: Option<Mofed>,
 }
 
 /// Returns the path of these parts' root, assembled or not.
@@ -57,6 +60,10 @@ pub fn path_of(parts: &Parts, store: &Store) -> PathBuf {
         for (name, digest) in &parts.header_digests {
             hash.update(format!("{name} {digest}\n"));
         }
+    }
+    // Answers and objects of earlier builds are kept by this name: those with MOFED are others.
+    if let Some((name, digest)) = parts.mofed.as_ref().map(Mofed::keyed) {
+        hash.update(format!("{name} {digest}\n"));
     }
     store.dir("roots").join(hex(&hash.finalize()))
 }
@@ -160,6 +167,9 @@ impl Unfinished {
         let root = dir.path();
         if let Some(trees) = &parts.trees {
             copy(trees, &parts.header_digests, root)?;
+        }
+        if let Some(mofed) = &parts.mofed {
+            mofed.copy_into(root)?;
         }
         finish(root, disk).map_err(|e| write_failure(root, e))?;
         fs::rename(root, target).map_err(|e| write_failure(target, e))?;
