@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use longshore_build::build::mofed::Mofed;
 use sha2::{Digest, Sha256};
 
 const RELEASE: &str = "6.1.0-test";
@@ -177,6 +178,40 @@ impl Scene {
 /// Returns a Makefile that only runs `lines`.
 fn makefile_of(lines: &str) -> String {
     format!("modules:\n\t@{}\n", lines.replace('\n', "\n\t@"))
+}
+
+/// The part of nvidia-peermem.Kbuild that finds MOFED, and a compile that needs it.
+const PEERMEM: &str = r#"
+ARCH := x86_64
+KERNELRELEASE := $(KERNEL_UNAME)
+OFA_DIR := /usr/src/ofa_kernel
+OFA_CANDIDATES = $(OFA_DIR)/$(ARCH)/$(KERNELRELEASE) $(OFA_DIR)/$(KERNELRELEASE) $(OFA_DIR)/default
+MLNX_OFED_KERNEL := $(shell for d in $(OFA_CANDIDATES); do \
+ if [ -d "$$d" ]; then echo "$$d"; exit 0; fi; done; echo $(OFA_DIR))
+ifneq ($(shell test -d $(MLNX_OFED_KERNEL) && echo "true" || echo "" ),)
+    CFLAGS += -I$(MLNX_OFED_KERNEL)/include -I$(MLNX_OFED_KERNEL)/include/rdma
+    KBUILD_EXTRA_SYMBOLS := $(MLNX_OFED_KERNEL)/Module.symvers
+endif
+modules:
+	@grep ib_register_peer_memory_client $(KBUILD_EXTRA_SYMBOLS)
+	@! echo x >> $(KBUILD_EXTRA_SYMBOLS)
+	@echo '#include <peer_mem.h>' > peer.c
+	@echo 'struct peer client;' >> peer.c
+	@gcc -nostdinc $(CFLAGS) -c peer.c -o nvidia.ko
+"#;
+
+#[test]
+fn the_headers_and_symbols_of_mofed_reach_the_compile() {
+    let (scene, mofed) = (Scene::new(), tempfile::tempdir().expect("temporary directory"));
+    let tree = mofed.path().join("usr/src/ofa_kernel/x86_64").join(RELEASE);
+    write(&tree.join("include/rdma/peer_mem.h"), "struct peer { int a; };\n");
+    write(&tree.join("Module.symvers"), "0x1\tib_register_peer_memory_client\tx\tEXPORT_SYMBOL\n");
+    let root = scene.root("root", "42");
+    let without = scene.compile_as(&root, PEERMEM, "2104104111");
+    assert!(without.contains("it does not compile"), "{without}");
+    let found = Mofed::find(mofed.path(), RELEASE, "x86_64").expect("usable").expect("there");
+    found.copy_into(&root).expect("copied");
+    assert_eq!(scene.compile_as(&root, PEERMEM, "2104104111"), "");
 }
 
 #[test]

@@ -80,7 +80,10 @@ impl Mofed {
     }
 
     /// Copies the tree to its place in a build root, and checks that it is the one of the digest.
-    pub(super) fn copy_into(&self, build_root: &Path) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// Exit code 13 where it is another tree by now, 15 where the root cannot be written.
+    pub fn copy_into(&self, build_root: &Path) -> Result<(), Failure> {
         let what = || format!("reading {}", self.place().display());
         let open = || Tree::read(OutputDir::open_in_root(&self.root, &self.path)?, LIMITS);
         let tree = open().or_fail(FailureKind::Verification, what)?;
