@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::config::Config;
+use longshore_build::build::mofed::Mofed;
 use longshore_build::source::driver::{self, AvailableDriver};
 use longshore_build::source::headers::{self, AvailableHeaders};
 use longshore_build::source::runfile::AvailableRunFile;
@@ -39,6 +40,8 @@ pub struct Catalog {
     pub run_files: Probe<Vec<AvailableRunFile>>,
     /// Available headers and compiler for the kernel, or the reason why they were not searched.
     pub headers: Probe<AvailableHeaders>,
+    /// MOFED's headers for nvidia_peermem, where GPUDirect RDMA is on, or the reason why they are unusable.
+    pub mofed: Probe<Option<Mofed>>,
     /// Signer of modules for the kernel, where configured.
     pub signer: Option<Signer>,
     /// Result of the comparison with the kernel, for sets of the store that are for this kernel, by
@@ -80,6 +83,7 @@ impl Catalog {
             drivers: Probe::Unreadable(why.to_owned()),
             run_files: Probe::Unreadable(why.to_owned()),
             headers: Probe::Unreadable(why.to_owned()),
+            mofed: Probe::Read(None),
             signer: None,
             fits: BTreeMap::new(),
             failures: SourceFailures::default(),

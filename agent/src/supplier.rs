@@ -4,6 +4,7 @@
 mod acquire;
 mod fits;
 mod inventory;
+mod mofed;
 mod obtain;
 mod once;
 mod post_install;

@@ -66,14 +66,14 @@ settings! {
     rdma: Option<bool>;
         env "GPU_DIRECT_RDMA_ENABLED"
         default "`false`"
-        means "load nvidia-peermem, too"
+        means "load nvidia-peermem, too, and compile it against [MOFED's headers](gpu-operator.md#mofeds-headers) where they are"
     /// True where the host has the network driver.
     #[serde(skip)]
     #[arg(skip)]
     host_mofed: Option<bool>;
         env "USE_HOST_MOFED"
         default "`false`"
-        means "the network driver is the host's own: `reload_nvidia_peermem` waits for its module instead of its container's file"
+        means "the network driver is the host's own: `reload_nvidia_peermem` waits for its module instead of its container's file, and MOFED's headers are the host's"
     /// True where GPUDirect Storage is on.
     #[serde(skip)]
     #[arg(skip)]
@@ -187,6 +187,10 @@ pub struct OperatorConfig {
     pub wait_to_change: bool,
     /// Digest to write when the driver is ready.
     pub digest: Option<String>,
+    /// GPUDirect RDMA is on.
+    pub rdma: bool,
+    /// The network driver is the host's own.
+    pub host_mofed: bool,
     /// GPUDirect Storage is on.
     pub gds: bool,
     /// GDRCopy is on.
@@ -208,6 +212,8 @@ impl OperatorConfig {
             enabled,
             wait_to_change: given.wait_to_change.unwrap_or(enabled),
             digest: given.digest.clone().map(|digest| digest.0),
+            rdma: given.rdma.unwrap_or(false),
+            host_mofed: given.host_mofed.unwrap_or(false),
             gds: given.gds.unwrap_or(false),
             gdrcopy: given.gdrcopy.unwrap_or(false),
             openshift: given.openshift.clone(),

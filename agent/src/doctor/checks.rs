@@ -142,6 +142,7 @@ pub(super) const ALL: [Definition; 30] = [
             Code::DaemonForeign,
             Code::ModuleReplaced,
             Code::PeermemMissing,
+            Code::MofedLeftOut,
         ],
         |s| {
             let live = s.look.facts.live_driver.as_ref();

@@ -159,6 +159,7 @@ fn catalog() -> Catalog {
         drivers: Probe::Unreadable(unknown()),
         run_files: Probe::Read(Vec::new()),
         headers: Probe::Unreadable(unknown()),
+        mofed: Probe::Read(None),
         signer: None,
         fits: Default::default(),
         failures: Default::default(),

@@ -3,6 +3,7 @@
 use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
 use super::live;
+use super::mofed;
 use super::signing::{self, Standing};
 use super::{Acquire, BuildSet, Reason};
 use crate::catalog::{AvailableSet, Catalog, SetPlace};
@@ -79,13 +80,17 @@ impl<'a> Supply<'a> {
         let best = catalog.sets.iter().filter(complete);
         // The loaded build is kept even where another one is as good.
         let is_live = |s: &AvailableSet| choice.live && is_loaded(&s.set, facts);
-        let best = best.min_by_key(|s| (!is_live(s), standing(s), s.set.key.signed_by.is_some()));
+        let lacks = |s: &AvailableSet| mofed::lacks(catalog, &s.set);
+        let best = best
+            .min_by_key(|s| (!is_live(s), standing(s), lacks(s), s.set.key.signed_by.is_some()));
         let better_compiled = |s: &&AvailableSet| {
             buildable && !standing(s).may_load() && signing::may_load_compiled(facts, signer)
         };
-        let best = best.filter(|s| !better_compiled(s));
+        let gives_way = |s: &&AvailableSet| buildable && mofed::gives_way(config, catalog, &s.set);
+        let best = best.filter(|s| !better_compiled(s) && !gives_way(s));
         if let Some(at_hand) = best.or_else(incomplete) {
             self.use_set(at_hand, facts);
+            self.findings.extend(mofed::left_out(catalog, &at_hand.set));
             self.sign(at_hand, standing(&at_hand), catalog);
         } else if live_with_all {
             self.add_reason("modules", "all wanted modules are loaded already");
@@ -184,8 +189,11 @@ impl<'a> Supply<'a> {
                 Probe::Read(headers) => Some(headers.clone()),
                 Probe::Unreadable(_) => None,
             },
+            mofed: mofed::headers(catalog).cloned(),
         })));
-        if let Some(publish) = &config.publish {
+        if let Some(mofed) = mofed::headers(catalog) {
+            self.reasons.push(mofed::reason(mofed));
+        } else if let Some(publish) = &config.publish {
             self.published(publish, &catalog.headers);
         }
         let none = "no built set with all wanted modules for exactly this kernel (release and version \

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 
 use crate::catalog::SetPlace;
+use longshore_build::build::mofed::Mofed;
 use longshore_build::source::driver::AvailableDriver;
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_build::source::runfile::AvailableRunFile;
@@ -69,6 +70,8 @@ pub struct BuildSet {
     pub driver: Option<AvailableDriver>,
     /// Headers for the kernel; None where their sources were not read.
     pub headers: Option<AvailableHeaders>,
+    /// MOFED's headers for nvidia_peermem.
+    pub mofed: Option<Mofed>,
 }
 
 impl Acquire {
@@ -109,6 +112,8 @@ enum Named<'a> {
         driver_version: &'a str,
         flavour: Flavour,
         kernel_release: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mofed: Option<PathBuf>,
     },
     SignSet {
         set: String,
@@ -135,6 +140,7 @@ impl<'a> From<&'a Acquire> for Named<'a> {
                 driver_version: &build.driver_version,
                 flavour: build.flavour,
                 kernel_release: &build.kernel_release,
+                mofed: build.mofed.as_ref().map(Mofed::place),
             },
             Acquire::SignSet { set, by } => {
                 Self::SignSet { set: set.key.file_stem(), signer: by.to_string() }

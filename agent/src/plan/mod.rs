@@ -11,6 +11,7 @@ pub mod gpu;
 mod in_tree;
 mod install;
 mod live;
+mod mofed;
 mod operator;
 mod preflight;
 mod render;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use acquisition::{Acquire, BuildSet};
 pub use live::Replaced;
+pub use mofed::gives_way;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::render;
 pub(crate) use render::{device_lines, security_line};
@@ -133,6 +135,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     findings.extend(preflight::room(facts, &supply.acquire));
     findings.append(&mut supply.findings);
     findings.extend(install.findings);
+    findings.extend(mofed::unusable(catalog));
     findings.extend(operator::findings(config));
     if !findings.iter().any(|f| f.code == Code::KernelUnknown) {
         findings.extend(preflight::kernel_unknown(facts));
@@ -174,6 +177,11 @@ pub fn adopts(config: &Config, facts: &HostFacts, plan: &Plan) -> bool {
         && plan.acquire.is_empty()
         && plan.exact
         && plan.refusal().is_none()
+        && !(mofed::compiles_all(config) && leaves_mofed_out(plan))
+}
+
+fn leaves_mofed_out(plan: &Plan) -> bool {
+    plan.findings.iter().any(|finding| finding.code == Code::MofedLeftOut)
 }
 
 #[cfg(test)]

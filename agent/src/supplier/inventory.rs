@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::OnceCell;
 
 use super::fits;
+use super::mofed;
 use super::run_files::Archives;
 use super::signing::Signing;
 use super::sources::Sources;
@@ -195,8 +196,10 @@ impl<'a> Inventory<'a> {
             (None, Probe::Read(files)) => files.iter().map(|file| &file.version).collect(),
             (None, Probe::Unreadable(_)) => Vec::new(),
         };
+        let stays = |set: &ModuleSet| !plan::gives_way(self.config, catalog, set);
         let is_there = |version: &String| {
-            self.has_set(version, kernel, catalog) && self.has_trees(version, kernel, catalog)
+            self.sets(version, kernel, catalog).any(stays)
+                && self.has_trees(version, kernel, catalog)
         };
         !versions.is_empty() && versions.into_iter().all(is_there)
     }
@@ -264,6 +267,7 @@ fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Fa
     let unasked = "not queried: everything needed is available";
     let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
     Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
+    catalog.mofed = mofed::look(config, &facts.kernel.release);
     catalog.fits = fits::of(config, facts, store, &catalog.sets);
     Ok(catalog)
 }

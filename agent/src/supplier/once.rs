@@ -203,6 +203,10 @@ impl SharedBuild<'_> {
     /// Returns the location of the headers for the compile, if they are unsigned and may not be
     /// used for published modules.
     async fn unsigned_headers(&self) -> Option<String> {
+        // Hosts without this MOFED look for a set by the same name.
+        if let Some(mofed) = &self.build.mofed {
+            return Some(mofed.place().display().to_string());
+        }
         if self.publish.unsigned_headers {
             return None;
         }
@@ -352,6 +356,7 @@ mod tests {
             kernel_version: None,
             driver: None,
             headers: None,
+            mofed: None,
         }
     }
 

@@ -98,6 +98,7 @@ impl<'a> Provisioner<'a> {
             kernel_version: version.map(str::to_owned),
             driver: Some(driver),
             headers: None,
+            mofed: super::mofed::of_host(self.config(), release).await?,
         };
         self.build_once(&build).await
     }
@@ -190,6 +191,7 @@ impl<'a> Provisioner<'a> {
         request.patches = config.patches.clone();
         request.headers = config.header_places();
         request.available_headers.clone_from(&build.headers);
+        request.mofed.clone_from(&build.mofed);
         request.retry = self.retry;
         Ok(request)
     }

@@ -83,6 +83,7 @@ fn nothing() -> Catalog {
         drivers: Probe::Unreadable(String::new()),
         run_files: Probe::Read(Vec::new()),
         headers: Probe::Unreadable(String::new()),
+        mofed: Probe::Read(None),
         signer: None,
         fits: Default::default(),
         failures: Default::default(),

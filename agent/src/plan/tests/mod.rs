@@ -7,6 +7,7 @@ mod decisions;
 mod in_tree;
 mod json;
 mod live;
+mod mofed;
 mod operator;
 mod prebuilt;
 mod preflight;
@@ -91,6 +92,7 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
             compiler: "gcc-12".into(),
             passed_over: Vec::new(),
         }),
+        mofed: Probe::Read(None),
         signer: None,
         fits: BTreeMap::new(),
         failures: Default::default(),

@@ -110,6 +110,7 @@ fn build(driver: Option<AvailableDriver>) -> BuildSet {
         kernel_version: Some("#1 SMP".into()),
         driver,
         headers: Some(AvailableHeaders::Missing { nearest: Vec::new(), passed_over: Vec::new() }),
+        mofed: None,
     }
 }
 
