@@ -1,7 +1,7 @@
 //! Inputs of a plan: the host's facts, and the catalog from local sources to remote ones. A remote
 //! source is queried only where the local ones do not suffice.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::OnceCell;
 
@@ -18,6 +18,7 @@ use crate::plan::{self, Plan};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::provider::Gathered;
 use crate::telemetry::Telemetry;
+use longshore_build::build::mofed::Mofed;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Severity};
@@ -34,6 +35,8 @@ pub struct Inventory<'a> {
     /// Answers of the registries, queried once: a plan and its acquisitions rely on the same
     /// answers.
     registries: OnceCell<Offers>,
+    /// MOFED's headers by the kernel's release, read once: its container may become ready during a compile.
+    mofed: OnceLock<(String, Probe<Option<Mofed>>)>,
     /// Locations whose sets could not be acquired, and count as unavailable since.
     excluded: Mutex<Vec<SetPlace>>,
 }
@@ -46,6 +49,7 @@ impl<'a> Inventory<'a> {
             sources: Sources::new(config),
             store: StoreAccess::new(config),
             registries: OnceCell::new(),
+            mofed: OnceLock::new(),
             excluded: Mutex::default(),
         }
     }
@@ -112,12 +116,18 @@ impl<'a> Inventory<'a> {
         let store = self.store.open_in_time().await?;
         self.store.share().await?;
         let (config, opened) = (self.config.clone(), store.clone());
+        let known = self.mofed.get().cloned();
         let read = move || -> Result<_, Failure> {
             let facts = read(&config)?;
-            let catalog = look(&config, &facts, &opened)?;
+            let mut catalog = look(&config, &facts, &opened)?;
+            let release = &facts.kernel.release;
+            let known = known.filter(|(of, _)| of == release).map(|(_, found)| found);
+            catalog.mofed = known.unwrap_or_else(|| mofed::look(&config, release));
             Ok((facts, catalog))
         };
         let (facts, mut catalog) = self.store.in_time(read).await?;
+        let read = || (facts.kernel.release.clone(), catalog.mofed.clone());
+        self.mofed.get_or_init(read);
         self.leave_out_excluded(&mut catalog);
         let mut plan = self.local_plan(&facts, &catalog);
         let is_adopted = |plan: &Plan| plan::adopts(self.config, &facts, plan);
@@ -267,7 +277,6 @@ fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Fa
     let unasked = "not queried: everything needed is available";
     let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
     Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
-    catalog.mofed = mofed::look(config, &facts.kernel.release);
     catalog.fits = fits::of(config, facts, store, &catalog.sets);
     Ok(catalog)
 }

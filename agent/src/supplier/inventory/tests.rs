@@ -110,6 +110,48 @@ async fn a_plan_is_kept_where_nothing_else_was_queried(
     assert_eq!(gathered.plan.is_some(), kept, "{:?}", gathered.catalog);
 }
 
+/// MOFED's container may become ready while the plan is carried out, which has to be the same plan then.
+#[tokio::test]
+async fn headers_of_mofed_that_appear_later_are_for_the_next_agent() {
+    let mut scene = Scene::new("bookworm-t4");
+    let (facts, host) = (scene.facts(), tempfile::tempdir().expect("temporary directory"));
+    scene.config.paths.host_root = host.path().into();
+    (scene.config.operator.rdma, scene.config.operator.host_mofed) = (true, true);
+    let has_headers = async |inventory: &Inventory<'_>| {
+        let facts = facts.clone();
+        let gathered = inventory.gather_for(move |_: &Config| Ok(facts)).await.expect("gathered");
+        matches!(gathered.catalog.mofed, Probe::Read(Some(_)))
+    };
+    let inventory = Inventory::new(&scene.config);
+    assert!(!has_headers(&inventory).await);
+    let tree = host.path().join("usr/src/ofa_kernel").join(&facts.kernel.release);
+    std::fs::create_dir_all(tree.join("include")).expect("directories");
+    std::fs::write(tree.join("Module.symvers"), "").expect("write");
+    assert!(!has_headers(&inventory).await);
+    assert!(has_headers(&Inventory::new(&scene.config)).await);
+}
+
+/// A set of this host that lacks MOFED's headers does not suffice, so that the archives are queried.
+#[rstest]
+#[case::none(false, true)]
+#[case::headers(true, false)]
+fn a_set_that_gives_way_does_not_suffice(#[case] headers: bool, #[case] wanted: bool) {
+    let (mut scene, host) = (Scene::new("bookworm-t4"), tempfile::tempdir().expect("directory"));
+    scene.config.compile = true;
+    let set = scene.set_in(&scene.store());
+    scene.store().put_set(&set).expect("stored");
+    scene.put_tree();
+    let (facts, inventory) = (scene.facts(), Inventory::new(&scene.config));
+    let mut catalog = look(&scene.config, &facts, &scene.store()).expect("catalog");
+    let release = &facts.kernel.release;
+    let tree = host.path().join("usr/src/ofa_kernel").join(release);
+    std::fs::create_dir_all(tree.join("include")).expect("directories");
+    std::fs::write(tree.join("Module.symvers"), "").expect("write");
+    let found = Mofed::find(host.path(), release, "x86_64").expect("usable");
+    catalog.mofed = Probe::Read(found.filter(|_| headers));
+    assert_eq!(inventory.suffices(&facts.kernel, &catalog), wanted);
+}
+
 #[test]
 fn what_could_not_be_acquired_is_left_out_from_then_on() {
     let scene = Scene::new("bookworm-t4");
