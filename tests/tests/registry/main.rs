@@ -13,6 +13,7 @@ mod failing;
 mod fallback;
 mod faults;
 mod hub;
+mod mofed;
 mod other_tools;
 mod policy;
 mod side_by_side;

@@ -36,13 +36,15 @@ pub(crate) fn tag() -> String {
 /// waits for the test's command if `waits`.
 pub(crate) fn archive(padding: usize, waits: bool) -> Suite {
     let kbuild = b"ccflags-y += -DNV_VERSION_STRING=\\\"535.261.03\\\"\n";
-    let modules = MODULES.map(|name| {
+    let all = MODULES.into_iter().chain(["nvidia-peermem"]);
+    let modules = all.map(|name| {
         let mut image = module_sets::module(name, KERNEL);
         if name == "nvidia" {
             image.resize(image.len() + padding, 0);
         }
         (format!("./usr/src/nvidia/{name}.ko.in"), image)
     });
+    let modules: Vec<_> = modules.collect();
     let mut driver = vec![
         Item::File("./usr/src/nvidia/Kbuild", kbuild),
         Item::File("./usr/src/nvidia/conftest.sh", b""),
