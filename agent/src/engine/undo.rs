@@ -100,6 +100,7 @@ impl Engine<'_> {
         let mut left = rest.take_out(going, journal)?;
         let wedged = !left.is_empty();
         let entries: Vec<Entry> = journal.live().rev().filter(|e| going(e)).cloned().collect();
+        let mut unmarked = Vec::new();
         for entry in entries {
             // The modules that a wedged module depends on cannot be unloaded either.
             if wedged && LoadModule::recorded(&entry.step).is_some() {
@@ -109,10 +110,15 @@ impl Engine<'_> {
                 // An entry may be kept only because something of ours could not be undone just now:
                 // the next undo decides anew.
                 Ok(EntryState::Kept(_)) if !left.is_empty() => {}
-                Ok(state) => record(journal, entry.seq, state),
+                Ok(state) => unmarked.push((entry.seq, state)),
                 Err(e) => left.push(Left::of(&entry.step, &e)),
             }
+            // A directory goes right after the mount on it: meanwhile containers can write there.
+            if entry.step.mounted().is_none() {
+                unmarked.drain(..).for_each(|(seq, state)| record(journal, seq, state));
+            }
         }
+        unmarked.into_iter().for_each(|(seq, state)| record(journal, seq, state));
         if left.is_empty() { Ok(()) } else { Err(NotUndone::Left(left)) }
     }
 

@@ -117,7 +117,8 @@ async fn repairs(scene: &Scene, fault: Option<Fault>) -> bool {
         scene.until(|live| live.ready && codes(live) == [Code::PeermemMissing]).await;
         scene.host.fails(fault);
         scene.host.teach(PEERMEM, |module| module.refused = None);
-        while !scene.state().whole || !is_loaded(scene, PEERMEM) {
+        // With a fault the agent's death ends this.
+        while fault.is_some() || !scene.state().whole || !is_loaded(scene, PEERMEM) {
             scene.again.ask();
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
