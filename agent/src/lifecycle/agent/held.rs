@@ -157,8 +157,9 @@ impl Agent {
         let host = Arc::clone(&self.world.host);
         let write = move || {
             let not_ready = WriteStatus::not_ready(&parent);
-            host.remove_status(&WriteStatus::confirmed_at(&parent))?;
-            host.write_status(&not_ready.path, &not_ready.text)
+            // One that fails does not keep the other from being made.
+            let written = host.write_status(&not_ready.path, &not_ready.text);
+            written.and(host.remove_status(&WriteStatus::confirmed_at(&parent)))
         };
         match tokio::time::timeout(UNRECORDED, privileges::run_privileged(write)).await {
             Ok(Ok(Ok(()))) => {}
@@ -248,5 +249,16 @@ impl Agent {
             // The next try shows it.
             Ok(Err(_)) | Err(_) => DriverUsers::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_about_deadlines_has_the_limit() {
+        let row = "The GPU operator's status files, at the end of an agent of which a step hangs";
+        longshore_core::testing::assert_in_page(row, UNRECORDED);
     }
 }
