@@ -93,7 +93,7 @@ if await has_phase ready; then
     waiting=$!
     within waits
     pod kill -s TERM second >/dev/null
-    wait "$waiting" || true
+    wait "$waiting"
     section beside.identity identity
     answers beside
     report_ready beside
