@@ -3,23 +3,25 @@
 mod bundle;
 pub mod called;
 mod cdi;
+mod configurations;
 mod docker_args;
 mod doctor;
+mod environment;
+mod output;
 pub mod peermem;
 mod registry;
 mod runtime;
 mod sign_modules;
 mod status;
 mod store_of_host;
+mod supply;
 mod upkeep;
 mod usage;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::io::Write;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
@@ -31,23 +33,22 @@ use signal_hook_tokio::Signals;
 pub use called::Called;
 pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
+use self::configurations::Configurations;
+use self::environment::{check_environment, check_unknown};
+use self::output::{print, print_json, put_out};
 use self::peermem::SideCar;
+use self::supply::{build, fetch, fetched};
 use crate::build_lease::Claims;
 use crate::cluster::{self, VersionUnknown};
-use crate::config::{self, Config, Fragment, StorePlace, TerminationMessage};
+use crate::config::{self, Config, Fragment, TerminationMessage};
 use crate::lifecycle::{self, signals};
 use crate::logging::{Log, LogFormat};
-use crate::provider;
 use crate::supplier::{Inventory, Provisioner};
 use crate::telemetry::Telemetry;
 use crate::termination::TerminationRecord;
-use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
-use longshore_core::sanitize::printable;
 use longshore_core::small_stacks;
-use longshore_modules::artifact::ModuleSet;
-use longshore_modules::layout::destination;
 
 /// Installs an NVIDIA driver on a host from a container, and uninstalls it again.
 #[derive(Debug, Parser)]
@@ -223,41 +224,6 @@ async fn image_version(config: &Config) -> Result<Option<String>, VersionUnknown
     asked.await
 }
 
-/// Configurations of `run`: read again with the flags and the environment of its start.
-struct Configurations {
-    flags: Fragment,
-    telemetry: Telemetry,
-    claims: Claims,
-    store_place: StorePlace,
-    image_version: Mutex<Option<String>>,
-}
-
-impl Configurations {
-    fn kept(&self) -> MutexGuard<'_, Option<String>> {
-        self.image_version.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl provider::Configurations for Configurations {
-    fn read(&self) -> Result<Config, Failure> {
-        let mut config = load(&self.flags, &|name| std::env::var(name).ok())?;
-        config.driver.take_image_version(self.kept().clone());
-        Ok(Config { store_place: self.store_place.clone(), ..config })
-    }
-
-    async fn image_version(&self, config: &Config) -> Result<Option<String>, VersionUnknown> {
-        image_version(config).await
-    }
-
-    fn keep_image_version(&self, version: Option<String>) {
-        *self.kept() = version;
-    }
-
-    fn provider<'a>(&self, config: &'a Config) -> impl provider::Provider + 'a {
-        Provisioner::new(config).telling(&self.telemetry).claiming(&self.claims)
-    }
-}
-
 async fn dispatch(
     command: Command,
     flags: Fragment,
@@ -272,13 +238,7 @@ async fn dispatch(
     }
     match command {
         Command::Run => {
-            let configurations = Configurations {
-                flags,
-                telemetry: telemetry.clone(),
-                claims: claims.clone(),
-                store_place: config.store_place.clone(),
-                image_version: Mutex::default(),
-            };
+            let configurations = Configurations::new(flags, config, telemetry, claims);
             let ended = lifecycle::run(config.clone(), configurations, telemetry, stuck).await;
             ended.map(CommandOutcome::Code)
         }
@@ -365,49 +325,6 @@ pub fn execute_side_car(command: SideCar, log: &Log) -> Result<ExitCode, Failure
     command.run()
 }
 
-/// Warns about unknown settings in the environment, which may be misspelt; refuses one about
-/// signatures, because ignoring it could permit unsigned modules.
-fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        if asked.contains(&*name) || !is_meant_for_us(&name) {
-            continue;
-        }
-        if name.starts_with(config::FABRIC_VARIABLES) {
-            return Err(config::unknown_fabric_variable(&name));
-        }
-        let cause = format!("the environment variable {name} is not a setting of longshore");
-        if name.contains("SIGNATURE") {
-            return Err(Failure::new(FailureKind::Usage, cause).remedy(
-                "LONGSHORE_REQUIRE_SIGNATURE, LONGSHORE_SIGNATURE_KEYS and \
-                 LONGSHORE_MODULE_SIGNATURES are; correct or unset it",
-            ));
-        }
-        tracing::warn!("{cause}");
-    }
-    Ok(())
-}
-
-fn is_meant_for_us(name: &str) -> bool {
-    // Kubernetes sets these for every service whose name begins with `longshore`.
-    let of_service = name.contains("_SERVICE_") || name.contains("_PORT");
-    name.starts_with(config::FABRIC_VARIABLES) || name.starts_with("LONGSHORE_") && !of_service
-}
-
-/// Refuses settings that are not UTF-8, which would otherwise count as absent.
-fn check_environment() -> Result<(), Failure> {
-    let theirs = config::OPERATOR_VARIABLES;
-    for (name, value) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        if value.to_str().is_none() && (name.starts_with("LONGSHORE_") || theirs.contains(&&*name))
-        {
-            let cause = format!("environment variable {name}={}: not UTF-8", value.display());
-            return Err(Failure::new(FailureKind::Usage, cause).remedy("correct or unset it"));
-        }
-    }
-    Ok(())
-}
-
 async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let (facts, plan) = Inventory::new(config).decide().await?;
     if json {
@@ -417,68 +334,6 @@ async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     }
     // The plan already holds the reason; scripts get the exit code that `run` would end with.
     Ok(plan.refusal().map_or(ExitCode::Done, |failure| failure.code()))
-}
-
-async fn build(
-    config: &Config,
-    provisioner: &Provisioner<'_>,
-    kernel: Option<String>,
-    out: Option<PathBuf>,
-    sign_key: Option<PathBuf>,
-) -> Result<ExitCode, Failure> {
-    if let Some(dir) = &out {
-        destination::check(dir)?;
-    }
-    let key = sign_key.as_deref().map(registry::secret_key).transpose()?;
-    let set = provisioner.build(kernel.as_deref()).await?;
-    if let Some(dir) = out {
-        let (of, store, into) = (set.clone(), provisioner.store()?, dir.clone());
-        let wait = config.deadlines.lock;
-        let write = move || -> Result<String, Failure> {
-            let manifest = longshore_modules::layout::export(&of, &store, &into, wait)?;
-            if let Some(key) = &key {
-                registry::sign_layout(&into, &manifest, key, wait, store.disk())?;
-            }
-            Ok(manifest)
-        };
-        let written = tokio::task::spawn_blocking(write).await;
-        let manifest = written.or_fail(FailureKind::Bug, || "writing an image layout")??;
-        // Standard output holds only the set's JSON.
-        tracing::info!(layout = %dir.display(), %manifest, "the image layout is written");
-    }
-    print_json(&set)?;
-    Ok(ExitCode::Done)
-}
-
-async fn fetch(provisioner: &Provisioner<'_>, kernels: &[String]) -> Result<ExitCode, Failure> {
-    for (set, tree) in fetched(provisioner, kernels).await? {
-        print(&format!(
-            "driver {} ({}) for {}: {} modules, set {}, user-mode tree {}\n",
-            set.key.driver_version,
-            set.key.flavour,
-            set.key.kernel_release,
-            set.modules.len(),
-            set.key.file_stem(),
-            tree.root.display()
-        ))?;
-    }
-    Ok(ExitCode::Done)
-}
-
-/// Fetches what each of these kernels needs into the store; by default, what this host's kernel
-/// needs.
-async fn fetched(
-    provisioner: &Provisioner<'_>,
-    kernels: &[String],
-) -> Result<Vec<(ModuleSet, AvailableUserspace)>, Failure> {
-    if kernels.is_empty() {
-        return Ok(vec![provisioner.fetch(None).await?]);
-    }
-    let mut fetched = Vec::new();
-    for kernel in kernels {
-        fetched.push(provisioner.fetch(Some(kernel)).await?);
-    }
-    Ok(fetched)
 }
 
 /// Returns the termination message's path from a flag or the environment alone, for failures before
@@ -503,27 +358,6 @@ pub fn prepare_termination_record(termination: &TerminationRecord) {
     if let Ok(config) = config {
         termination.leave_message(config.termination_message.clone());
         termination.keep_record(&config, &Telemetry::default());
-    }
-}
-
-fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value)
-        .or_fail(FailureKind::Bug, || "writing the answer as JSON")?;
-    put_out(&format!("{text}\n"))
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    put_out(&printable(text))
-}
-
-fn put_out(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader closed the pipe: `longshore plan | head`.
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other
-            .or_fail(FailureKind::Usage, || "writing to standard output")
-            .map_err(|failure| failure.remedy("the command succeeded; only its output is lost")),
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod change;
 pub(super) mod drain;
+mod ending;
 mod held;
+mod installing;
 mod postponed;
 mod repairs;
 mod stay;
@@ -16,17 +18,16 @@ use std::time::{Duration, Instant};
 use super::{Idle, Renewal, Triggers, stuck};
 use crate::config::{Config, MissingGpus};
 use crate::engine::image::Images;
-use crate::engine::{Engine, InUseWait, NotUndone, Stopped};
+use crate::engine::{Engine, InUseWait};
+use crate::journal::Journal;
 use crate::journal::phase::Phase;
-use crate::journal::{Entry, Journal, PlanSummary};
-use crate::plan::{Plan, Severity};
-use crate::provider::{Configurations, Gathered, Provider};
-use crate::steps::{Announces, LoadModule, Step};
-use crate::telemetry::{DriverInfo, Origin, Telemetry};
+use crate::provider::Configurations;
+use crate::steps::{LoadModule, Step};
+use crate::telemetry::Telemetry;
+pub(super) use ending::remove;
 pub use held::{Conduct, HeldChange, OnlyLogged};
 use longshore_core::cancel::CancelFlag;
-use longshore_core::failure::FailureKind;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::privileges;
 use longshore_host::Host;
 use longshore_host::in_use::InUse;
@@ -206,128 +207,6 @@ impl Agent {
         }
     }
 
-    /// Installs the driver that the configuration wants, which may change while that is held.
-    async fn install_wanted(
-        &mut self,
-        config: &mut Config,
-        configurations: &impl Configurations,
-    ) -> Result<(), Outcome> {
-        loop {
-            let installed = self.install(&configurations.provider(config)).await;
-            let Err(Outcome::Again { renewed }) = installed else { return installed };
-            if renewed {
-                self.read_held(config, configurations).await?;
-            }
-        }
-    }
-
-    async fn install(&mut self, provider: &impl Provider) -> Result<(), Outcome> {
-        let plan = self.decide(provider).await?;
-        let plan = self.complete(provider, plan).await?;
-        let (going, first) = (change::going(&self.journal, &plan), self.journal.next_seq());
-        if going.is_empty() && self.journal.state().previous.is_empty() {
-            self.apply(&plan).await?;
-        } else if let Some(failure) = self.refused_before(&plan) {
-            return Err(Outcome::Failed(failure));
-        } else {
-            self.exchange(&plan, going, Phase::InUse).await?;
-        }
-        self.held_for = None;
-        self.ready(&plan, first)?;
-        self.tell(provider).await;
-        Ok(())
-    }
-
-    /// Returns a plan of which nothing is left to be acquired.
-    async fn complete(&mut self, provider: &impl Provider, plan: Plan) -> Result<Plan, Outcome> {
-        let mut plan = refused(plan)?;
-        if !plan.acquire.is_empty() {
-            let ready = self.journal.phase() == Phase::Ready;
-            if !ready {
-                self.enter(Phase::Acquiring)?;
-            }
-            or_stop(&self.stop, provider.acquire(&plan)).await?;
-            let again =
-                if ready { self.plan(provider).await? } else { self.decide(provider).await? };
-            plan = refused(again)?;
-        }
-        if !plan.exact || !plan.acquire.is_empty() {
-            return Err(Outcome::Failed(not_exact(&plan)));
-        }
-        Ok(plan)
-    }
-
-    /// Carries out a plan that replaces nothing.
-    async fn apply(&mut self, plan: &Plan) -> Result<(), Outcome> {
-        self.enter(Phase::Installing)?;
-        self.journal.carry_out(PlanSummary::from(plan))?;
-        let stop = self.stop.clone();
-        let steps = plan.install.clone();
-        let applied = self.on_engine(move |engine, journal| engine.apply(&steps, journal, &stop));
-        match applied.await? {
-            Ok(()) => Ok(()),
-            Err(Stopped::Cancelled) => Err(Outcome::Stopped),
-            Err(Stopped::Failed(failure)) => Err(Outcome::Failed(failure)),
-        }
-    }
-
-    /// Enters Ready, and logs the time it took. Entries from number `first` on were made for it.
-    fn ready(&mut self, plan: &Plan, first: u64) -> Result<(), Failure> {
-        let (of_driver, others): (Vec<_>, Vec<_>) = self.journal.live().partition(|entry| {
-            LoadModule::recorded(&entry.step).is_some_and(LoadModule::is_of_driver)
-        });
-        let is_new = |entry: &&&Entry| entry.seq >= first;
-        let put_right = others.iter().filter(is_new).count();
-        let how = match (of_driver.iter().filter(is_new).count(), put_right) {
-            (0, 0) => "adopted as it was".to_owned(),
-            (0, n) => format!("adopted, {n} put right beside it"),
-            (n, _) => format!("{n} of its modules loaded"),
-        };
-        let is_ours = !of_driver.is_empty();
-        self.world.telemetry.driver(installed(plan, &self.journal, first));
-        self.base = Base::of(plan);
-        self.enter(Phase::Ready)?;
-        self.world.conduct.held.over();
-        let version = &plan.driver_version;
-        let (what, since) = self.asked;
-        let ms = since.elapsed().as_millis();
-        tracing::info!(
-            driver = version,
-            ms,
-            "driver {version} is ready ({how}), {ms} ms after {what}"
-        );
-        if !is_ours {
-            tracing::warn!(
-                "driver {version} was loaded by another program: it stays when this agent ends"
-            );
-        }
-        Ok(())
-    }
-
-    /// Reports the installed driver to the provider; a stop does not wait for it.
-    async fn tell(&self, provider: &impl Provider) {
-        let Some(plan) = self.journal.state().plan.clone() else { return };
-        let steps: Vec<Step> = self.journal.live().map(|entry| entry.step.step()).collect();
-        tokio::select! {
-            biased;
-            () = self.stop.wait() => {}
-            () = provider.installed(&plan, &steps) => {}
-        }
-    }
-
-    /// Reads the host and makes a plan.
-    async fn decide(&mut self, provider: &impl Provider) -> Result<Plan, Outcome> {
-        let gathered = or_stop(&self.stop, provider.gather()).await?;
-        self.enter(Phase::Planning)?;
-        Ok(planned(provider, &gathered)?)
-    }
-
-    /// The same while the driver is Ready, which it stays.
-    async fn plan(&self, provider: &impl Provider) -> Result<Plan, Outcome> {
-        let gathered = or_stop(&self.stop, provider.gather()).await?;
-        Ok(planned(provider, &gathered)?)
-    }
-
     fn begin(&mut self) -> Result<(), Failure> {
         self.journal.begin(Phase::Probing)?;
         self.entered = Instant::now();
@@ -345,82 +224,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Ends a failed run: the host is as it was before, or a driver that was Ready is left as it
-    /// is. If neither is possible, the journal keeps the rest for the next run.
-    async fn fail(&mut self, failure: Failure) -> Failure {
-        let state = self.journal.state();
-        // These kinds mean that uninstalling was tried just now.
-        let tried = matches!(failure.kind(), FailureKind::InUse | FailureKind::RolledBack);
-        let undone = match state.whole || tried || self.journal.live().next().is_none() {
-            true => Ok(()),
-            false => self.undo_rest().await,
-        };
-        self.leave_not_ready().await;
-        if self.journal.phase().next().contains(&Phase::Failed)
-            && let Err(unwritten) = self.enter(Phase::Failed)
-        {
-            tracing::error!("{}", unwritten.one_line());
-        }
-        match undone {
-            Ok(()) => failure,
-            Err(left) => {
-                let cause = format!(
-                    "{}; the unfinished changes of an earlier agent could then not be undone: {}",
-                    failure.one_line(),
-                    left.one_line()
-                );
-                Failure::new(FailureKind::RolledBack, cause)
-                    .remedy("run `longshore unload` once nothing holds the driver")
-            }
-        }
-    }
-
-    async fn undo_rest(&mut self) -> Result<(), Failure> {
-        tracing::info!("undoing the unfinished changes of an earlier agent");
-        let undone = self.on_engine(|engine, journal| engine.undo(journal)).await?;
-        undone.map_err(NotUndone::into_failure)
-    }
-
     /// Applies the time limits of this configuration from now on.
     fn follow(&mut self, config: &Config) {
         self.world.follow(config);
         self.journal.follow_disk(config.disk());
-    }
-
-    /// Undoes all entries of the journal.
-    async fn uninstall(&mut self) -> Result<ExitCode, Failure> {
-        self.no_longer_postponed();
-        let untouched = self.journal.live().next().is_none();
-        if untouched && self.journal.phase().next().contains(&Phase::Removed) {
-            self.enter(Phase::Removed)?;
-            return Ok(ExitCode::Done);
-        }
-        // A disk that is full just now is no reason to leave the driver on the host: the host
-        // itself shows later what was undone.
-        if let Err(failure) = self.enter(Phase::Removing) {
-            if failure.kind() == FailureKind::Bug {
-                return Err(failure);
-            }
-            tracing::warn!("uninstalling all the same: {}", failure.one_line());
-        }
-        let journal = std::mem::replace(&mut self.journal, Journal::in_memory());
-        let (journal, result) = remove(&self.world, journal).await;
-        if let Some(journal) = journal {
-            self.journal = journal;
-        }
-        match result {
-            Err(failure) if failure.kind() == FailureKind::InUse && self.is_of_operator() => {
-                let left = failure.one_line();
-                tracing::info!("{left}; it is left to the operator's next driver pod");
-                Ok(ExitCode::Done)
-            }
-            result => result,
-        }
-    }
-
-    /// True in the driver pod of the GPU operator: its pods use the driver across the agent's end.
-    fn is_of_operator(&self) -> bool {
-        self.world.conduct.parent.is_some()
     }
 
     async fn on_engine<T: Send + 'static>(
@@ -440,54 +247,6 @@ fn tell_phase(phase: Phase, last: Phase, since: Instant) {
     tracing::info!(
         %phase, %last, seconds, "phase {phase}, after {seconds:.1} s of {last}"
     );
-}
-
-/// Returns the description of the driver that `plan` installed with the entries from number `first`
-/// on.
-fn installed(plan: &Plan, journal: &Journal, first: u64) -> DriverInfo {
-    let is_of_driver = |module: &&LoadModule| module.is_of_driver();
-    let mut planned = plan.install.iter().filter_map(LoadModule::of).filter(is_of_driver);
-    let nvidia = planned.find(|module| module.name == "nvidia");
-    let entries = journal.live().filter(|entry| entry.seq >= first);
-    let mut loaded = entries.filter_map(|e| LoadModule::recorded(&e.step)).filter(is_of_driver);
-    DriverInfo {
-        version: plan.driver_version.clone(),
-        flavour: plan.flavour.to_string(),
-        kernel: plan.kernel_release.clone(),
-        module_digest: nvidia.and_then(LoadModule::digest).map(str::to_owned),
-        origin: loaded.next().is_none().then_some(Origin::Adopted),
-    }
-}
-
-/// Undoes all entries of a journal in phase Removing, and enters the phase that follows. Returns
-/// the journal unless the undo itself panicked.
-pub(super) async fn remove(
-    world: &Context,
-    journal: Journal,
-) -> (Option<Journal>, Result<ExitCode, Failure>) {
-    let since = Instant::now();
-    let undo = |engine: &Engine<'_>, journal: &mut Journal| {
-        let undone = engine.undo(journal);
-        if matches!(undone, Err(NotUndone::InUse(_))) {
-            engine.withdraw(Announces::Agent, journal);
-        }
-        undone
-    };
-    let undone = on_engine(world, journal, undo).await;
-    let (mut journal, undone) = match undone {
-        Ok(undone) => undone,
-        Err(bug) => return (None, Err(bug)),
-    };
-    let phase = match &undone {
-        Ok(()) => Phase::Removed,
-        Err(NotUndone::InUse(_)) => Phase::InUse,
-        Err(NotUndone::Left(_)) => Phase::Failed,
-    };
-    let entered = journal.enter(phase);
-    world.telemetry.enter(phase);
-    tell_phase(phase, Phase::Removing, since);
-    let result = undone.map_err(NotUndone::into_failure).and(entered).map(|()| ExitCode::Done);
-    (Some(journal), result)
 }
 
 /// Runs `act` on a thread that may block. If one of its steps hangs, the thread is abandoned, with
@@ -526,38 +285,6 @@ async fn or_stop<T>(
     if stop.is_set() { Err(Outcome::Stopped) } else { Ok(result) }
 }
 
-/// Makes the plan, and warns of the sources that it goes on without.
-fn planned(provider: &impl Provider, gathered: &Gathered) -> Result<Plan, Failure> {
-    let plan = provider.plan(gathered)?;
-    gathered.catalog.failures.warn();
-    Ok(plan)
-}
-
-/// Returns the plan, unless preflight refused it: the gravest refusal, which comes first, ends the
-/// run and is reported then; the others are logged.
-fn refused(plan: Plan) -> Result<Plan, Outcome> {
-    let refusals = plan.findings.iter().filter(|f| f.severity == Severity::Refusal);
-    for finding in refusals.skip(1) {
-        tracing::error!("{}: {}; remedy: {}", finding.code, finding.detail, finding.remedy);
-    }
-    match plan.refusal() {
-        Some(failure) => Err(Outcome::Failed(failure)),
-        None => Ok(plan),
-    }
-}
-
 fn is_of_driver(step: &Step) -> bool {
     LoadModule::of(step).is_some_and(LoadModule::is_of_driver)
-}
-
-fn not_exact(plan: &Plan) -> Failure {
-    let left = plan.acquire.len();
-    Failure::new(
-        FailureKind::Bug,
-        format!(
-            "planning again after acquiring everything: the plan is {}exact and still wants {left} \
-             things acquired",
-            if plan.exact { "" } else { "not " }
-        ),
-    )
 }

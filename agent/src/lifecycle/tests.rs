@@ -16,10 +16,9 @@ use crate::journal::PlanSummary;
 use crate::plan::Plan;
 use crate::plan::{Acquire, Replaced};
 use crate::provider::{Gathered, Provider};
-use crate::status::status;
 use crate::steps::{
-    Bind, LoadModule, MakeDir, MakeNodes, MissingDirs, ModuleOrigin, MountRoot, MountSysfs,
-    MountTmpfs, Step, WriteParameter,
+    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs, MountTmpfs, Step,
+    WriteParameter,
 };
 use longshore_core::disk::Disk;
 use longshore_core::finding::{Code, Finding};
@@ -34,6 +33,7 @@ mod adopt;
 mod change;
 mod crash;
 mod daemons;
+mod ended_early;
 mod extra_modules;
 mod fabric;
 mod operator;
@@ -41,7 +41,9 @@ mod renewal;
 mod spec;
 mod stay;
 mod stuck;
+mod unloading;
 mod version;
+mod whole_run;
 
 const ROOT: &str = "/run/driver";
 const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
@@ -428,188 +430,6 @@ impl Scene {
     async fn die_when_ready(&self, wanted: Plan) {
         self.reach_ready(wanted).await.unwrap();
     }
-}
-
-#[tokio::test]
-async fn a_life_installs_and_takes_off() {
-    let scene = Scene::new();
-    let before = scene.host.state();
-    let plans = vec![Ok(wanting(plan("535"))), Ok(plan("535"))];
-    let (ended, ()) = tokio::join!(scene.live(At::Never, plans), scene.stop_at(Phase::Ready));
-    assert_eq!(ended.unwrap(), ExitCode::Done);
-    assert!(scene.host.log().contains(&"init_module nvidia_uvm".to_owned()));
-    assert_eq!(scene.host.state(), before);
-    assert_eq!(scene.phase(), Some(Phase::Removed));
-}
-
-#[tokio::test]
-async fn the_host_is_read_once_for_each_plan() {
-    let installs = || vec![Ok(plan("535"))];
-    let acquires = || vec![Ok(wanting(plan("535"))), Ok(plan("535"))];
-    for (plans, wanted) in [(installs(), 1), (acquires(), 2)] {
-        let scene = Scene::new();
-        let (ended, ()) = tokio::join!(scene.live(At::Never, plans), scene.stop_at(Phase::Ready));
-        assert_eq!(ended.unwrap(), ExitCode::Done);
-        assert_eq!(scene.gathered.load(Ordering::Relaxed), wanted);
-    }
-}
-
-#[tokio::test]
-async fn what_is_installed_is_told_and_a_stop_does_not_wait_for_what_follows() {
-    let scene = Scene::new();
-    let before = scene.host.state();
-    let ended = scene.live(At::Installed, vec![Ok(plan("535"))]).await;
-    assert_eq!(ended.unwrap(), ExitCode::Done);
-    assert_eq!(scene.host.state(), before);
-    let installed = scene.installed.lock().unwrap().clone();
-    // All but the directory, which was there.
-    let ours = plan("535").install.split_off(1);
-    assert_eq!(installed, [(PlanSummary::from(&plan("535")), ours)]);
-    // A failed acquisition is not reported.
-    let scene = Scene::new();
-    scene.live(At::AcquireFails, vec![Ok(wanting(plan("535")))]).await.unwrap_err();
-    assert!(scene.installed.lock().unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn a_record_that_can_no_longer_be_written_does_not_keep_the_driver_on_the_host() {
-    let scene = Scene::new();
-    let before = scene.host.state();
-    let (ended, ()) = tokio::join!(scene.live(At::Never, vec![Ok(plan("535"))]), async {
-        while scene.phase() != Some(Phase::Ready) {
-            tokio::task::yield_now().await;
-        }
-        std::fs::remove_dir_all(&scene.paths.state).unwrap();
-        scene.stop.set();
-    });
-    assert_eq!(ended.unwrap_err().code(), ExitCode::Preflight);
-    assert_eq!(scene.host.state(), before);
-}
-
-#[tokio::test]
-async fn a_stop_before_installing_changes_nothing_and_is_no_failure() {
-    for at in [At::Gather, At::GatherDone, At::Acquire, At::AcquireDone] {
-        let scene = Scene::new();
-        // Without a plan to be refused or carried out if it is stopped before that.
-        let planned = if at == At::GatherDone { Err(FailureKind::NoDevice) } else { Ok(()) };
-        let ended = scene.live(at, vec![planned.map(|()| wanting(plan("535")))]).await;
-        assert_eq!(ended.unwrap(), ExitCode::Done);
-        assert!(scene.host.log().is_empty());
-        assert_eq!(scene.phase(), Some(Phase::Removed));
-    }
-}
-
-#[tokio::test]
-async fn a_stop_while_installing_undoes_and_is_no_failure() {
-    let scene = Scene::new();
-    let before = scene.host.state();
-    let stop = scene.stop.clone();
-    scene.host.on_look(move |state, _| {
-        if state.loaded.contains_key("nvidia_uvm") {
-            stop.set();
-        }
-    });
-    assert_eq!(scene.live(At::Never, vec![Ok(plan("535"))]).await.unwrap(), ExitCode::Done);
-    assert!(scene.host.log().contains(&"init_module nvidia_uvm".to_owned()));
-    assert!(!scene.host.log().contains(&"mknod /dev/nvidiactl".to_owned()));
-    assert_eq!(scene.host.state(), before);
-    assert_eq!(scene.phase(), Some(Phase::Removed));
-}
-
-#[tokio::test]
-async fn failures_before_installing_end_it_untouched_with_their_code() {
-    let not_exact = Plan { exact: false, ..plan("535") };
-    let cases = [
-        (At::Never, vec![Err(FailureKind::NoDevice)], ExitCode::NoDevice),
-        (At::Never, vec![Ok(refusing(plan("535")))], ExitCode::Preflight),
-        (At::AcquireFails, vec![Ok(wanting(plan("535")))], ExitCode::Compile),
-        (At::Never, vec![Ok(wanting(plan("535"))), Ok(refusing(plan("535")))], ExitCode::Preflight),
-        (At::Never, vec![Ok(wanting(plan("535")))], ExitCode::Bug),
-        (At::Never, vec![Ok(not_exact)], ExitCode::Bug),
-    ];
-    for (at, plans, code) in cases {
-        let scene = Scene::new();
-        let failure = scene.live(at, plans).await.unwrap_err();
-        assert_eq!(failure.code(), code, "{failure}");
-        assert!(scene.host.log().is_empty());
-        assert_eq!(scene.phase(), Some(Phase::Failed));
-    }
-}
-
-#[tokio::test]
-async fn a_failed_installation_is_rolled_back() {
-    let scene = Scene::new();
-    let refused = Some(nix::errno::Errno::ENODEV);
-    scene.host.knows("nvidia_uvm", FakeModule { refused, ..FakeModule::default() });
-    let before = scene.host.state();
-    let failure = scene.live(At::Never, vec![Ok(plan("535"))]).await.unwrap_err();
-    assert_eq!(failure.code(), ExitCode::NoDevice);
-    assert_eq!(scene.host.state(), before);
-    assert_eq!(scene.phase(), Some(Phase::Failed));
-}
-
-#[tokio::test]
-async fn a_driver_in_use_outlives_the_agent_and_the_next_one_takes_it_off() {
-    let scene = Scene::new();
-    let before = scene.host.state();
-    scene.die_when_ready(plan("535")).await;
-    scene.host.change(|state| state.references.insert("nvidia".to_owned(), 1));
-    let used = scene.host.state();
-    let (ended, ()) =
-        tokio::join!(scene.live(At::Never, vec![Ok(plan("535"))]), scene.stop_at(Phase::Ready));
-    assert_eq!(ended.unwrap_err().code(), ExitCode::InUse);
-    assert_eq!(scene.host.state(), used);
-    assert_eq!(scene.phase(), Some(Phase::InUse));
-    scene.host.change(|state| state.references.clear());
-    assert_eq!(scene.live(At::Never, vec![Ok(plan("535"))]).await.unwrap(), ExitCode::Done);
-    assert_eq!(scene.host.state(), before);
-}
-
-#[tokio::test]
-async fn a_dead_agents_driver_stays_where_no_plan_can_be_made() {
-    let scene = Scene::new();
-    scene.die_when_ready(plan("535")).await;
-    let there = scene.host.state();
-    let failure = scene.live(At::Never, vec![Err(FailureKind::Download)]).await.unwrap_err();
-    assert_eq!(failure.code(), ExitCode::Download);
-    assert_eq!(scene.host.state(), there);
-}
-
-#[tokio::test]
-async fn unloading_where_nothing_is_left_says_so_and_touches_nothing() {
-    let scene = Scene::new();
-    let config = config(&scene.paths);
-    assert_eq!(unload(&config, &Telemetry::default()).await.unwrap(), ExitCode::Done);
-    assert!(!scene.paths.state.exists());
-    let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
-    assert_eq!(
-        unload(&config, &Telemetry::default()).await.unwrap_err().code(),
-        ExitCode::Preflight
-    );
-    drop(journal);
-    assert_eq!(unload(&config, &Telemetry::default()).await.unwrap(), ExitCode::Done);
-}
-
-#[tokio::test]
-async fn unloading_undoes_what_a_dead_agent_did() {
-    let scene = Scene::new();
-    let made = scene.paths.root.join("made");
-    std::fs::create_dir_all(&made).unwrap();
-    std::fs::create_dir_all(scene.paths.root.join("proc")).unwrap();
-    std::fs::write(scene.paths.root.join("proc/devices"), "Character devices:\n").unwrap();
-    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
-    // RealHost takes paths below its root, which is this scene's directory.
-    let path = Path::new("/made");
-    let dirs = vec![path.to_path_buf()];
-    let step = MakeDir { path: path.to_path_buf() };
-    journal.intend(step.observed(MissingDirs { dirs })).unwrap();
-    drop(journal);
-    // An unusable store is no reason to leave the driver on the host.
-    std::fs::write(&scene.paths.store, "in the way").unwrap();
-    assert_eq!(unload(&config(&scene.paths), &Telemetry::default()).await.unwrap(), ExitCode::Done);
-    assert!(!made.exists());
-    assert_eq!(scene.phase(), Some(Phase::Removed));
-    assert_eq!(status(&config(&scene.paths)).unwrap().0.phase, Some(Phase::Removed));
 }
 
 fn config(paths: &Paths) -> Config {

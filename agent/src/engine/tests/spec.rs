@@ -1,10 +1,14 @@
 //! The published CDI spec, and the links in /dev/char.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use rstest::rstest;
 
 use super::*;
 use crate::journal::EntryState;
 use longshore_core::finding::Code;
+use longshore_host::fake::FakeState;
 
 const SPEC: &str = "/var/run/cdi/longshore-nvidia.com-gpu.json";
 const TEMPORARY: &str = "/var/run/cdi/.longshore-nvidia.com-gpu.json.tmp";

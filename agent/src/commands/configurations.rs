@@ -1,0 +1,63 @@
+//! The configurations that `longshore run` follows.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{image_version, load};
+use crate::build_lease::Claims;
+use crate::cluster::VersionUnknown;
+use crate::config::{Config, Fragment, StorePlace};
+use crate::provider;
+use crate::supplier::Provisioner;
+use crate::telemetry::Telemetry;
+use longshore_core::failure::Failure;
+
+/// Configurations of `run`: read again with the flags and the environment of its start.
+pub(super) struct Configurations {
+    flags: Fragment,
+    telemetry: Telemetry,
+    claims: Claims,
+    store_place: StorePlace,
+    image_version: Mutex<Option<String>>,
+}
+
+impl Configurations {
+    /// Returns those of a run that starts with `config`.
+    pub(super) fn new(
+        flags: Fragment,
+        config: &Config,
+        telemetry: &Telemetry,
+        claims: &Claims,
+    ) -> Self {
+        Self {
+            flags,
+            telemetry: telemetry.clone(),
+            claims: claims.clone(),
+            store_place: config.store_place.clone(),
+            image_version: Mutex::default(),
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<String>> {
+        self.image_version.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl provider::Configurations for Configurations {
+    fn read(&self) -> Result<Config, Failure> {
+        let mut config = load(&self.flags, &|name| std::env::var(name).ok())?;
+        config.driver.take_image_version(self.kept().clone());
+        Ok(Config { store_place: self.store_place.clone(), ..config })
+    }
+
+    async fn image_version(&self, config: &Config) -> Result<Option<String>, VersionUnknown> {
+        image_version(config).await
+    }
+
+    fn keep_image_version(&self, version: Option<String>) {
+        *self.kept() = version;
+    }
+
+    fn provider<'a>(&self, config: &'a Config) -> impl provider::Provider + 'a {
+        Provisioner::new(config).telling(&self.telemetry).claiming(&self.claims)
+    }
+}

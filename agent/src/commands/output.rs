@@ -1,0 +1,27 @@
+//! Standard output of the commands.
+
+use std::io::Write;
+
+use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::sanitize::printable;
+
+pub(super) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .or_fail(FailureKind::Bug, || "writing the answer as JSON")?;
+    put_out(&format!("{text}\n"))
+}
+
+pub(super) fn print(text: &str) -> Result<(), Failure> {
+    put_out(&printable(text))
+}
+
+pub(super) fn put_out(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // The reader closed the pipe: `longshore plan | head`.
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other
+            .or_fail(FailureKind::Usage, || "writing to standard output")
+            .map_err(|failure| failure.remedy("the command succeeded; only its output is lost")),
+    }
+}

@@ -1,0 +1,76 @@
+//! `longshore build` and `longshore fetch`: the store is filled, the host stays unchanged.
+
+use std::path::PathBuf;
+
+use super::{print, print_json, registry};
+use crate::config::Config;
+use crate::supplier::Provisioner;
+use longshore_build::source::userspace::AvailableUserspace;
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::layout::destination;
+
+pub(super) async fn build(
+    config: &Config,
+    provisioner: &Provisioner<'_>,
+    kernel: Option<String>,
+    out: Option<PathBuf>,
+    sign_key: Option<PathBuf>,
+) -> Result<ExitCode, Failure> {
+    if let Some(dir) = &out {
+        destination::check(dir)?;
+    }
+    let key = sign_key.as_deref().map(registry::secret_key).transpose()?;
+    let set = provisioner.build(kernel.as_deref()).await?;
+    if let Some(dir) = out {
+        let (of, store, into) = (set.clone(), provisioner.store()?, dir.clone());
+        let wait = config.deadlines.lock;
+        let write = move || -> Result<String, Failure> {
+            let manifest = longshore_modules::layout::export(&of, &store, &into, wait)?;
+            if let Some(key) = &key {
+                registry::sign_layout(&into, &manifest, key, wait, store.disk())?;
+            }
+            Ok(manifest)
+        };
+        let written = tokio::task::spawn_blocking(write).await;
+        let manifest = written.or_fail(FailureKind::Bug, || "writing an image layout")??;
+        // Standard output holds only the set's JSON.
+        tracing::info!(layout = %dir.display(), %manifest, "the image layout is written");
+    }
+    print_json(&set)?;
+    Ok(ExitCode::Done)
+}
+
+pub(super) async fn fetch(
+    provisioner: &Provisioner<'_>,
+    kernels: &[String],
+) -> Result<ExitCode, Failure> {
+    for (set, tree) in fetched(provisioner, kernels).await? {
+        print(&format!(
+            "driver {} ({}) for {}: {} modules, set {}, user-mode tree {}\n",
+            set.key.driver_version,
+            set.key.flavour,
+            set.key.kernel_release,
+            set.modules.len(),
+            set.key.file_stem(),
+            tree.root.display()
+        ))?;
+    }
+    Ok(ExitCode::Done)
+}
+
+/// Fetches what each of these kernels needs into the store; by default, what this host's kernel
+/// needs.
+pub(super) async fn fetched(
+    provisioner: &Provisioner<'_>,
+    kernels: &[String],
+) -> Result<Vec<(ModuleSet, AvailableUserspace)>, Failure> {
+    if kernels.is_empty() {
+        return Ok(vec![provisioner.fetch(None).await?]);
+    }
+    let mut fetched = Vec::new();
+    for kernel in kernels {
+        fetched.push(provisioner.fetch(Some(kernel)).await?);
+    }
+    Ok(fetched)
+}

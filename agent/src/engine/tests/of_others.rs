@@ -1,0 +1,91 @@
+//! Changes by other programs, which are not undone.
+
+use super::*;
+
+#[test]
+fn what_somebody_else_did_is_not_undone() {
+    let host = gpu_host();
+    host.change(|state| {
+        state.loaded.insert("ipmi_msghandler".to_owned(), String::new());
+        state.loaded.insert("ipmi_devintf".to_owned(), String::new());
+        state.parameters.insert(FIRMWARE.into(), "/fw".to_owned());
+        state.dirs.extend(["/run/nvidia".into(), "/run/nvidia/driver".into()]);
+        state.mounts.push(("theirs".to_owned(), "/run/nvidia/driver".into()));
+        state.nodes.insert(
+            "/dev/nvidiactl".into(),
+            Node { major: 195, minor: 255, mode: 0o600, owner: Owner::default() },
+        );
+    });
+    let before = host.state();
+    let mut journal = installed(&host);
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn a_busy_mount_is_detached_and_one_below_another_is_left() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.busy("/run/nvidia/driver");
+    host.change(|state| state.mounts.push(("theirs".to_owned(), "/store/tree/dev".into())));
+    let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
+    assert_eq!(failure.code(), ExitCode::RolledBack);
+    assert!(failure.to_string().contains("something else is mounted on top"), "{failure}");
+    assert!(host.log().contains(&"detach /run/nvidia/driver".to_owned()));
+    host.change(|state| state.mounts.pop());
+    engine(&host).undo(&mut journal).unwrap();
+    assert!(host.state().mounts.is_empty());
+}
+
+#[test]
+fn a_tmpfs_that_others_mounted_in_the_place_of_ours_stays_theirs() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    let dev = Path::new("/store/tree/dev");
+    host.change(|state| {
+        let ours = state.mounts.iter_mut().find(|(_, on)| on == dev).unwrap();
+        "theirs".clone_into(&mut ours.0);
+    });
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state().mounts, [("theirs".to_owned(), dev.to_path_buf())]);
+    assert_eq!(journal.live().count(), 0);
+}
+
+#[test]
+fn a_parameter_that_others_changed_since_stays_theirs() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.change(|state| state.parameters.insert(FIRMWARE.into(), "/theirs".to_owned()));
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state().parameters[Path::new(FIRMWARE)], "/theirs");
+}
+
+#[test]
+fn a_driver_that_was_put_in_the_place_of_ours_is_neither_waited_for_nor_removed() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.knows("nvidia", FakeModule { version: Some("550.9".to_owned()), ..module(&[], &[]) });
+    host.change(|state| {
+        state.loaded.remove("nvidia_uvm");
+        state.loaded.remove("nvidia_modeset");
+        state.references.insert("nvidia".to_owned(), 1);
+    });
+    host.reload("nvidia");
+    engine(&host).undo(&mut journal).unwrap();
+    let loaded: Vec<String> = host.state().loaded.into_keys().collect();
+    assert_eq!(loaded, ["nvidia"]);
+    assert_eq!(journal.live().count(), 0);
+}
+
+#[test]
+fn what_was_mounted_in_the_place_of_ours_stays() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    let theirs = ("theirs".to_owned(), std::path::PathBuf::from("/run/nvidia/driver"));
+    host.change(|state| {
+        state.detach(&theirs.1).unwrap();
+        state.mounts.push(theirs.clone());
+    });
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state().mounts, [theirs]);
+}
