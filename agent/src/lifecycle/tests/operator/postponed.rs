@@ -110,18 +110,20 @@ async fn a_configuration_that_takes_it_back_ends_the_wait() {
     .await;
 }
 
-#[tokio::test]
-async fn without_wait_to_change_it_is_not_tried_again() {
+/// Runs an agent without `wait-to-change` that is Ready with 535, which a pod uses; `act` follows a SIGHUP
+/// that wants 550, with its configuration changed.
+async fn not_waiting(change: fn(&mut Config), act: impl AsyncFnOnce(&Scene, &Told)) {
     let (mut scene, told) = telling();
     scene.conduct.waits = false;
     scene.settings = |config| config.operator.enabled = true;
+    let mut next = scene.config();
+    change(&mut next);
     let agent = scene.live(At::Never, vec![Ok(announced("535")), Ok(announced("550"))]);
     let watch = async {
         scene.until_ready().await;
         used(&scene, true);
-        sighup(&scene, Config { jobs: Some(7), ..scene.config() }).await;
-        assert!(told.waits.lock().unwrap().is_empty());
-        used(&scene, false);
+        sighup(&scene, next).await;
+        act(&scene, &told).await;
         scene.stop.set();
     };
     let (ended, ()) = tokio::join!(agent, watch);
@@ -129,25 +131,29 @@ async fn without_wait_to_change_it_is_not_tried_again() {
 }
 
 #[tokio::test]
+async fn without_wait_to_change_it_is_not_tried_again() {
+    not_waiting(
+        |config| config.jobs = Some(7),
+        async |scene, told| {
+            assert!(told.waits.lock().unwrap().is_empty());
+            used(scene, false);
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn sighup_switches_waiting_on() {
-    let (mut scene, told) = telling();
-    scene.conduct.waits = false;
-    scene.settings = |config| config.operator.enabled = true;
-    let agent = scene.live(At::Never, vec![Ok(announced("535")), Ok(announced("550"))]);
-    let watch = async {
-        scene.until_ready().await;
-        used(&scene, true);
-        let mut next = scene.config();
-        next.operator.wait_to_change = true;
-        sighup(&scene, next).await;
-        until_told(&told).await;
-        used(&scene, false);
-        while scene.live_driver().as_deref() != Some("550") {
-            tokio::task::yield_now().await;
-        }
-        scene.until_ready().await;
-        scene.stop.set();
-    };
-    let (ended, ()) = tokio::join!(agent, watch);
-    assert_eq!(ended.unwrap(), ExitCode::Done);
+    not_waiting(
+        |config| config.operator.wait_to_change = true,
+        async |scene, told| {
+            until_told(told).await;
+            used(scene, false);
+            while scene.live_driver().as_deref() != Some("550") {
+                tokio::task::yield_now().await;
+            }
+            scene.until_ready().await;
+        },
+    )
+    .await;
 }
