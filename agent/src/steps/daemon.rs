@@ -7,8 +7,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, exposing,
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Progress, Properties, Recheck, Seen, Tools,
+    exposing,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::daemon::{Answers, Daemon};
@@ -54,18 +54,12 @@ impl Kind for StartDaemon {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
-            for_good: None,
             // The remains of a daemon are found by its entry's mark.
             resumed: true,
             // A driver is ready without a daemon that it can do without.
             verified: self.daemon.required,
-            optional: None,
             recheck: Recheck::Never,
-            carries_daemons: false,
-            next: Next::Wanted,
-            content: None,
-            watch: Watch::Nothing,
-            announces: Announces::Nothing,
+            ..Properties::default()
         }
     }
 

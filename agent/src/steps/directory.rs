@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, exposing,
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Progress, Properties, Seen, Tools, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -51,18 +50,7 @@ impl Kind for MakeDir {
     }
 
     fn properties(&self) -> Properties<'_> {
-        Properties {
-            for_good: None,
-            resumed: false,
-            verified: true,
-            optional: None,
-            recheck: Recheck::Always,
-            carries_daemons: false,
-            next: Next::Wanted,
-            content: None,
-            watch: Watch::Nothing,
-            announces: Announces::Nothing,
-        }
+        Properties::default()
     }
 
     fn observe(&self, host: &dyn Host) -> Result<Option<MissingDirs>, Failure> {

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, exposing,
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Progress, Properties, Recheck, Seen, Tools,
+    exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::verbs::FileId;
@@ -102,16 +102,10 @@ impl Kind for RemoveLeftover {
     fn properties(&self) -> Properties<'_> {
         Properties {
             for_good: Some(FOR_GOOD),
-            resumed: false,
             // The place of a leftover is taken by now.
             verified: false,
-            optional: None,
             recheck: Recheck::Never,
-            carries_daemons: false,
-            next: Next::Wanted,
-            content: None,
-            watch: Watch::Nothing,
-            announces: Announces::Nothing,
+            ..Properties::default()
         }
     }
 

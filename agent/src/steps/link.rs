@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::bounds::{given, is_plain};
 use super::node::is_node_name;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, directory, exposing,
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
+    Tools, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::verbs::{NodeKeeper, WantedNode};
@@ -110,17 +110,11 @@ impl Kind for LinkNodes {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
-            for_good: None,
-            resumed: false,
-            verified: true,
-            optional: None,
-            announces: Announces::Nothing,
             recheck: Recheck::WhileLoaded,
-            carries_daemons: false,
             // Another driver has other numbers.
             next: Next::WantedUnlessReplaced("nvidia"),
-            content: None,
             watch: Watch::Links(&self.dev),
+            ..Properties::default()
         }
     }
 

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use handover::{NotTaken, hand_over};
 
 use super::{
-    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, Next, Progress,
-    Properties, Recheck, Seen, Tools, Watch,
+    Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools,
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
@@ -173,9 +173,6 @@ impl Kind for LoadModule {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
-            for_good: None,
-            resumed: false,
-            verified: true,
             optional: self.loads_after().map(|_| Code::PeermemMissing),
             // The engine compares the driver's other modules by their loadings, and the kernel's own
             // cannot be unloaded while the driver uses them.
@@ -189,8 +186,7 @@ impl Kind for LoadModule {
                 false => Next::AnyDriver,
             },
             content: Some(Content::Module(self)),
-            watch: Watch::Nothing,
-            announces: Announces::Nothing,
+            ..Properties::default()
         }
     }
 

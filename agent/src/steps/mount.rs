@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, exposing,
+    Applied, Bounds, Content, EntryState, Intent, Kind, Progress, Properties, Seen, Tools, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::verbs::TMPFS_SOURCE;
@@ -326,18 +325,7 @@ impl<M: Mounting> Kind for M {
             MountedFrom::Tree(source) => Some(Content::Tree(tree_of(source))),
             MountedFrom::Directory(_) | MountedFrom::Fresh(_) => None,
         };
-        Properties {
-            for_good: None,
-            resumed: false,
-            verified: true,
-            optional: None,
-            recheck: Recheck::Always,
-            carries_daemons: true,
-            next: Next::Wanted,
-            content,
-            watch: Watch::Nothing,
-            announces: Announces::Nothing,
-        }
+        Properties { carries_daemons: true, content, ..Properties::default() }
     }
 
     /// Returns the mounts on the target; None if the step's own is among them, as an agent with a

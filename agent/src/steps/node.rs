@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, directory, exposing,
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
+    Tools, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::verbs::Node;
@@ -95,19 +95,14 @@ impl Kind for MakeNodes {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
-            for_good: None,
-            resumed: false,
-            verified: true,
-            optional: None,
             // Node numbers are those of the loaded driver: nodes of another driver are not ours to
             // make.
             recheck: Recheck::WhileLoaded,
             carries_daemons: true,
             // Another driver has other numbers, and may have fewer devices.
             next: Next::WantedUnlessReplaced("nvidia"),
-            content: None,
             watch: Watch::Nodes(&self.dirs),
-            announces: Announces::Nothing,
+            ..Properties::default()
         }
     }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, exposing,
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Seen, Tools,
+    Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::{Host, VerbError};
@@ -53,17 +53,10 @@ impl Kind for WriteParameter {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
-            for_good: None,
-            resumed: false,
-            verified: true,
-            optional: None,
-            recheck: Recheck::Always,
-            carries_daemons: false,
             // The next value is written over it, so that the kernel always has a usable one.
             next: Next::Overwritten(&self.path),
-            content: None,
             watch: Watch::File(&self.path),
-            announces: Announces::Nothing,
+            ..Properties::default()
         }
     }
 

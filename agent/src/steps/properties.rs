@@ -32,6 +32,24 @@ pub struct Properties<'a> {
     pub announces: Announces,
 }
 
+impl Default for Properties<'_> {
+    /// Returns those of a step that is verified and always rechecked, and that nothing else depends on.
+    fn default() -> Self {
+        Self {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            optional: None,
+            recheck: Recheck::Always,
+            carries_daemons: false,
+            next: Next::Wanted,
+            content: None,
+            watch: Watch::Nothing,
+            announces: Announces::Nothing,
+        }
+    }
+}
+
 /// Part of a step's effect in the rechecks of a Ready driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recheck {

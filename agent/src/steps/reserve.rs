@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, exposing,
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
+    Tools, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::conflicting;
@@ -62,17 +62,11 @@ impl Kind for ReserveDevice {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
-            for_good: None,
             // A second entry would take the reservation for the host's own.
             resumed: true,
-            verified: true,
-            optional: None,
-            announces: Announces::Nothing,
             recheck: Recheck::Never,
-            carries_daemons: false,
             next: Next::AnyDriver,
-            content: None,
-            watch: Watch::Nothing,
+            ..Properties::default()
         }
     }
 

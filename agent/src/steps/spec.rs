@@ -110,17 +110,13 @@ impl Kind for PublishSpec {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
-            for_good: None,
-            resumed: false,
-            verified: true,
             optional: Some(Code::CdiUnpublished),
             // No container is to get a driver that is being unloaded.
             announces: Announces::Files,
             recheck: Recheck::WhileLoaded,
-            carries_daemons: false,
             next: Next::RewrittenUnlessReplaced(&self.host_root, "nvidia"),
-            content: None,
             watch: Watch::Specs(&self.host_root),
+            ..Properties::default()
         }
     }
 

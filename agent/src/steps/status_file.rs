@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::bounds::{given, is};
 use super::{
     Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, exposing,
+    Recheck, Seen, Tools, exposing,
 };
 use crate::config::ConfigDigest;
 use longshore_core::failure::Failure;
@@ -124,7 +124,6 @@ impl Kind for WriteStatus {
     fn properties(&self) -> Properties<'_> {
         let of_driver = self.path.ends_with(DIGEST);
         Properties {
-            for_good: None,
             // One entry covers all writes of the file.
             resumed: true,
             // The first one is overwritten by the last, and the operator removes a confirmation.
@@ -137,12 +136,10 @@ impl Kind for WriteStatus {
                 true => Recheck::UntilDone,
                 false => Recheck::Never,
             },
-            carries_daemons: false,
             // No plan has it, and every driver is confirmed alike.
             next: if self.is_confirmation() { Next::AnyDriver } else { Next::Wanted },
-            content: None,
-            watch: Watch::Nothing,
             announces: if of_driver { Announces::Driver } else { Announces::Agent },
+            ..Properties::default()
         }
     }
 

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::module::{load_again, rules};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin, Mounted,
-    NEEDS_REBOOT, Next, Progress, Properties, Recheck, Seen, Tools, Watch, held,
+    Applied, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin, Mounted, NEEDS_REBOOT,
+    Next, Progress, Properties, Recheck, Seen, Tools, held,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::conflicting;
@@ -124,17 +124,11 @@ impl Kind for UnloadConflicting {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
-            for_good: None,
-            resumed: false,
             // Another program may load it again: reserved devices are not bound to it.
             verified: false,
-            optional: None,
-            announces: Announces::Nothing,
             recheck: Recheck::Never,
-            carries_daemons: false,
             next: Next::AnyDriver,
-            content: None,
-            watch: Watch::Nothing,
+            ..Properties::default()
         }
     }
 
