@@ -13,6 +13,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::locks::{Attempt, Kind};
+use longshore_core::root::open_regular;
 
 /// Time limit for waiting for a held lock: a status query holds it for a moment, and an agent that
 /// is just ending for a little more.
@@ -87,12 +88,9 @@ fn kept_by_all(mut guard: Flock<File>) -> io::Result<File> {
     Ok(mem::replace(&mut *guard, unlocked))
 }
 
-/// Opens the lock for reading, without blocking or following a link: any kind of file may be in its
-/// place.
+/// Opens the lock for reading: any kind of file may be in its place.
 fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
+    open_regular(path, OFlag::O_NOFOLLOW)
 }
 
 fn sign(lock: &mut File) -> io::Result<()> {

@@ -14,6 +14,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Uid, UnlinkatFlags, unlinkat};
 
 use longshore_core::disk::Disk;
+use longshore_core::root::reopen;
 use longshore_host::verbs::DirId;
 
 const OWNER_ALONE: u32 = 0o700;
@@ -100,10 +101,10 @@ impl PrivateDir {
     /// # Errors
     /// The kernel's error; [`NotOurs`] if others can have written it, or it has a second name.
     pub(crate) fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = match openat(&self.dir, name, flags, Mode::empty()) {
             Err(nix::errno::Errno::ENOENT) => return Ok(None),
-            opened => File::from(opened?),
+            found => File::from(found?),
         };
         let found = file.metadata()?;
         if !found.is_file() {
@@ -115,7 +116,7 @@ impl PrivateDir {
             return Err(not_ours(format!("it has {} names (hard links)", found.nlink())));
         }
         let mut bytes = Vec::new();
-        file.take(most + 1).read_to_end(&mut bytes)?;
+        reopen(&file)?.take(most + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > most {
             return Err(io::Error::other("it is far too large"));
         }

@@ -12,7 +12,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 
 use longshore_core::disk::Disk;
-use longshore_core::root::{Place, Root, is_absent};
+use longshore_core::root::{Place, Root, is_absent, reopen};
 use longshore_host::shared_dir::{Found, SharedDir};
 use longshore_runtimes::Files;
 
@@ -54,14 +54,10 @@ pub(super) fn read(place: &Place) -> io::Result<Option<Vec<u8>>> {
 
 /// Opens the present file, for its owner and attributes.
 fn open(place: &Place) -> io::Result<Option<File>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let file = match openat(&place.dir, place.name.as_os_str(), flags, Mode::empty()) {
-        Err(Errno::ENOENT) => return Ok(None),
-        opened => File::from(opened?),
-    };
-    match file.metadata()?.is_file() {
-        true => Ok(Some(file)),
-        false => Err(io::Error::other("it is no regular file")),
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    match openat(&place.dir, place.name.as_os_str(), flags, Mode::empty()) {
+        Err(Errno::ENOENT) => Ok(None),
+        found => reopen(&found?).map(Some),
     }
 }
 

@@ -223,6 +223,18 @@ fn odd_files_are_refused(#[case] make: fn(&Path)) {
 }
 
 #[test]
+fn a_pipe_that_takes_the_place_of_a_file_is_not_opened() {
+    let scene = Scene::new();
+    fs::create_dir(scene.at("etc/docker")).expect("made");
+    let pipe = scene.at(DAEMON);
+    nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).expect("pipe");
+    let writer = longshore_core::testing::Waiting::at(&pipe);
+    let place = scene.host.root.place(DAEMON).expect("place");
+    host_files::replace(&place, b"{}", Disk::default()).expect_err("a pipe");
+    assert!(writer.is_waiting());
+}
+
+#[test]
 fn a_forged_original_is_not_put_back() {
     let scene = Scene::new();
     scene.write(DAEMON, b"{}");

@@ -11,6 +11,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
 
+use longshore_core::root::reopen;
 use longshore_core::sanitize;
 
 /// Size limit of a text; the largest real one is /proc/devices.
@@ -81,14 +82,13 @@ impl Place {
     /// Reads a small text; None where it does not exist.
     pub(super) fn text(&self, inner: impl AsRef<Path>) -> io::Result<Option<String>> {
         let inner = inner.as_ref();
-        let opened = self.open(inner, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY);
-        let Some(fd) = absent(opened)? else { return Ok(None) };
-        let file = File::from(fd);
-        if !file.metadata()?.is_file() {
+        let Some(fd) = absent(self.open(inner, OFlag::O_PATH))? else { return Ok(None) };
+        let found = File::from(fd);
+        if !found.metadata()?.is_file() {
             return Err(io::Error::other(format!("{} is no file", inner.display())));
         }
         let mut bytes = Vec::new();
-        file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+        reopen(&found)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > LARGEST {
             let why = format!("{} is larger than {LARGEST} bytes", inner.display());
             return Err(io::Error::other(why));

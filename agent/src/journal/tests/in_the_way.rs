@@ -114,3 +114,14 @@ fn a_state_that_is_far_too_large_is_refused() {
     let failure = Journal::open(&scene.paths, Disk::default()).unwrap_err();
     assert!(failure.report().contains("far too large"), "{}", failure.report());
 }
+
+#[test]
+fn pipes_in_the_places_of_state_and_lock_are_not_opened() {
+    let scene = Scene::new();
+    let places = [scene.state_file(), scene.paths.state.join("lock")];
+    places.iter().for_each(|place| InTheWay::Pipe.put(place));
+    let writers = places.map(|place| longshore_core::testing::Waiting::at(&place));
+    read_state(&scene.paths).unwrap_err();
+    assert_eq!(holder(&scene.paths.state), Ok(None));
+    assert!(writers.iter().all(longshore_core::testing::Waiting::is_waiting));
+}

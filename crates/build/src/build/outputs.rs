@@ -1,7 +1,7 @@
 //! Reads the output of sandboxed programs without trusting any of it.
 //!
 //! Such a program may have replaced a file by a link, a pipe, a device or a terabyte of zeros. So
-//! no link is followed, no open blocks, only regular files are read, and each up to a given size.
+//! no link is followed, only regular files are opened, and each is read up to a given size.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
+
+use longshore_core::root::reopen;
 
 /// A directory that a sandboxed program could write to.
 #[derive(Debug)]
@@ -91,13 +93,7 @@ impl OutputDir {
     /// The errno of the system call, also where a part of the path is a link; invalid data where it is no
     /// regular file.
     pub(crate) fn file(&self, path: impl AsRef<Path>) -> io::Result<File> {
-        // O_NONBLOCK: opening a pipe must not wait for its other end. O_NOCTTY: nor may a terminal
-        // become this process's.
-        let opened = self.resolve(path.as_ref(), OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
-        if kind(&fstat(&opened)?) != SFlag::S_IFREG {
-            return Err(io::Error::new(ErrorKind::InvalidData, "it is no regular file"));
-        }
-        Ok(File::from(opened))
+        reopen(&self.resolve(path.as_ref(), OFlag::O_PATH)?)
     }
 
     /// Reads a regular file of at most `most` bytes.
@@ -242,7 +238,9 @@ mod tests {
         nix::sys::stat::mknod(&at("zero"), SFlag::S_IFCHR, Mode::S_IRUSR, zero).expect("a device");
         File::create(at("sparse")).and_then(|f| f.set_len(1 << 40)).expect("a sparse file");
         fs::write(at("large"), vec![0; MOST as usize + 1]).expect("write");
+        let writer = longshore_core::testing::Waiting::at(&at("pipe"));
         out.read(path, MOST).expect_err("refused");
+        assert!(writer.is_waiting());
     }
 
     #[test]

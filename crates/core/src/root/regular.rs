@@ -24,6 +24,14 @@ impl Root {
     }
 }
 
+/// Opens the regular file at `path` for reading; `more` is `O_NOFOLLOW` where it must be no link.
+///
+/// # Errors
+/// As [`reopen`].
+pub fn open_regular(path: &Path, more: OFlag) -> io::Result<File> {
+    reopen(&open(path, OFlag::O_PATH | OFlag::O_CLOEXEC | more, Mode::empty())?)
+}
+
 /// Opens a file for reading that is open with `O_PATH`. Another program's lease is not waited for: fcntl(2).
 ///
 /// # Errors
@@ -54,7 +62,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         fs::write(dir.path().join("file"), "text").unwrap();
-        symlink("/file", dir.path().join("link")).unwrap();
+        symlink("file", dir.path().join("link")).unwrap();
         let mut text = String::new();
         reopen(&root.found("link").unwrap()).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "text");
@@ -64,6 +72,13 @@ mod tests {
         for name in ["pipe", "."] {
             let error = reopen(&root.found(name).unwrap()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidData);
+        }
+        for (name, more, is) in [
+            ("link", OFlag::empty(), true),
+            ("link", OFlag::O_NOFOLLOW, false),
+            ("pipe", OFlag::empty(), false),
+        ] {
+            assert_eq!(open_regular(&dir.path().join(name), more).is_ok(), is, "{name}");
         }
         assert!(writer.is_waiting());
     }

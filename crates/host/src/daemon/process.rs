@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::daemon::output::{LastLine, Output};
 use crate::daemon::{Answers, Daemon, Ending, MARK_VARIABLE, Settings};
 use longshore_core::privileges;
+use longshore_core::root::open_regular;
 
 /// Maximum bytes read of a process's environment; the mark is among its first variables.
 const ENVIRONMENT: u64 = 64 << 10;
@@ -95,12 +96,7 @@ fn follow(name: &str, mut child: Child, reader: io::PipeReader, last: &LastLine)
 /// may write to the directory: a link at either name is not followed.
 fn write_settings(settings: &Settings) -> io::Result<()> {
     let mut text = String::new();
-    let nonblocking = OFlag::O_NONBLOCK.bits();
-    let template =
-        fs::File::options().read(true).custom_flags(nonblocking).open(&settings.template)?;
-    if !template.metadata()?.is_file() {
-        return Err(io::Error::other(format!("{} is no file", settings.template.display())));
-    }
+    let template = open_regular(&settings.template, OFlag::empty())?;
     template.take(SETTINGS).read_to_string(&mut text)?;
     let (Some(dir), Some(name)) = (settings.file.parent(), settings.file.file_name()) else {
         return Err(io::Error::other(format!("{} names no file", settings.file.display())));

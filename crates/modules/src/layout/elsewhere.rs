@@ -4,7 +4,7 @@
 //! version string (`uname -v`) has to be given; headers, options and patches are unknown.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use longshore_core::digest::hex;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
+use longshore_core::root::reopen;
 use longshore_core::store::Store;
 
 /// Limit of names in a directory of modules.
@@ -190,16 +191,14 @@ impl Examined {
     }
 }
 
-/// Reads a regular file; follows no link, and does not block on a pipe.
+/// Reads a regular file; follows no link, and does not open a pipe.
 fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-    let file: File = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Err(e) if e.raw_os_error() == Some(nix::libc::ELOOP) => {
-            return Err(io::Error::other("it is a link; name the directory that has the file"));
-        }
-        opened => opened?,
-    };
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_PATH;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
+    if found.is_symlink() {
+        return Err(io::Error::other("it is a link; name the directory that has the file"));
+    }
     if !found.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
@@ -207,7 +206,7 @@ fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is larger than any module"));
     }
     let mut image = Vec::new();
-    file.take(MAX_MODULE).read_to_end(&mut image)?;
+    reopen(&file)?.take(MAX_MODULE).read_to_end(&mut image)?;
     Ok(image)
 }
 
