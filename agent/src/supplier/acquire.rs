@@ -1,14 +1,20 @@
 //! Acquisition with fallback: where a source offers something and then does not deliver it, the
 //! next source is tried.
 //!
+//! A compile with MOFED's headers that failed is planned again without them: no driver at all is worse than
+//! an nvidia_peermem that the kernel may refuse.
+//!
 //! Invalid data is no reason for a fallback. A registry that serves something else than it
 //! announced is damaged or compromised, and its operator has to learn of it. Nor is a disk that
 //! cannot be read or written: it is the same for the next source.
 
+use std::fmt;
+use std::path::PathBuf;
+
 use super::Provisioner;
 use super::run_files::Archives;
 use crate::catalog::SetPlace;
-use crate::plan::{Acquire, Plan};
+use crate::plan::{Acquire, BuildSet, Plan};
 use crate::telemetry::Origin;
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::failure::{Failure, FailureKind};
@@ -17,8 +23,8 @@ use longshore_modules::artifact::ModuleSet;
 /// Reason why an acquisition failed.
 #[derive(Debug)]
 pub(super) enum Missed {
-    /// This source failed; another may succeed.
-    Source(SetPlace, Failure),
+    /// This source failed; a plan without it may succeed.
+    Source(Source, Failure),
     /// No other source would help.
     Failed(Failure),
 }
@@ -29,10 +35,39 @@ impl From<Failure> for Missed {
     }
 }
 
+/// Source of an acquisition that a plan can do without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A set.
+    Set(SetPlace),
+    /// MOFED's headers for a kernel.
+    Mofed { release: String, place: PathBuf },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set(place) => write!(f, "the set in {place}"),
+            Self::Mofed { place, .. } => write!(f, "MOFED's headers in {}", place.display()),
+        }
+    }
+}
+
 /// Classifies a failure to acquire a set from `place`.
 fn missed(place: SetPlace, failure: Failure) -> Missed {
     match failure.kind() {
-        FailureKind::Download => Missed::Source(place, failure),
+        FailureKind::Download => Missed::Source(Source::Set(place), failure),
+        _ => Missed::Failed(failure),
+    }
+}
+
+/// Classifies a failure to compile a set.
+pub(super) fn not_built(build: &BuildSet, failure: Failure) -> Missed {
+    match (&build.mofed, failure.kind()) {
+        (Some(mofed), FailureKind::Compile) => {
+            let (release, place) = (build.kernel_release.clone(), mofed.place());
+            Missed::Source(Source::Mofed { release, place }, failure)
+        }
         _ => Missed::Failed(failure),
     }
 }
@@ -54,14 +89,14 @@ impl Provisioner<'_> {
             match self.carry_out(&plan).await {
                 Ok(()) => return Ok(()),
                 Err(Missed::Failed(failure)) => return Err(failure),
-                Err(Missed::Source(place, failure)) => {
-                    self.inventory.exclude(place.clone());
+                Err(Missed::Source(source, failure)) => {
+                    self.inventory.leave_out(&source, &failure);
                     plan = self.plan_anew().await?;
                     if plan.refusal().is_some() {
                         // No other source is left, and this failure is the reason.
                         return Err(failure);
                     }
-                    warn_of_fallback(&place, &failure);
+                    warn_of_fallback(&source, &failure);
                 }
             }
         }
@@ -81,7 +116,9 @@ impl Provisioner<'_> {
             match item {
                 // Fetched before the plan was made.
                 Acquire::FetchRunFile(_) => {}
-                Acquire::BuildSet(build) => self.build_once(build).await.map(drop)?,
+                Acquire::BuildSet(build) => {
+                    self.build_once(build).await.map_err(|failure| not_built(build, failure))?;
+                }
                 Acquire::SignSet { set, .. } => self.sign(set.as_ref().clone()).await.map(drop)?,
                 Acquire::AssembleUserspace { driver_version, run_file, sources } => {
                     self.assemble(driver_version, run_file.as_ref(), *sources).await?;
@@ -126,7 +163,7 @@ pub(super) fn run_file_to_fetch(plan: &Plan) -> Option<&AvailableRunFile> {
     })
 }
 
-/// Warns that the set in `place` is not used.
-pub(super) fn warn_of_fallback(place: &SetPlace, failure: &Failure) {
-    tracing::warn!("continuing without the set in {place}: {}", failure.one_line());
+/// Warns that a source is not used.
+pub(super) fn warn_of_fallback(source: &Source, failure: &Failure) {
+    tracing::warn!("continuing without {source}: {}", failure.one_line());
 }

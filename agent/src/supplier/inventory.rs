@@ -1,10 +1,12 @@
 //! Inputs of a plan: the host's facts, and the catalog from local sources to remote ones. A remote
 //! source is queried only where the local ones do not suffice.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OnceCell;
 
+use super::acquire::Source;
 use super::fits;
 use super::mofed;
 use super::run_files::Archives;
@@ -36,7 +38,7 @@ pub struct Inventory<'a> {
     /// answers.
     registries: OnceCell<Offers>,
     /// MOFED's headers by the kernel's release, read once: its container may become ready during a compile.
-    mofed: OnceLock<(String, Probe<Option<Mofed>>)>,
+    mofed: Mutex<BTreeMap<String, Probe<Option<Mofed>>>>,
     /// Locations whose sets could not be acquired, and count as unavailable since.
     excluded: Mutex<Vec<SetPlace>>,
 }
@@ -49,7 +51,7 @@ impl<'a> Inventory<'a> {
             sources: Sources::new(config),
             store: StoreAccess::new(config),
             registries: OnceCell::new(),
-            mofed: OnceLock::new(),
+            mofed: Mutex::default(),
             excluded: Mutex::default(),
         }
     }
@@ -116,18 +118,18 @@ impl<'a> Inventory<'a> {
         let store = self.store.open_in_time().await?;
         self.store.share().await?;
         let (config, opened) = (self.config.clone(), store.clone());
-        let known = self.mofed.get().cloned();
+        let known = self.mofed().clone();
         let read = move || -> Result<_, Failure> {
             let facts = read(&config)?;
             let mut catalog = look(&config, &facts, &opened)?;
             let release = &facts.kernel.release;
-            let known = known.filter(|(of, _)| of == release).map(|(_, found)| found);
+            let known = known.get(release).cloned();
             catalog.mofed = known.unwrap_or_else(|| mofed::look(&config, release));
             Ok((facts, catalog))
         };
         let (facts, mut catalog) = self.store.in_time(read).await?;
-        let read = || (facts.kernel.release.clone(), catalog.mofed.clone());
-        self.mofed.get_or_init(read);
+        let release = facts.kernel.release.clone();
+        self.mofed().entry(release).or_insert_with(|| catalog.mofed.clone());
         self.leave_out_excluded(&mut catalog);
         let mut plan = self.local_plan(&facts, &catalog);
         let is_adopted = |plan: &Plan| plan::adopts(self.config, &facts, plan);
@@ -257,9 +259,20 @@ impl<'a> Inventory<'a> {
         self.sets(version, kernel, catalog).all(|set| has(set.key.flavour))
     }
 
-    /// Counts the set in `place` as unavailable from now on.
-    pub(super) fn exclude(&self, place: SetPlace) {
-        self.excluded().push(place);
+    /// Counts a source that failed as unavailable from now on.
+    pub(super) fn leave_out(&self, source: &Source, failure: &Failure) {
+        match source {
+            Source::Set(place) => self.excluded().push(place.clone()),
+            Source::Mofed { release, place } => {
+                let (place, why) = (place.display(), failure.one_line());
+                let why = format!("a compile with those in {place} failed: {why}");
+                self.mofed().insert(release.clone(), Probe::Unreadable(why));
+            }
+        }
+    }
+
+    fn mofed(&self) -> MutexGuard<'_, BTreeMap<String, Probe<Option<Mofed>>>> {
+        self.mofed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn leave_out_excluded(&self, catalog: &mut Catalog) {

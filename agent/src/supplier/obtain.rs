@@ -2,7 +2,7 @@
 //! or else from the same sources as `run`.
 
 use super::Provisioner;
-use super::acquire::{Missed, run_file_to_fetch, warn_of_fallback};
+use super::acquire::{Missed, not_built, run_file_to_fetch, warn_of_fallback};
 use super::inventory::read_host;
 use crate::catalog::SetPlace;
 use crate::config::Config;
@@ -98,12 +98,12 @@ impl Provisioner<'_> {
             match self.obtain_once(release).await {
                 Ok(set) => return self.sign(set).await,
                 Err(Missed::Failed(failure)) => return Err(failure),
-                Err(Missed::Source(place, failure)) => {
-                    self.inventory.exclude(place.clone());
+                Err(Missed::Source(source, failure)) => {
+                    self.inventory.leave_out(&source, &failure);
                     if !self.config().may_compile() && self.nothing_left(release).await? {
                         return Err(failure);
                     }
-                    warn_of_fallback(&place, &failure);
+                    warn_of_fallback(&source, &failure);
                 }
             }
         }
@@ -118,7 +118,8 @@ impl Provisioner<'_> {
         let plan = plan::plan(self.config(), &facts, &catalog)?;
         for item in &plan.acquire {
             if let Acquire::BuildSet(build) = item {
-                return Ok(self.build_planned(&plan, build, release).await?);
+                let built = self.build_planned(&plan, build, release).await;
+                return built.map_err(|failure| not_built(build, failure));
             }
             if let Some(set) = self.bring_in(item).await? {
                 return Ok(set);

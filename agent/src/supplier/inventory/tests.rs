@@ -117,18 +117,28 @@ async fn headers_of_mofed_that_appear_later_are_for_the_next_agent() {
     let (facts, host) = (scene.facts(), tempfile::tempdir().expect("temporary directory"));
     scene.config.paths.host_root = host.path().into();
     (scene.config.operator.rdma, scene.config.operator.host_mofed) = (true, true);
-    let has_headers = async |inventory: &Inventory<'_>| {
+    let gathered = async |inventory: &Inventory<'_>| {
         let facts = facts.clone();
-        let gathered = inventory.gather_for(move |_: &Config| Ok(facts)).await.expect("gathered");
-        matches!(gathered.catalog.mofed, Probe::Read(Some(_)))
+        inventory.gather_for(move |_: &Config| Ok(facts)).await.expect("gathered").catalog.mofed
     };
+    let has_headers =
+        async |inventory: &Inventory<'_>| matches!(gathered(inventory).await, Probe::Read(Some(_)));
     let inventory = Inventory::new(&scene.config);
     assert!(!has_headers(&inventory).await);
     let tree = host.path().join("usr/src/ofa_kernel").join(&facts.kernel.release);
     std::fs::create_dir_all(tree.join("include")).expect("directories");
     std::fs::write(tree.join("Module.symvers"), "").expect("write");
     assert!(!has_headers(&inventory).await);
-    assert!(has_headers(&Inventory::new(&scene.config)).await);
+    let next = Inventory::new(&scene.config);
+    assert!(has_headers(&next).await);
+    // Headers of another kernel stay usable.
+    for (release, usable) in [("other", true), (facts.kernel.release.as_str(), false)] {
+        let source = Source::Mofed { release: release.into(), place: "/mofed".into() };
+        next.leave_out(&source, &Failure::new(FailureKind::Compile, "no such type"));
+        assert_eq!(has_headers(&next).await, usable, "{release}");
+    }
+    let wanted = "a compile with those in /mofed failed: no such type".to_owned();
+    assert_eq!(gathered(&next).await, Probe::Unreadable(wanted));
 }
 
 /// A set of this host that lacks MOFED's headers does not suffice, so that the archives are queried.
@@ -158,7 +168,8 @@ fn what_could_not_be_acquired_is_left_out_from_then_on() {
     let set = scene.set_in(&scene.store());
     let place = |number: u8| SetPlace::Layout { dir: "/a".into(), manifest: number.to_string() };
     let inventory = Inventory::new(&scene.config);
-    inventory.exclude(place(1));
+    let failure = Failure::new(FailureKind::Download, "gone");
+    inventory.leave_out(&Source::Set(place(1)), &failure);
     let mut catalog = Catalog::without_sources("");
     catalog.sets = [0, 1, 2].map(|n| AvailableSet { set: set.clone(), place: place(n) }).into();
     for _ in 0..2 {

@@ -6,7 +6,9 @@ use rstest::rstest;
 
 use super::*;
 use crate::plan::Acquire;
+use crate::supplier::acquire::{Missed, Source, not_built};
 use crate::supplier::test_scene::{DRIVER, Scene, module_of};
+use longshore_build::build::mofed::Mofed;
 use longshore_build::source::driver::DriverOrigin;
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_core::flavour::Flavour;
@@ -112,6 +114,26 @@ fn build(driver: Option<AvailableDriver>) -> BuildSet {
         headers: Some(AvailableHeaders::Missing { nearest: Vec::new(), passed_over: Vec::new() }),
         mofed: None,
     }
+}
+
+#[rstest]
+#[case::compile(true, FailureKind::Compile, true)]
+#[case::download(true, FailureKind::Download, false)]
+#[case::no_headers(false, FailureKind::Compile, false)]
+fn a_compile_that_failed_with_mofeds_headers_is_planned_again_without(
+    #[case] headers: bool,
+    #[case] kind: FailureKind,
+    #[case] again: bool,
+) {
+    let (host, planned) = (tempfile::tempdir().expect("directory"), build(None));
+    let tree = host.path().join("usr/src/ofa_kernel").join(&planned.kernel_release);
+    fs::create_dir_all(tree.join("include")).expect("directories");
+    fs::write(tree.join("Module.symvers"), "").expect("written");
+    let found = Mofed::find(host.path(), &planned.kernel_release, "x86_64").expect("usable");
+    let planned = BuildSet { mofed: found.filter(|_| headers), ..planned };
+    let missed = not_built(&planned, Failure::new(kind, "no such type"));
+    let wanted = Source::Mofed { release: planned.kernel_release, place: tree };
+    assert_eq!(matches!(missed, Missed::Source(source, _) if source == wanted), again);
 }
 
 /// Without any archive a second search for the driver would fail.
