@@ -74,7 +74,14 @@ fn supply(
     dir: &Path,
 ) -> Result<Delivery, Error> {
     match (cell.from, &prepared.run_file) {
-        (Supply::Archive, _) | (Supply::RunFile, None) => Ok(Delivery::default()),
+        (
+            Supply::Archive
+            | Supply::UbuntuArchive
+            | Supply::BuildRoot
+            | Supply::FinishedModules,
+            _,
+        )
+        | (Supply::RunFile, None) => Ok(Delivery::default()),
         (Supply::RunFile, Some(file)) => Ok(of_run_file(file)),
         (Supply::Bundle, _) => {
             let command = workbench.longshore("bundle", &prepared.kernel.release, cell);

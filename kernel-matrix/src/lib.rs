@@ -59,6 +59,7 @@ pub mod scene;
 pub mod secure_boot;
 pub mod seed;
 pub mod served;
+pub mod shaped;
 pub mod show;
 pub mod stand_in;
 pub mod start_times;

@@ -146,9 +146,34 @@ pub enum Supply {
     /// The archive that this machine uses, through a relay: the guest fetches and compiles. Its
     /// store has the objects and conftest results of a compile on this machine, and nothing else.
     Compile,
+    /// A store that `longshore fetch` filled from archives of Ubuntu's shape. No network.
+    UbuntuArchive,
+    /// A store with modules that were compiled in a build root of Enterprise Linux's layout. No
+    /// network.
+    BuildRoot,
+    /// A store that `longshore fetch --no-compile` filled from an archive with finished modules. No
+    /// network.
+    FinishedModules,
 }
 
 impl Supply {
+    /// Returns the name of the store on this machine, one for each source of modules: none reuses
+    /// what another compiled.
+    pub fn store(self) -> &'static str {
+        match self {
+            Self::Compile => "store-of-one-archive",
+            Self::UbuntuArchive => "store-of-ubuntu-archive",
+            Self::BuildRoot => "store-of-build-root",
+            Self::FinishedModules => "store-of-finished-modules",
+            _ => "store",
+        }
+    }
+
+    /// True if its modules must equal those that the Debian archive's packages give.
+    pub fn is_of_another_shape(self) -> bool {
+        matches!(self, Self::UbuntuArchive | Self::BuildRoot | Self::FinishedModules)
+    }
+
     /// True if the (first) guest reaches a registry.
     pub fn has_registry(self) -> bool {
         matches!(self, Self::Registry | Self::Store)

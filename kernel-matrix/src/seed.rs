@@ -43,7 +43,10 @@ struct Parts {
 impl Parts {
     fn of(from: Supply) -> Self {
         let (modules, userspace) = match from {
-            Supply::Archive => (true, true),
+            Supply::Archive
+            | Supply::UbuntuArchive
+            | Supply::BuildRoot
+            | Supply::FinishedModules => (true, true),
             Supply::RunFile => (true, false),
             Supply::Registry | Supply::Store => (false, true),
             Supply::Bundle | Supply::Compile => (false, false),
@@ -137,6 +140,18 @@ fn fetched(
 /// A file cannot be read or written.
 pub fn copy_set(seed: &Seed, dir: &Path) -> Result<(), Error> {
     copy(&seed.store, &seed.set, &Store::open(dir, disk::of_this_machine())?)
+}
+
+/// Writes the seed's modules into `dir`, each as `NAME.ko`.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn write_modules(seed: &Seed, dir: &Path) -> Result<(), Error> {
+    for module in &seed.set.modules {
+        let blob = seed.store.blob_path(&module.sha256);
+        fs::copy(&blob, dir.join(&module.file)).at("copy", &blob)?;
+    }
+    Ok(())
 }
 
 fn copy(from: &Store, set: &ModuleSet, to: &Store) -> Result<(), Error> {

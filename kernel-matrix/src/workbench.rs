@@ -18,8 +18,9 @@ use crate::matrix::{Cell, Scenario, Supply};
 use crate::relay;
 use crate::rootfs::{self, Rootfs};
 use crate::runfile::{self, RunFile};
-use crate::secure_boot::{self, Firmware};
+use crate::secure_boot::{self, Firmware, Signer};
 use crate::seed::{self, Fetch, Seed};
+use crate::shaped::{self, Contents};
 use crate::stand_in;
 
 /// Time after which unused products are removed: kernels and images that a newer one has replaced.
@@ -119,10 +120,9 @@ impl Workbench {
         command
     }
 
-    /// Store on this machine; one of its own for what a guest compiles itself, which is compiled from
-    /// the packages of the guest's one archive.
+    /// Returns the path of the store on this machine.
     fn store(&self, cell: &Cell) -> PathBuf {
-        self.cache.dir(if cell.from == Supply::Compile { "store-of-one-archive" } else { "store" })
+        self.cache.dir(cell.from.store())
     }
 
     /// Resolves the cell's kernel to today's packages.
@@ -179,16 +179,20 @@ impl Workbench {
             fs::write(&config, text).at("write", &config)?;
             fetch.arg("--config").arg(&config);
         }
+        let plain = self.plain(cell, &kernel, sink)?;
+        self.shape(cell, &kernel, plain.as_ref(), &mut fetch)?;
         let mut firmware = None;
         if cell.secure_boot {
             let signer = secure_boot::signer(&self.cache)?;
             firmware = Some(secure_boot::firmware(&self.cache, &signer, &kernel.vmlinuz)?);
-            fetch.arg("--module-key").arg(&signer.key);
-            fetch.arg("--module-certificate").arg(&signer.certificate);
+            if cell.from != Supply::FinishedModules {
+                sign(&mut fetch, &signer);
+            }
         }
         let (store, release) = (self.store(cell), &kernel.release);
         let first = Fetch { command: fetch, driver };
         let seed = seed::make(&self.cache, first, next, &store, release, cell.from, sink)?;
+        plain.map_or(Ok(()), |plain| check_equal(&seed, &plain))?;
         resolved.driver_version.clone_from(&seed.set.key.driver_version);
         resolved.next_driver_version = seed.next.as_ref().map(|set| set.key.driver_version.clone());
         resolved.driver_sha256.clone_from(&seed.set.key.driver_digest);
@@ -196,6 +200,59 @@ impl Workbench {
         sink.tell(What::Resolved(resolved));
         let stand_in = stand_in.transpose()?;
         Ok(Prepared { kernel, rootfs, image, seed, run_file, stand_in, firmware })
+    }
+
+    /// Returns the seed that the Debian archive's own packages give, for a cell whose modules come from
+    /// a source of another shape.
+    fn plain(&self, cell: &Cell, kernel: &Kernel, sink: &Sink<'_>) -> Result<Option<Seed>, Error> {
+        if !cell.from.is_of_another_shape() {
+            return Ok(None);
+        }
+        let cell = Cell { from: Supply::Archive, ..cell.clone() };
+        let mut command = self.longshore("fetch", &kernel.release, &cell);
+        if cell.secure_boot {
+            sign(&mut command, &secure_boot::signer(&self.cache)?);
+        }
+        let fetch = Fetch { command, driver: &cell.driver };
+        let (store, from) = (self.store(&cell), cell.from);
+        seed::make(&self.cache, fetch, None, &store, &kernel.release, from, sink).map(Some)
+    }
+
+    /// Adds the source of modules of another shape to a `longshore fetch`, if the cell has one.
+    fn shape(
+        &self,
+        cell: &Cell,
+        kernel: &Kernel,
+        plain: Option<&Seed>,
+        fetch: &mut Command,
+    ) -> Result<(), Error> {
+        let contents = Contents {
+            suite: &cell.kernel.suite,
+            release: &kernel.release,
+            driver: &cell.driver.branch,
+            modules: None,
+        };
+        let (cache, bits) = (&self.cache, &self.bits);
+        match (cell.from, plain) {
+            (Supply::UbuntuArchive, _) => {
+                fetch.arg("--config").arg(shaped::ubuntu(cache, bits, contents)?);
+            }
+            (Supply::BuildRoot, _) => {
+                let root = shaped::el_root(cache, bits, contents.suite, contents.release)?;
+                fetch.arg("--build-root").arg(root);
+            }
+            (Supply::FinishedModules, Some(plain)) => {
+                let digests: Vec<&str> = plain.set.modules.iter().map(|m| m.sha256.as_str()).collect();
+                let modules = cache.produce("finished-modules", &digests, |dir| {
+                    seed::write_modules(plain, dir)
+                })?;
+                let contents = Contents { modules: Some(&modules), ..contents };
+                fetch.arg("--no-compile").arg("--config");
+                fetch.arg(shaped::ubuntu(cache, bits, contents)?);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn run_file(&self, cell: &Cell) -> Result<Option<RunFile>, Error> {
@@ -229,4 +286,22 @@ impl Workbench {
         self.image.insert(for_others, Arc::clone(&made));
         Ok(made)
     }
+}
+
+/// Has `fetch` sign the modules.
+fn sign(fetch: &mut Command, signer: &Signer) {
+    fetch.arg("--module-key").arg(&signer.key);
+    fetch.arg("--module-certificate").arg(&signer.certificate);
+}
+
+/// Compares modules of another source with those that the Debian archive's own packages give.
+fn check_equal(made: &Seed, plain: &Seed) -> Result<(), Error> {
+    let modules = |seed: &Seed| -> Vec<(String, String)> {
+        seed.set.modules.iter().map(|m| (m.file.clone(), m.sha256.clone())).collect()
+    };
+    let (made, plain) = (modules(made), modules(plain));
+    if made == plain {
+        return Ok(());
+    }
+    Err(Error::Unexpected(format!("modules {made:?}, and of Debian's packages {plain:?}")))
 }

@@ -1,0 +1,97 @@
+//! Archives and a build root of the shape of other distributions, made of a Debian suite's packages by
+//! scripts of the project: such distributions' own archives are not available everywhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::bits::Bits;
+use crate::cache::Cache;
+use crate::error::{At, Error};
+use crate::process::run;
+
+const UBUNTU: &str = include_str!("../../scripts/make-ubuntu-archive");
+const EL: &str = include_str!("../../scripts/make-el-root");
+const SUITE: &str = include_str!("../../scripts/suite");
+/// Time limit: packages are fetched, unpacked and packed again.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// Kernel and driver that an archive has packages for.
+#[derive(Debug, Clone, Copy)]
+pub struct Contents<'a> {
+    /// Suite of the packages that it is made of.
+    pub suite: &'a str,
+    /// `uname -r`.
+    pub release: &'a str,
+    /// Driver branch or version.
+    pub driver: &'a str,
+    /// Directory with finished modules, for an archive without headers and compiler.
+    pub modules: Option<&'a Path>,
+}
+
+/// Makes archives as Ubuntu and NVIDIA have them, or returns the cached ones; returns a configuration
+/// file with both and no other.
+///
+/// # Errors
+/// The suite has no such kernel or driver, or the script failed.
+pub fn ubuntu(cache: &Cache, bits: &Bits, contents: Contents<'_>) -> Result<PathBuf, Error> {
+    let Contents { suite, release, driver, modules } = contents;
+    let headers = bits.newest(&format!("linux-headers-{release}"), suite)?;
+    let sources = bits.newest("nvidia-open-kernel-source", suite)?;
+    let finished = modules.map_or(Ok(String::new()), digests)?;
+    let inputs = [UBUNTU, SUITE, &headers.sha256, &sources.sha256, &finished];
+    let dir = cache.produce("ubuntu-archive", &inputs, |dir| {
+        let script = script("make-ubuntu-archive");
+        let mut command = Command::new(script);
+        command.args([suite, release, driver]).arg(dir.join("archive")).args(modules);
+        run(&mut command, LIMIT).map(drop)
+    })?;
+    let (config, archive) = (dir.join("archive.toml"), dir.join("archive"));
+    fs::write(&config, configuration(&archive)).at("write", &config)?;
+    Ok(config)
+}
+
+/// Makes a build root with the layout of Enterprise Linux, or returns the cached one, a tar archive.
+///
+/// # Errors
+/// The suite has no such kernel, or the script failed.
+pub fn el_root(
+    cache: &Cache,
+    bits: &Bits,
+    suite: &str,
+    release: &str,
+) -> Result<PathBuf, Error> {
+    let headers = bits.newest(&format!("linux-headers-{release}"), suite)?;
+    let dir = cache.produce("el-root", &[EL, SUITE, &headers.sha256], |dir| {
+        let mut command = Command::new(script("make-el-root"));
+        run(command.args([suite, release]).arg(dir.join("made")), LIMIT).map(drop)
+    })?;
+    Ok(dir.join("made/root.tar"))
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(name)
+}
+
+fn configuration(archive: &Path) -> String {
+    let place = archive.display();
+    format!(
+        "host-apt = false\n\n\
+         [[archive]]\nurl = \"file://{place}/ubuntu\"\nsuites = [\"noble\"]\n\
+         components = [\"main\", \"restricted\"]\nkeyring = \"{place}/key.gpg\"\n\n\
+         [[archive]]\nurl = \"file://{place}/flat\"\nsuites = [\"/\"]\nkeyring = \"{place}/key.gpg\"\n"
+    )
+}
+
+/// Returns names and digests of the files in `dir`.
+fn digests(dir: &Path) -> Result<String, Error> {
+    let mut lines = Vec::new();
+    for entry in fs::read_dir(dir).at("list", dir)? {
+        let path = entry.at("list", dir)?.path();
+        let digest = fs::File::open(&path).and_then(longshore_core::digest::digest_of);
+        lines.push(format!("{} {}", path.display(), digest.at("read", &path)?));
+    }
+    lines.sort();
+    Ok(lines.join("\n"))
+}
