@@ -200,7 +200,16 @@ impl<'a> Supply<'a> {
                     string) is available";
         match &catalog.headers {
             Probe::Read(AvailableHeaders::Archive { package, version, compiler, passed_over }) => {
-                let why = format!("{none}; {package} {version} and {compiler} are in the archive");
+                let why = match compiler {
+                    Some(compiler) => {
+                        format!("{package} {version} and {compiler} are in the archive")
+                    }
+                    None => format!(
+                        "{package} {version} is in the archive; the compiler is the kernel's own, \
+                         stated in the headers"
+                    ),
+                };
+                let why = format!("{none}; {why}");
                 self.add_reason("modules compiled", why);
                 self.passed_over(passed_over);
             }

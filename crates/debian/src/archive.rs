@@ -145,6 +145,25 @@ impl Archive {
         Self { indexes: Vec::new(), fetcher, arch: "amd64".to_owned(), unread: Vec::new() }
     }
 
+    /// An archive with the packages of these suites, each a codename and the text of an index, for
+    /// tests.
+    ///
+    /// # Panics
+    /// If no client can be made, or an index cannot be read.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn of_suites(suites: &[(&str, &str)]) -> Self {
+        let read = |(suite, text): &(&str, &str)| {
+            let origin = super::packages::Origin {
+                base_url: "https://archive.example.com".into(),
+                suite: (*suite).to_owned(),
+                component: "main".to_owned(),
+                arch: "amd64".to_owned(),
+            };
+            Index::read(text.as_bytes(), text.len() as u64, origin).expect("an index")
+        };
+        Self { indexes: suites.iter().map(read).collect(), ..Self::empty() }
+    }
+
     /// Logs sources that could not be read; with no index at all the first problem is the failure.
     fn note(&mut self, problems: Vec<Failure>) -> Result<(), Failure> {
         self.unread = problems.iter().map(Failure::one_line).collect();

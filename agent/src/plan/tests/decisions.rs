@@ -155,6 +155,22 @@ fn missing_headers_end_with_exit_code_11_and_the_nearest() {
 }
 
 #[test]
+fn the_compiler_is_the_kernels_own_where_no_dependency_names_it() {
+    let mut catalog = archives();
+    catalog.headers = Probe::Read(AvailableHeaders::Archive {
+        package: "linux-headers-6.8.0-142-generic".into(),
+        version: "6.8.0-142.142".into(),
+        compiler: None,
+        passed_over: Vec::new(),
+    });
+    let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    let text = plan.to_string();
+    let wanted = "linux-headers-6.8.0-142-generic 6.8.0-142.142 is in the archive; the compiler is \
+                  the kernel's own, stated in the headers";
+    assert!(text.contains(wanted), "{text}");
+}
+
+#[test]
 fn without_compiling_and_without_a_set_nothing_can_be_had() {
     let mut config = config("535.261.03", "auto");
     config.compile = false;

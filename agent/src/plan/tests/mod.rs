@@ -89,7 +89,7 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         headers: Probe::Read(AvailableHeaders::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),
-            compiler: "gcc-12".into(),
+            compiler: Some("gcc-12".into()),
             passed_over: Vec::new(),
         }),
         mofed: Probe::Read(None),

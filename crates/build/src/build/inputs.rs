@@ -183,8 +183,9 @@ impl Inputs {
 
 /// Digests of the headers: of their packages, or of the trees that they are.
 async fn digests(headers: &Headers) -> Result<BTreeMap<String, String>, Failure> {
-    let packages = headers.toolchain.iter().filter(|p| headers::is_headers(p));
-    let mut digests: BTreeMap<String, String> = packages
+    let mut digests: BTreeMap<String, String> = headers
+        .parts
+        .iter()
         .map(|p| (format!("{}_{}_{}", p.name, p.version, p.arch), p.sha256.clone()))
         .collect();
     if let Some(trees) = headers.trees.clone() {

@@ -1,7 +1,7 @@
 //! Signs a built set with the kernel's own sign-file, in the sandbox.
 //!
-//! sign-file comes with the kernel's kbuild package, and is unpacked with the libraries it needs
-//! (libcrypto) into a root of its own, ten packages small. The secret key's own file is
+//! sign-file comes with the kernel's headers, in Debian with its kbuild package, and is unpacked with
+//! the libraries it needs (libcrypto) into a root of its own, ten packages small. The secret key's own file is
 //! bind-mounted read-only into the sandbox, which has its own mount namespace and no network;
 //! sign-file stays root, to read the key, and has no other capability than that. The key is never
 //! copied, and its passphrase (KBUILD_SIGN_PIN) is passed in the environment alone. The output is
@@ -22,7 +22,7 @@ use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::scratch::claim;
 use longshore_core::store::Store;
-use longshore_debian::archive::{Archive, Requirement};
+use longshore_debian::archive::Archive;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::module_signing::{Certificate, Hash, Message};
 use longshore_modules::signed_sets;
@@ -218,22 +218,7 @@ async fn assemble(
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<PathBuf, Failure> {
-    let kbuild = headers::kbuild(&headers.package).cloned().ok_or_else(|| {
-        Failure::new(
-            FailureKind::Toolchain,
-            format!("{} depends on no linux-kbuild, which has sign-file", headers.package.name),
-        )
-        .remedy(ELSEWHERE)
-    })?;
-    let exact = archive.packages(&kbuild.name);
-    let of_kernel = exact.iter().find(|p| p.version == headers.package.version);
-    let wanted = match of_kernel {
-        Some(package) => Requirement::exact(kbuild.name, &package.version),
-        None => kbuild,
-    };
-    let packages = archive
-        .closure(&[wanted])
-        .map_err(|unsatisfiable| unsatisfiable.failure(FailureKind::Toolchain))?;
+    let packages = headers::programs(archive, headers)?;
     root::assemble(&packages, limit, archive, store, progress).await
 }
 
@@ -251,6 +236,6 @@ fn find_sign_file(root: &Path) -> Result<String, Failure> {
             }
         }
     }
-    let cause = format!("the kernel's kbuild package has no sign-file ({})", root.display());
+    let cause = format!("the kernel's headers have no sign-file ({})", root.display());
     Err(Failure::new(FailureKind::Toolchain, cause).remedy(ELSEWHERE))
 }

@@ -46,7 +46,7 @@ impl Compiler {
         Some(Self { kind: Kind::Gcc, major, minor })
     }
 
-    /// True if longshore can build with it: it builds with gcc only.
+    /// True for gcc, which is the compiler that archives are asked for.
     pub(super) fn is_gcc(self) -> bool {
         self.kind == Kind::Gcc
     }
@@ -128,7 +128,11 @@ mod tests {
     #[case::red_hat("gcc (GCC) 11.4.1 20230605 (Red Hat 11.4.1-2)", "gcc 11.4")]
     #[case::ubuntu("x86_64-linux-gnu-gcc-11 (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0", "gcc 11.4")]
     #[case::suse("gcc (SUSE Linux) 7.5.0", "gcc 7.5")]
+    #[case::red_hat_8("gcc version 8.5.0 20210514 (Red Hat 8.5.0-4) (GCC)", "gcc 8.5")]
+    #[case::ubuntu_5_4("gcc version 9.4.0 (Ubuntu 9.4.0-1ubuntu1~20.04.1)", "gcc 9.4")]
+    #[case::ubuntu_hwe("x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0", "gcc 13.3")]
     #[case::clang("Debian clang version 16.0.6 (15~deb12u1)", "clang 16.0")]
+    #[case::plain_clang("clang version 19.1.7", "clang 19.1")]
     fn compilers_are_read(#[case] text: &str, #[case] wanted: &str) {
         assert_eq!(Compiler::named(text).expect("reads").to_string(), wanted);
     }
@@ -151,6 +155,7 @@ mod tests {
     #[case::major(DEBIAN, "gcc-13 (Debian 13.2.0-1) 13.2.0", false)]
     #[case::name(DEBIAN, "gcc (GCC) 12.2.0", true)]
     #[case::kind(DEBIAN, "Debian clang version 12.2.0", false)]
+    #[case::as_gcc_v_prints_it(DEBIAN, "gcc version 12.2.0 (Debian 12.2.0-14)", true)]
     #[case::unknown_is_itself("cc one", "cc one", true)]
     #[case::unknown("cc one", "cc two", false)]
     fn major_and_minor_have_to_match(#[case] kernel: &str, #[case] ours: &str, #[case] same: bool) {

@@ -6,10 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Wanted;
+use super::kernel_build::KernelBuild;
 use super::stated::{Stated, defined};
 use super::trees::Trees;
 use super::view::View;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::root::read_below;
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::compression;
@@ -122,12 +124,14 @@ fn follow(
     build: &Path,
     source: Option<&Path>,
 ) -> Result<Found, String> {
+    let system = view.clone();
     let trees = Trees::follow(view, wanted.release, build, source)?;
     let read = |path: &str| {
         let what = || format!("reading {path}");
         trees.read(path).or_fail(FailureKind::Verification, what)
     };
-    let stated = Stated::read("it", read).map_err(|failure| failure.one_line())?;
+    let stated = Stated::read("it", || implied_version(&system, wanted), read)
+        .map_err(|failure| failure.one_line())?;
     let release = read("include/generated/utsrelease.h").map_err(|failure| failure.one_line())?;
     let found = defined(&release, "UTS_RELEASE").unwrap_or_default();
     if found != wanted.release {
@@ -140,6 +144,29 @@ fn follow(
         }
         None => Ok(Found { trees, stated, unpacked: None }),
     }
+}
+
+/// Returns the kernel's version for headers that state the release alone: the wanted one, unless dpkg
+/// has their package of another build.
+fn implied_version(view: &View, wanted: Wanted<'_>) -> Option<String> {
+    let is_other = |build: KernelBuild<'_>| {
+        let installed = installed_version(view, wanted.release);
+        installed.is_some_and(|version| !build.is_of(wanted.release, &version))
+    };
+    let version = wanted.version?;
+    let other = KernelBuild::named(version).is_some_and(is_other);
+    (!other).then(|| version.to_owned())
+}
+
+/// Returns the version of the headers package of `release` that dpkg installed in a system; None
+/// without that list.
+fn installed_version(view: &View, release: &str) -> Option<String> {
+    let root = view.outside(Path::new("/"))?;
+    let list = read_below(&root, Path::new("/var/lib/dpkg/status")).ok()?;
+    let list = String::from_utf8_lossy(&list);
+    let package = format!("Package: linux-headers-{release}");
+    let entry = list.split("\n\n").find(|entry| entry.lines().any(|line| line == package))?;
+    entry.lines().find_map(|line| line.strip_prefix("Version: ")).map(str::to_owned)
 }
 
 /// Unpacks a tar file into a directory of the store that is removed with the build.

@@ -6,14 +6,18 @@
 //! 2. the archives: signed, and the same on every node, so that nodes share built modules;
 //! 3. the host's `/lib/modules/RELEASE`: unsigned, but the kernel's own.
 //!
-//! Compiler and tools always come from the archives, and the compiler is the kernel's own.
+//! Compiler and tools always come from the archives, and the compiler is the kernel's own: the one
+//! that the headers state, of whatever source they are.
 
 mod archive;
 mod compiler;
+mod kernel_build;
 mod local;
 mod nearest;
+mod parts;
 pub mod places;
 mod stated;
+mod toolchain;
 mod trees;
 mod view;
 
@@ -28,10 +32,11 @@ use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::HeadersFrom;
 use serde::{Deserialize, Serialize};
 
-pub use archive::{InArchive, find as find_in_archive, is_headers, kbuild, signature_hash};
+pub use archive::{InArchive, find as find_in_archive, signature_hash};
 pub use compiler::check as check_compiler;
 pub use places::HeaderPlaces;
 pub use stated::Stated;
+pub use toolchain::programs;
 pub use trees::Trees;
 
 /// Headers and compiler for one kernel.
@@ -44,8 +49,10 @@ pub enum AvailableHeaders {
         package: String,
         /// Version of the package.
         version: String,
-        /// Compiler package that the headers require, for example `gcc-12`.
-        compiler: String,
+        /// Compiler package that the headers depend on, for example `gcc-12`; None where they only
+        /// state the compiler inside, which is read once they are fetched.
+        #[serde(default)]
+        compiler: Option<String>,
         /// Reasons why sources earlier in the fallback order were not used.
         #[serde(default)]
         passed_over: Vec<String>,
@@ -101,6 +108,8 @@ pub struct Headers {
     pub compiler: String,
     /// Compiler and tools, and the headers if they are packages: the contents of the root.
     pub toolchain: Vec<Package>,
+    /// The packages of the toolchain that hold the headers; none if they are not packages.
+    pub parts: Vec<Package>,
     /// The headers if they are not packages.
     pub trees: Option<Trees>,
     /// Origin of the headers.
@@ -213,12 +222,14 @@ async fn packaged(
 ) -> Result<Headers, Failure> {
     let found = archive::find(archive, wanted.release, wanted.version)?;
     archive.fetch(std::slice::from_ref(&found.package), store, progress).await?;
-    let stated = archive::read_stated(&found.package, wanted.version, store)?;
-    let toolchain = archive::closure(archive, &found, &stated)?;
+    let stated = archive::read_stated(&found.package, wanted.release, wanted.version, store)?;
+    let compiler = toolchain::compiler_for(&found, &stated)?;
+    let toolchain = toolchain::closure(archive, &found, &compiler, &stated)?;
     Ok(Headers {
         release: wanted.release.to_owned(),
         stated,
-        compiler: found.compiler,
+        compiler,
+        parts: toolchain::parts_among(&found.package, &toolchain),
         toolchain,
         trees: None,
         from: HeadersFrom::Archive,
@@ -235,13 +246,14 @@ fn with_toolchain(
     passed_over: Vec<String>,
 ) -> Result<Headers, Failure> {
     let local::Found { trees, stated, unpacked } = found;
-    let compiler = archive::compiler_package(&stated)?;
-    let toolchain = archive::toolchain(archive, &compiler, &stated)?;
+    let compiler = toolchain::compiler_package(&stated)?;
+    let toolchain = toolchain::toolchain(archive, &compiler, &stated)?;
     Ok(Headers {
         release: wanted.release.to_owned(),
         stated,
         compiler,
         toolchain,
+        parts: Vec::new(),
         trees: Some(trees),
         from,
         passed_over,
@@ -322,7 +334,7 @@ mod tests {
         let available = AvailableHeaders::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),
-            compiler: "gcc-12".into(),
+            compiler: Some("gcc-12".into()),
             passed_over: vec!["the plan's reason".into()],
         };
         let failure = fails(&places, Some(&available)).await;
@@ -349,7 +361,7 @@ mod tests {
         let available = AvailableHeaders::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),
-            compiler: "gcc-12".into(),
+            compiler: Some("gcc-12".into()),
             passed_over: Vec::new(),
         };
         let text = fails(&places, Some(&available)).await.to_string();

@@ -5,7 +5,8 @@ use longshore_core::failure::{Failure, FailureKind};
 /// Kernel and compiler that headers belong to, as the headers state them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stated {
-    /// `uname -v`, for example `#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-02)`.
+    /// `uname -v`, for example `#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-02)`; the kernel's
+    /// own where the headers do not state it.
     pub kernel_version: String,
     /// The compiler of the kernel, for example `gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0`.
     pub compiler: String,
@@ -14,24 +15,33 @@ pub struct Stated {
 }
 
 impl Stated {
-    /// Returns the compiler's program, for example `gcc-12` or `x86_64-linux-gnu-gcc-14`.
+    /// Returns the compiler's program, for example `gcc-12` or `x86_64-linux-gnu-gcc-14`; empty where
+    /// the text does not name it: `gcc -v` prints `gcc version 8.5.0` under every name.
     pub(crate) fn compiler_program(&self) -> &str {
-        self.compiler.split_ascii_whitespace().next().unwrap_or_default()
+        let mut words = self.compiler.split_ascii_whitespace();
+        match (words.next(), words.next()) {
+            (Some("gcc"), Some("version")) => "",
+            (name, _) => name.unwrap_or_default(),
+        }
     }
 
     /// Returns the version of the compiler's package, which distributions put in brackets.
     pub(crate) fn compiler_package_version(&self) -> Option<&str> {
         let inside = self.compiler.split_once('(')?.1.split_once(')')?.0;
-        inside.split_once(' ').map(|(_, version)| version)
+        inside.rsplit_once(' ').map(|(_, version)| version)
     }
 
     /// Reads the kernel and compiler from the headers `name`; `read` returns one of their files,
-    /// empty if it does not exist.
+    /// empty if it does not exist. `implied` returns the kernel's version for headers that do not state
+    /// it: Ubuntu's have compile.h of the kernel's build, but not the file that states it since Linux
+    /// 6.1 (debian/rules.d/2-binary-arch.mk of its kernels).
     ///
     /// # Errors
-    /// Exit code 13 where they do not state them, and the errors of `read`.
+    /// Exit code 13 where they state no compiler, 11 where they state no version, and the errors of
+    /// `read`.
     pub(super) fn read(
         name: &str,
+        implied: impl FnOnce() -> Option<String>,
         read: impl Fn(&str) -> Result<String, Failure>,
     ) -> Result<Self, Failure> {
         let generated = read("include/generated/compile.h")?;
@@ -41,14 +51,33 @@ impl Stated {
             None => defined(&read("include/generated/utsversion.h")?, "UTS_VERSION"),
         };
         let conf = read("include/config/auto.conf")?;
-        let compiler = configured(&conf, "CONFIG_CC_VERSION_TEXT");
-        let (Some(kernel_version), Some(compiler)) = (uts, compiler) else {
-            let cause = format!("{name} does not say which kernel and compiler it is for");
-            return Err(Failure::new(FailureKind::Verification, cause));
-        };
+        let compiler =
+            configured(&conf, "CONFIG_CC_VERSION_TEXT").or_else(|| compiled_with(&generated));
+        let compiler = compiler.ok_or_else(|| {
+            let cause = format!("{name} does not say which compiler its kernel was built with");
+            Failure::new(FailureKind::Verification, cause)
+        })?;
+        let kernel_version = uts.or_else(implied).ok_or_else(|| unnamed(name))?;
         let realtime = configured(&conf, "CONFIG_PREEMPT_RT").as_deref() == Some("y");
         Ok(Self { kernel_version, compiler, realtime })
     }
+}
+
+fn unnamed(name: &str) -> Failure {
+    let cause = format!("{name} does not say which build of the kernel it is for");
+    Failure::new(FailureKind::Toolchain, cause).remedy(
+        "compile on a host that runs this kernel, where `uname -v` names the build, or use a \
+         prebuilt set",
+    )
+}
+
+/// Returns the compiler that compile.h names, without the linker that follows in some kernels.
+/// Kernels before Linux 5.8 have no CONFIG_CC_VERSION_TEXT (kernel commit 8b59cd81dc5e), and name it
+/// as `gcc -v` does.
+fn compiled_with(generated: &str) -> Option<String> {
+    let text = defined(generated, "LINUX_COMPILER")?;
+    let compiler = text.split(", ").next().unwrap_or_default();
+    Some(compiler.to_owned()).filter(|compiler| !compiler.is_empty())
 }
 
 /// Returns the value of `#define NAME "value"`.
@@ -71,7 +100,61 @@ pub(super) fn configured(conf: &str, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
+
+    const EL8: &str = "gcc version 8.5.0 20210514 (Red Hat 8.5.0-4) (GCC)";
+    const UBUNTU_5_4: &str = "gcc version 9.4.0 (Ubuntu 9.4.0-1ubuntu1~20.04.1)";
+    const NOBLE: &str = "#142-Ubuntu SMP PREEMPT_DYNAMIC Thu Nov 5 10:00:00 UTC 2026";
+    const UTS: &str = "#define UTS_VERSION \"#1 SMP\"\n";
+    const CONF: &str = "CONFIG_CC_VERSION_TEXT=gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0\n";
+
+    /// Reads headers with these files, for a kernel of the version `NOBLE`.
+    fn read(compile_h: &str, auto_conf: &str, implied: bool) -> Result<Stated, Failure> {
+        let file = |path: &str| {
+            Ok(match path {
+                "include/generated/compile.h" => compile_h.to_owned(),
+                "include/config/auto.conf" => auto_conf.to_owned(),
+                _ => String::new(),
+            })
+        };
+        Stated::read("linux-headers-x", || implied.then(|| NOBLE.to_owned()), file)
+    }
+
+    #[rstest]
+    #[case::configured("#define LINUX_COMPILER \"gcc version 1.2\"\n", CONF, &CONF[23..CONF.len() - 1])]
+    #[case::el_8(&format!("#define LINUX_COMPILER \"{EL8}\"\n"), "CONFIG_A=y\n", EL8)]
+    #[case::ubuntu_5_4(&format!("#define LINUX_COMPILER \"{UBUNTU_5_4}\"\n"), "", UBUNTU_5_4)]
+    #[case::with_its_linker(
+        "#define LINUX_COMPILER \"gcc (GCC) 10.2.1, GNU ld (GNU Binutils) 2.35\"\n",
+        "",
+        "gcc (GCC) 10.2.1"
+    )]
+    fn the_compiler_is_read_from_the_configuration_or_from_the_compile(
+        #[case] compile_h: &str,
+        #[case] conf: &str,
+        #[case] wanted: &str,
+    ) {
+        let stated = read(&format!("{UTS}{compile_h}"), conf, false).expect("states both");
+        assert_eq!((stated.compiler.as_str(), stated.kernel_version.as_str()), (wanted, "#1 SMP"));
+    }
+
+    #[rstest]
+    #[case::stated(UTS, CONF, true, Ok("#1 SMP"))]
+    #[case::implied("", CONF, true, Ok(NOBLE))]
+    #[case::unknown("", CONF, false, Err(ExitCode::Toolchain))]
+    #[case::no_compiler(UTS, "", true, Err(ExitCode::Verification))]
+    #[case::empty_compiler(&format!("{UTS}#define LINUX_COMPILER \"\"\n"), "", true, Err(ExitCode::Verification))]
+    fn the_version_is_stated_or_implied(
+        #[case] compile_h: &str,
+        #[case] conf: &str,
+        #[case] implied: bool,
+        #[case] wanted: Result<&str, ExitCode>,
+    ) {
+        let found = read(compile_h, conf, implied);
+        let found = found.as_ref().map(|stated| stated.kernel_version.as_str());
+        assert_eq!(found.map_err(Failure::code), wanted);
+    }
 
     #[rstest]
     #[case("gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0", "gcc-12", Some("12.2.0-14+deb12u1"))]
@@ -81,6 +164,13 @@ mod tests {
         Some("14.2.0-19")
     )]
     #[case("gcc (GCC) 13.2.1", "gcc", None)]
+    #[case(EL8, "", Some("8.5.0-4"))]
+    #[case(UBUNTU_5_4, "", Some("9.4.0-1ubuntu1~20.04.1"))]
+    #[case(
+        "x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0",
+        "x86_64-linux-gnu-gcc-13",
+        Some("13.3.0-6ubuntu2~24.04")
+    )]
     fn the_compiler_says_what_it_is(
         #[case] text: &str,
         #[case] program: &str,

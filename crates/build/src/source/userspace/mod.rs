@@ -17,7 +17,7 @@ pub mod packed;
 mod parts;
 mod place;
 #[cfg(test)]
-mod sample;
+pub(super) mod sample;
 mod selection;
 pub mod sources;
 

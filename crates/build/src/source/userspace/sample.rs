@@ -19,7 +19,7 @@ pub(super) fn tar_of(files: &[(String, Vec<u8>)]) -> Vec<u8> {
     tar.into_inner().expect("tar")
 }
 
-pub(super) fn deb(files: &[(String, Vec<u8>)]) -> Vec<u8> {
+pub(in crate::source) fn deb(files: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut deb = b"!<arch>\n".to_vec();
     let members = [
         ("debian-binary", b"2.0\n".to_vec()),

@@ -214,3 +214,50 @@ async fn what_is_no_tar_file_is_damaged() {
         assert_eq!(failure.code(), code, "{}", failure.report());
     }
 }
+
+/// Ubuntu's headers of Linux 6.8: one tree here, without the file that states the version.
+fn unstated(root: &Path, installed: Option<&str>) {
+    whole(&root.join("usr/src/linux-headers-6.1.0-50-amd64"));
+    fs::remove_file(
+        root.join("usr/src/linux-headers-6.1.0-50-amd64/include/generated/utsversion.h"),
+    )
+    .expect("removed");
+    let Some(version) = installed else { return };
+    let other = "Package: linux-headers-6.1.0-50\nVersion: 6.1.0-50.1\n";
+    let entry = format!(
+        "{other}\nPackage: linux-headers-{RELEASE}\nStatus: install ok installed\nVersion: {version}\n"
+    );
+    write(&root.join("var/lib/dpkg/status"), &entry);
+}
+
+#[rstest]
+#[case::installed(Some("6.1.0-50.53"), true)]
+#[case::another_build(Some("6.1.0-50.51"), false)]
+#[case::without_dpkg(None, true)]
+fn headers_without_a_version_are_of_the_kernel_unless_dpkg_has_another_build(
+    #[case] installed: Option<&str>,
+    #[case] fits: bool,
+) {
+    let root = temporary();
+    unstated(root.path(), installed);
+    let version = "#53-Ubuntu SMP Thu Nov 5 10:00:00 UTC 2026";
+    let found = in_directory(root.path(), Wanted { release: RELEASE, version: Some(version) });
+    match found {
+        Ok(found) => {
+            assert!(fits);
+            assert_eq!(found.stated.kernel_version, version);
+        }
+        Err(why) => {
+            assert!(!fits, "{why}");
+            assert!(why.contains("which build of the kernel"), "{why}");
+        }
+    }
+}
+
+#[test]
+fn headers_without_a_version_need_the_kernels_own() {
+    let root = temporary();
+    unstated(root.path(), None);
+    let found = in_directory(root.path(), Wanted { release: RELEASE, version: None });
+    assert!(found.err().expect("unknown").contains("which build of the kernel"));
+}
