@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::path::PathBuf;
 
 use flate2::read::GzDecoder;
 
 use super::Look;
 use longshore_core::finding::{Code, Finding};
+use longshore_core::module_dir::module_dir;
 use longshore_core::root::is_absent;
 
 /// Upper bound of a kernel's configuration (Debian's has 260 kB).
@@ -42,13 +44,14 @@ pub(super) fn read(look: &Look<'_>) -> Result<KernelConfig, String> {
             Err(e) => Err(format!("/proc/config.gz: {e}")),
         };
     }
+    let modules = module_dir(look.host, release);
     for path in [
-        format!("boot/config-{release}"),
-        format!("lib/modules/{release}/config"),
-        format!("lib/modules/{release}/build/.config"),
+        PathBuf::from(format!("boot/config-{release}")),
+        modules.join("config"),
+        modules.join("build/.config"),
     ] {
-        match look.host.read_to_string(&path) {
-            Ok(text) => return Ok(KernelConfig::parse(format!("/{path}"), &text)),
+        match look.host.read_small_text(&path, LARGEST) {
+            Ok(text) => return Ok(KernelConfig::parse(format!("/{}", path.display()), &text)),
             Err(e) if is_absent(&e) => {}
             Err(e) => return Err(e.to_string()),
         }

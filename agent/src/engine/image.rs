@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ pub use crate::steps::{Images, ModuleFile};
 use longshore_build::source::userspace::{self, Depth};
 use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::module_dir::module_dir;
 use longshore_core::paths::Paths;
 use longshore_core::root::{Root, is_absent};
 use longshore_core::store::Store;
@@ -49,19 +51,23 @@ impl ModuleImages {
         Self { always_hashed: always, ..self }
     }
 
-    /// Directory of the running kernel's modules, below the host's root.
-    fn modules_dir(&self) -> Result<PathBuf, Failure> {
+    /// Opens the host's root; returns it with the directory of the running kernel's modules in it.
+    fn modules_dir(&self) -> Result<(Root, PathBuf), Failure> {
         let path = self.paths.root.join("proc/sys/kernel/osrelease");
         let release = fs::read_to_string(&path)
             .or_fail(FailureKind::HostUnsupported, || format!("reading {}", path.display()))?;
-        Ok(Path::new("lib/modules").join(release.trim()))
+        let host = Root::open(&self.paths.host_root).or_fail(FailureKind::KernelRefused, || {
+            format!("opening {}", self.paths.host_root.display())
+        })?;
+        let dir = module_dir(&host, release.trim());
+        Ok((host, dir))
     }
 
     /// Opens a module of the kernel's own at the planned path; None if it is compressed or gone.
     fn kernel_file(&self, file: &Path) -> Result<Option<File>, Failure> {
-        let path = self.modules_dir()?.join(file);
-        let host = Root::open(&self.paths.host_root);
-        match host.and_then(|host| host.file(&path)) {
+        let (host, dir) = self.modules_dir()?;
+        let path = dir.join(file);
+        match host.file(&path) {
             Ok(file) if is_plain(&file) => Ok(Some(file)),
             Ok(_) => Ok(None),
             Err(e) if is_absent(&e) => Ok(None),
@@ -75,10 +81,7 @@ impl ModuleImages {
     /// Reads a module of the kernel's own; returns its path and bytes. Links are the host's own, as
     /// they were when the plan was made.
     fn kernel_module(&self, name: &str, file: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
-        let dir = self.modules_dir()?;
-        let host = Root::open(&self.paths.host_root).or_fail(FailureKind::KernelRefused, || {
-            format!("opening {}", self.paths.host_root.display())
-        })?;
+        let (host, dir) = self.modules_dir()?;
         let planned = host.display(dir.join(file));
         match host.read(dir.join(file)) {
             Ok(bytes) => return Ok((planned, bytes)),
@@ -89,18 +92,28 @@ impl ModuleImages {
             }
         }
         // Recompressed or moved since the plan was made: libkmod knows the current path.
-        let dir = host.display(dir);
-        let found = KernelIndex::open(&dir)?.file(name)?.ok_or_else(|| {
+        let found = moved(&host, &dir, name)?.ok_or_else(|| {
+            let of = host.display(&dir);
             Failure::new(
                 FailureKind::KernelRefused,
-                format!("{} is gone, and {} has no other {name}", planned.display(), dir.display()),
+                format!("{} is gone, and {} has no other {name}", planned.display(), of.display()),
             )
             .remedy("install the running kernel's modules again, or reboot into the newer kernel")
         })?;
-        let bytes = fs::read(&found)
-            .or_fail(FailureKind::KernelRefused, || format!("reading {}", found.display()))?;
-        Ok((found, bytes))
+        let bytes = host
+            .read(&found)
+            .or_fail(FailureKind::KernelRefused, || format!("reading the kernel's {name}"))?;
+        Ok((host.display(found), bytes))
     }
+}
+
+/// Returns the path inside `host` of the kernel's module `name`, by the index in `dir`. libkmod gets the directory
+/// by its descriptor: links above it, as of a merged /usr, lead to the host's own files and not to this container's.
+fn moved(host: &Root, dir: &Path, name: &str) -> Result<Option<PathBuf>, Failure> {
+    let Ok(opened) = host.dir(dir) else { return Ok(None) };
+    let at = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let found = KernelIndex::open(&at)?.file(name)?;
+    Ok(found.map(|path| path.strip_prefix(&at).map_or(path.clone(), |below| dir.join(below))))
 }
 
 impl Images for ModuleImages {
@@ -322,9 +335,12 @@ mod tests {
         fs::create_dir(&usr).unwrap();
         fs::rename(dir.path().join("lib"), usr.join("lib")).unwrap();
         std::os::unix::fs::symlink("/usr/lib", dir.path().join("lib")).unwrap();
-        fs::write(usr.join("lib/modules/6.1.0-1-amd64/kernel/a.ko"), ELF).unwrap();
-        let file = PathBuf::from("kernel/a.ko");
-        assert_eq!(images.image("a", &ModuleOrigin::Kernel { file }).unwrap(), ELF);
+        let modules = usr.join("lib/modules/6.1.0-1-amd64");
+        fs::write(modules.join("kernel/a.ko"), ELF).unwrap();
+        let image = |file: &str| images.image("a", &ModuleOrigin::Kernel { file: file.into() });
+        assert_eq!(image("kernel/a.ko").unwrap(), ELF);
+        longshore_modules::testing::index::write_index(&modules, "kernel/a.ko:\n");
+        assert_eq!(image("kernel/moved.ko").unwrap(), ELF, "by libkmod");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use object::ReadCache;
 use crate::catalog::{AvailableSet, Fit, SetPlace};
 use crate::config::Config;
 use crate::engine::image::unpack;
+use longshore_core::module_dir::module_dir;
 use longshore_core::root::Root;
 use longshore_core::sanitize::in_line;
 use longshore_core::store::Store;
@@ -169,7 +170,7 @@ impl Host<'_> {
     fn own_modules(&self, mut symbols: BTreeSet<&str>) -> OwnModules {
         let mut own = OwnModules::default();
         let Ok(root) = Root::open(&self.config.paths.host_root) else { return own };
-        let dir = Path::new("lib/modules").join(&self.facts.kernel.release);
+        let dir = module_dir(&root, &self.facts.kernel.release);
         let mut files: Vec<_> = self.facts.available.iter().map(|module| module.file).collect();
         // Modules of another driver that are installed among the kernel's do not count.
         let is_nvidias =

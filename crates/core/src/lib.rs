@@ -24,6 +24,7 @@ pub mod image_reference;
 pub mod kernel_id;
 pub mod locks;
 pub mod machine;
+pub mod module_dir;
 pub mod module_parameters;
 pub mod paths;
 pub mod privileges;

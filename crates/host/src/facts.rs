@@ -109,6 +109,11 @@ impl Kernel {
         KernelId { version, ..self.any_build() }
     }
 
+    /// True if clang built the kernel, by /proc/version: gcc's modules do not fit it.
+    pub fn is_built_by_clang(&self) -> bool {
+        self.compiler.as_deref().is_some_and(|compiler| compiler.contains("clang"))
+    }
+
     /// The same kernel in any build.
     pub fn any_build(&self) -> KernelId<'_> {
         KernelId { release: &self.release, version: None, arch: &self.arch }
@@ -126,6 +131,18 @@ pub struct OsRelease {
     pub codename: Option<String>,
     /// `PRETTY_NAME`.
     pub pretty_name: Option<String>,
+    /// `VARIANT_ID`, for example `coreos`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant_id: Option<String>,
+    /// `BUILD_ID` of an image, for example that of Container-Optimized OS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_id: Option<String>,
+    /// `OSTREE_VERSION` of Red Hat Enterprise Linux CoreOS: the tag of its driver toolkit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ostree_version: Option<String>,
+    /// `OPENSHIFT_VERSION`, for example `4.19`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub openshift_version: Option<String>,
 }
 
 /// Kind of an NVIDIA PCI function.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::facts::{Autoload, HostDriver, LoadRule};
@@ -9,10 +10,11 @@ use super::modules::kernel_name;
 use longshore_core::root::{Root, is_absent};
 
 /// Directories where distributions and NVIDIA's installer put the libraries.
-const LIBRARIES: [&str; 6] = [
+const LIBRARIES: [&str; 7] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
     "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
     "usr/lib64",
     "usr/lib64/nvidia",
     "usr/lib",
@@ -43,7 +45,12 @@ const LOAD: [&str; 4] = [
 /// If a directory is there and cannot be read.
 pub(super) fn read_driver(host: &Root) -> io::Result<HostDriver> {
     let mut found = HostDriver::default();
+    let mut seen = BTreeSet::new();
     for dir in LIBRARIES {
+        // usr/lib64 is usr/lib on some distributions, or the other way round.
+        if identity(host, dir).is_some_and(|id| !seen.insert(id)) {
+            continue;
+        }
         for name in names(host, dir)? {
             let Some(version) = VERSIONED.iter().find_map(|prefix| name.strip_prefix(prefix))
             else {
@@ -149,6 +156,12 @@ fn text(root: &Root, file: &Path) -> io::Result<String> {
     }
 }
 
+/// Returns device and inode of a directory; None where it cannot be opened.
+fn identity(host: &Root, dir: &str) -> Option<(u64, u64)> {
+    let found = host.found(dir).and_then(|dir| dir.metadata()).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
 fn names(host: &Root, dir: &str) -> io::Result<Vec<String>> {
     match host.read_dir(dir) {
         Err(e) if is_absent(&e) => Ok(Vec::new()),
@@ -201,6 +214,21 @@ mod tests {
         assert_eq!(found.libraries.len(), 2);
         assert_eq!(found.dkms, ["nvidia-current"]);
         assert_eq!(found.services, ["nvidia-persistenced.service"]);
+    }
+
+    #[rstest]
+    #[case::el("usr/lib64", None)]
+    #[case::lib_is_lib64("usr/lib64", Some(("lib64", "usr/lib")))]
+    #[case::lib64_is_lib("usr/lib", Some(("lib", "usr/lib64")))]
+    fn libraries_in_lib64_are_listed_once(#[case] dir: &str, #[case] link: Option<(&str, &str)>) {
+        let file = format!("{dir}/libcuda.so.535.261.03");
+        let (tree, root) = tree(&[(&file, "")]);
+        if let Some((target, name)) = link {
+            std::os::unix::fs::symlink(target, tree.path().join(name)).unwrap();
+        }
+        let found = read_driver(&root).unwrap();
+        assert_eq!(found.libraries.len(), 1);
+        assert_eq!(found.version.as_deref(), Some("535.261.03"));
     }
 
     #[rstest]

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use super::facts::{Kernel, OsRelease};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::root::Root;
+use longshore_core::sanitize::in_line;
 
 /// Reads release, version string, architecture, compiler and boot id.
 ///
@@ -67,29 +68,39 @@ fn group(text: &str) -> Option<&str> {
     None
 }
 
+/// Size limit of an os-release, in bytes; the distributions' have some hundred.
+const OS_RELEASE: u64 = 64 << 10;
+/// Size limit of one of its values, in characters.
+const VALUE: usize = 256;
+
 /// Reads the host's os-release: `/host-etc/os-release` (mounted by the GPU operator), else the
-/// host's own.
+/// host's own, in the order of os-release(5). Links resolve inside the root.
 ///
 /// # Errors
-/// If none of them can be read.
+/// If none of them can be read, or is a regular file of at most 64 KiB.
 pub(super) fn read_os_release(root: &Root, host: &Root) -> io::Result<OsRelease> {
-    root.read_to_string("host-etc/os-release")
-        .or_else(|_| host.read_to_string("etc/os-release"))
-        .or_else(|_| host.read_to_string("usr/lib/os-release"))
+    root.read_small_text("host-etc/os-release", OS_RELEASE)
+        .or_else(|_| host.read_small_text("etc/os-release", OS_RELEASE))
+        .or_else(|_| host.read_small_text("usr/lib/os-release", OS_RELEASE))
         .map(|text| parse_os_release(&text))
 }
 
-/// Parses os-release(5).
+/// Parses os-release(5). Values are shown on terminals and in logs, so they are cut and without control
+/// characters.
 fn parse_os_release(text: &str) -> OsRelease {
     let mut os = OsRelease::default();
     for line in text.lines() {
         let Some((key, value)) = line.split_once('=') else { continue };
-        let value = unquote(value.trim());
+        let value: String = in_line(&unquote(value.trim())).chars().take(VALUE).collect();
         match key.trim() {
             "ID" => os.id = value,
             "VERSION_ID" => os.version_id = Some(value),
             "VERSION_CODENAME" => os.codename = Some(value),
             "PRETTY_NAME" => os.pretty_name = Some(value),
+            "VARIANT_ID" => os.variant_id = Some(value),
+            "BUILD_ID" => os.build_id = Some(value),
+            "OSTREE_VERSION" => os.ostree_version = Some(value),
+            "OPENSHIFT_VERSION" => os.openshift_version = Some(value),
             _ => {}
         }
     }
@@ -131,6 +142,10 @@ mod tests {
         Some("clang version 18.1.8")
     )]
     #[case("Linux version 5.10.0 (me@host) (gcc (GCC) 10.2.1) #1", Some("gcc (GCC) 10.2.1"))]
+    #[case(
+        "Linux version 4.18.0 (m@h) (gcc version 8.5.0 20210514 (Red Hat 8.5.0-4) (GCC)) #1 SMP",
+        Some("gcc version 8.5.0 20210514 (Red Hat 8.5.0-4) (GCC)")
+    )]
     #[case("Linux version 5.10.0", None)]
     #[case("Linux version 5.10.0 (open", None)]
     #[case("", None)]
@@ -182,6 +197,53 @@ mod tests {
         assert_eq!(os.version_id.as_deref(), Some("12"));
         assert_eq!(os.codename.as_deref(), Some("bookworm"));
         assert_eq!(os.pretty_name.as_deref(), Some("A \"quoted\" name"));
+    }
+
+    #[test]
+    fn values_of_an_os_release_are_cut_and_without_control_characters() {
+        let long = "x".repeat(1000);
+        let os = parse_os_release(&format!("PRETTY_NAME=\"a\x1b[2Jb\"\nVERSION_ID={long}\n"));
+        assert_eq!(os.pretty_name.as_deref(), Some("a\\u{1b}[2Jb"));
+        assert_eq!(os.version_id.map(|value| value.len()), Some(VALUE));
+    }
+
+    /// Places of an os-release in a tree: `PATH -> TARGET` is a link, `PATH = TEXT` a file.
+    #[rstest]
+    #[case::etc(&["etc/os-release = ID=a"], Some("a"))]
+    #[case::usr_lib(&["usr/lib/os-release = ID=b"], Some("b"))]
+    #[case::relative_link(&["usr/lib/os-release = ID=b", "etc/os-release -> ../usr/lib/os-release"], Some("b"))]
+    #[case::absolute_link(&["nix/store/os = ID=c", "etc/os-release -> /nix/store/os"], Some("c"))]
+    #[case::dangling_link(&["usr/lib/os-release = ID=b", "etc/os-release -> /gone"], Some("b"))]
+    #[case::outside(&["etc/os-release -> /../../../../../../../../etc/os-release"], None)]
+    #[case::of_the_operator(&["host-etc/os-release = ID=d", "etc/os-release = ID=a"], Some("d"))]
+    #[case::a_device(&["etc/os-release -> /dev/null", "usr/lib/os-release = ID=b"], Some("b"))]
+    #[case::none(&["etc/x = "], None)]
+    fn places_of_an_os_release(#[case] tree: &[&str], #[case] id: Option<&str>) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for entry in tree {
+            let link = entry.split_once(" -> ");
+            let (path, text) = link.or_else(|| entry.split_once(" = ")).expect("an entry");
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+            match link {
+                Some(_) => std::os::unix::fs::symlink(text, path).expect("link"),
+                None => std::fs::write(path, text).expect("written"),
+            }
+        }
+        let root = Root::open(dir.path()).expect("a root");
+        let read = read_os_release(&root, &root);
+        assert_eq!(read.ok().map(|os| os.id).as_deref(), id);
+    }
+
+    #[test]
+    fn an_os_release_of_a_megabyte_is_not_read() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        std::fs::create_dir_all(dir.path().join("usr/lib")).expect("directories");
+        let text = format!("ID=a\n{}", "#\n".repeat(1 << 19));
+        std::fs::write(dir.path().join("usr/lib/os-release"), text).expect("written");
+        let root = Root::open(dir.path()).expect("a root");
+        let error = read_os_release(&root, &root).expect_err("too large").to_string();
+        assert!(error.contains("larger than 65536 bytes"), "{error}");
     }
 
     proptest! {

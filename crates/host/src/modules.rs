@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use super::facts::{LiveDriver, LoadedModule};
 use super::module_files::ModuleFiles;
 use longshore_core::flavour::Flavour;
+use longshore_core::module_dir::module_dir;
 use longshore_core::root::{Root, errno_of, is_absent};
 
 /// The kernel's name for a module's name or file: no directories, no `.ko` and what follows, and
@@ -168,11 +169,7 @@ pub(super) fn read_available(host: &Root, release: &str) -> io::Result<ModuleFil
 }
 
 fn index(host: &Root, release: &str, file: &str) -> io::Result<String> {
-    let usual = host.read_to_string(format!("lib/modules/{release}/{file}"));
-    usual.or_else(|e| {
-        let other = host.read_to_string(format!("usr/lib/modules/{release}/{file}"));
-        other.map_err(|_| e)
-    })
+    host.read_to_string(module_dir(host, release).join(file))
 }
 
 #[cfg(test)]

@@ -104,7 +104,8 @@ pub fn first_process(root: &Path) -> FirstProcess {
 fn is_hosts_tree(path: &Path) -> bool {
     let Ok(root) = Root::open(path) else { return false };
     let has = |inner| root.exists(inner).unwrap_or(false);
-    has("lib/modules") && (has("etc/os-release") || has("usr/lib/os-release"))
+    (has("lib/modules") || has("usr/lib/modules"))
+        && (has("etc/os-release") || has("usr/lib/os-release"))
 }
 
 /// Reads /proc/self/status and /proc/self/uid_map.

@@ -5,14 +5,14 @@
 //! descriptor once its kind is known.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
-use super::Root;
+use super::{Root, at};
 
 impl Root {
     /// Opens a file with `O_PATH`: for its metadata, and for [`reopen`].
@@ -21,6 +21,26 @@ impl Root {
     /// The error of openat2(2), with the path.
     pub fn found(&self, inner: impl AsRef<Path>) -> io::Result<File> {
         self.resolve(inner.as_ref(), OFlag::O_PATH).map(File::from)
+    }
+
+    /// Reads a regular file of at most `most` bytes as text; bytes that are not UTF-8 are replaced. Links
+    /// resolve inside the root.
+    ///
+    /// # Errors
+    /// The kernel's error, with the path; invalid data for a larger file, a device or a FIFO.
+    pub fn read_small_text(&self, inner: impl AsRef<Path>, most: u64) -> io::Result<String> {
+        let inner = inner.as_ref();
+        let mut bytes = Vec::new();
+        let found = self.found(inner)?;
+        reopen(&found)
+            .and_then(|file| file.take(most + 1).read_to_end(&mut bytes))
+            .and_then(|read| match read as u64 > most {
+                true => {
+                    Err(io::Error::new(ErrorKind::InvalidData, format!("larger than {most} bytes")))
+                }
+                false => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            })
+            .map_err(|e| at(&self.display(inner), e))
     }
 }
 
@@ -49,7 +69,6 @@ pub fn reopen(found: &impl AsFd) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Read;
     use std::os::unix::fs::symlink;
 
     use nix::unistd::mkfifo;
@@ -81,5 +100,27 @@ mod tests {
             assert_eq!(open_regular(&dir.path().join(name), more).is_ok(), is, "{name}");
         }
         assert!(writer.is_waiting());
+    }
+
+    #[test]
+    fn a_small_text_is_bounded_and_no_device_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        fs::create_dir(dir.path().join("usr")).unwrap();
+        fs::write(dir.path().join("usr/text"), b"a\xff").unwrap();
+        symlink("/usr/text", dir.path().join("link")).unwrap();
+        symlink("../../../usr/text", dir.path().join("usr/climb")).unwrap();
+        mkfifo(&dir.path().join("pipe"), Mode::S_IRWXU).unwrap();
+        for name in ["usr/text", "link", "usr/climb"] {
+            assert_eq!(root.read_small_text(name, 2).unwrap(), "a\u{fffd}");
+        }
+        for (name, most, why) in [
+            ("link", 1, "link: larger than 1 bytes"),
+            ("pipe", 9, "pipe: no regular file"),
+            ("none", 9, "none: No such file"),
+        ] {
+            let error = root.read_small_text(name, most).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }
