@@ -160,11 +160,13 @@ fn host_modules(facts: &HostFacts) -> Vec<(String, &str)> {
 fn host_driver(facts: &HostFacts) -> Option<Finding> {
     let installed = &facts.installed;
     let modules = host_modules(facts);
+    let package = modules.iter().find_map(|(_, file)| package_of(facts, file));
     let mut parts = Vec::new();
     if !modules.is_empty() {
         let files = modules.iter().map(|(_, file)| (*file).to_owned());
         let release = &facts.kernel.release;
-        parts.push(format!("modules in /lib/modules/{release}: {}", some(files.collect())));
+        let of = package.map_or_else(String::new, |package| format!(" ({})", package.name));
+        parts.push(format!("modules in /lib/modules/{release}: {}{of}", some(files.collect())));
     }
     if !installed.libraries.is_empty() {
         let version = installed.version.as_deref().unwrap_or("of unknown version");
@@ -187,7 +189,65 @@ fn host_driver(facts: &HostFacts) -> Option<Finding> {
         _ => String::new(),
     };
     let seen = format!("the host has a driver of its own: {}{loaded}", parts.join("; "));
-    Some(Finding::warning(Code::HostDriverInstalled, seen))
+    let found = Finding::warning(Code::HostDriverInstalled, seen);
+    Some(match package {
+        Some(Package { remove, .. }) => found.remedy(format!(
+            "uninstall it ({remove}), renew the initramfs and reboot; or leave the driver to it and do not run \
+             longshore on this node"
+        )),
+        None => found,
+    })
+}
+
+/// A kind of package with the driver's modules, by their place below /lib/modules/RELEASE.
+#[derive(Debug, Clone, Copy)]
+struct Package {
+    place: &'static str,
+    /// Begins of the `ID`s of the distributions that use the place so; empty for all.
+    of: &'static [&'static str],
+    name: &'static str,
+    /// Command that removes it.
+    remove: &'static str,
+}
+
+const PACKAGES: [Package; 4] = [
+    Package {
+        place: "extra/",
+        of: &[],
+        name: "kmod package of RPM",
+        remove: "dnf remove 'kmod-nvidia*'",
+    },
+    // Links to modules of another release of the kernel, of which its symbols are taken to be the same.
+    Package {
+        place: "weak-updates/",
+        of: &[],
+        name: "kmod package of RPM for another release of the kernel",
+        remove: "dnf remove 'kmod-nvidia*'",
+    },
+    Package {
+        place: "updates/",
+        of: &["sle", "sl-", "opensuse"],
+        name: "kernel module package of SUSE",
+        remove: "zypper remove 'nvidia*-kmp-*'",
+    },
+    Package {
+        place: "kernel/nvidia-",
+        of: &[],
+        name: "linux-modules-nvidia of Ubuntu",
+        remove: "apt purge 'linux-modules-nvidia-*' 'linux-objects-nvidia-*'",
+    },
+];
+
+/// Returns the kind of package that a module is of. DKMS, which is named by itself, puts modules into some of the
+/// same places.
+fn package_of(facts: &HostFacts, file: &str) -> Option<Package> {
+    if !facts.installed.dkms.is_empty() || file.starts_with("updates/dkms/") {
+        return None;
+    }
+    let os = facts.os.id.as_str();
+    let may_be =
+        |package: &Package| package.of.is_empty() || package.of.iter().any(|id| os.starts_with(id));
+    PACKAGES.into_iter().find(|package| may_be(package) && file.starts_with(package.place))
 }
 
 fn some(mut names: Vec<String>) -> String {

@@ -151,6 +151,56 @@ fn a_driver_of_the_host_is_told_from_the_kernels_own_modules(
     assert_eq!(found(&facts), wanted, "a blacklisted module does not load by itself");
 }
 
+#[rstest]
+#[case::rpm(
+    "extra/nvidia/nvidia.ko.xz",
+    "rhel",
+    "nvidia",
+    false,
+    Some("dnf remove 'kmod-nvidia*'")
+)]
+#[case::weak(
+    "weak-updates/nvidia/nvidia.ko",
+    "rhel",
+    "nvidia",
+    false,
+    Some("dnf remove 'kmod-nvidia*'")
+)]
+#[case::kmp(
+    "updates/nvidia-uvm.ko.zst",
+    "sles",
+    "nvidia_uvm",
+    false,
+    Some("zypper remove 'nvidia*-kmp-*'")
+)]
+#[case::ubuntu(
+    "kernel/nvidia-580srv-open/nvidia.ko.zst",
+    "rhel",
+    "nvidia",
+    false,
+    Some("apt purge 'linux-modules-nvidia-*'")
+)]
+#[case::dkms_on_debian("updates/dkms/nvidia.ko.xz", "rhel", "nvidia", false, None)]
+#[case::dkms_on_el("extra/nvidia.ko.xz", "rocky", "nvidia", true, None)]
+#[case::updates_elsewhere("updates/nvidia.ko", "debian", "nvidia", false, None)]
+#[case::unknown("misc/nvidia.ko", "rhel", "nvidia", false, None)]
+fn other_installers_are_recognized_by_place(
+    #[case] file: &str,
+    #[case] os: &str,
+    #[case] name: &str,
+    #[case] dkms: bool,
+    #[case] remove: Option<&str>,
+) {
+    let mut facts = facts();
+    facts.os.id = os.to_owned();
+    available(&mut facts, name, file);
+    facts.installed.dkms.extend(dkms.then(|| "nvidia-open".to_owned()));
+    let finding = host_driver(&facts).expect("a driver of the host");
+    assert!(finding.detail.contains(file), "{}", finding.detail);
+    let remove = remove.unwrap_or("apt purge 'nvidia-*', or nvidia-uninstall");
+    assert!(finding.remedy.contains(remove), "{}", finding.remedy);
+}
+
 #[test]
 fn lists_load_what_is_kept_out_and_options_are_shown() {
     let mut facts = facts();
