@@ -37,7 +37,7 @@ pub(super) struct Definition {
 }
 
 /// All checks, in display order.
-pub(super) const ALL: [Definition; 30] = [
+pub(super) const ALL: [Definition; 31] = [
     check(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
         Ok(s.look.facts.kernel.arch.clone())
     }),
@@ -68,9 +68,12 @@ pub(super) const ALL: [Definition; 30] = [
         true => Err(CAPTURED.to_owned()),
         false => Ok(day(Timestamp::now())),
     }),
-    check(Area::Kernel, "kernel", &[Code::KernelWithoutModules, Code::PreemptRt], |s| {
-        Ok(format!("{} {}", s.look.facts.kernel.release, s.look.facts.kernel.version))
-    }),
+    check(
+        Area::Kernel,
+        "kernel",
+        &[Code::KernelWithoutModules, Code::PreemptRt, Code::KernelByClang],
+        |s| Ok(format!("{} {}", s.look.facts.kernel.release, s.look.facts.kernel.version)),
+    ),
     check(Area::Kernel, "loading of modules", &[Code::ModulesDisabled], |s| {
         match &s.look.facts.security.module_loading {
             Probe::Read(_) => Ok("allowed".to_owned()),
@@ -149,6 +152,14 @@ pub(super) const ALL: [Definition; 30] = [
             Ok(live.map_or_else(|| "none".to_owned(), |live| live.version.clone()))
         },
     ),
+    check(Area::OtherDrivers, "driver of the distribution", &[Code::HostBringsDriver], |s| {
+        let os = &s.look.facts.os;
+        match (plan::brings_driver(os), os.id.is_empty()) {
+            (Some(name), _) => Ok(format!("{name} has one; it is loaded, or a set is available")),
+            (None, true) => Err(unread(s, &["os-release"]).unwrap_or_else(|| NO_ID.to_owned())),
+            (None, false) => Ok(format!("{} brings none by itself", os.id)),
+        }
+    }),
     check(
         Area::OtherDrivers,
         "driver of the host itself",
@@ -277,6 +288,7 @@ const SETTINGS: [Code; 5] = [
     Code::ParametersUnused,
 ];
 const CAPTURED: &str = "the tree was captured on another machine";
+const NO_ID: &str = "os-release has no ID";
 const HIDDEN: &str = "the host's own files are not accessible";
 
 const fn check(

@@ -32,6 +32,9 @@ use longshore_host::HostFacts;
 /// Codes that need a query to a source.
 const OF_SOURCES: [Code; 4] =
     [Code::ArchivesUnread, Code::RegistryUnread, Code::RunFileUnread, Code::HeadersUnknown];
+/// Codes that a set of a registry would prevent.
+const OF_MISSING_SET: [Code; 4] =
+    [Code::NothingBuilt, Code::SignatureMissing, Code::HostBringsDriver, Code::KernelByClang];
 const NOT_ASKED: &str = "archives, registries and .run files were not queried (use --online)";
 
 /// The doctor's report.
@@ -193,9 +196,7 @@ impl Look<'_> {
 
     /// True if a missing set may be in a registry that was not queried.
     fn may_be_elsewhere(&self, finding: &Finding) -> bool {
-        !self.online
-            && matches!(finding.code, Code::NothingBuilt | Code::SignatureMissing)
-            && !self.config.registries.is_empty()
+        !self.online && OF_MISSING_SET.contains(&finding.code) && !self.config.registries.is_empty()
     }
 
     fn without_sources(&self) -> Config {

@@ -1,6 +1,7 @@
 //! Selection of modules and user-mode tree, and the steps that acquire them into the store.
 
 use super::candidate::{is_for_kernel, names_run_files, run_files};
+use super::distribution::with_build_root;
 use super::driver::Choice;
 use super::live;
 use super::mofed;
@@ -221,14 +222,15 @@ impl<'a> Supply<'a> {
             Probe::Read(AvailableHeaders::Missing { nearest, passed_over }) => {
                 self.add_reason("modules compiled", none);
                 self.passed_over(passed_over);
-                self.findings.push(headers_missing(release, nearest));
+                self.findings.push(with_build_root(headers_missing(release, nearest), facts));
             }
             Probe::Unreadable(why) => {
                 self.add_reason("modules compiled", none);
-                self.findings.push(Finding::warning(
+                let unknown = Finding::warning(
                     Code::HeadersUnknown,
                     format!("the search for headers and compiler for {release} failed: {why}"),
-                ));
+                );
+                self.findings.push(with_build_root(unknown, facts));
             }
         }
     }

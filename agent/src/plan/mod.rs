@@ -6,6 +6,7 @@ mod candidate;
 mod cdi;
 mod conflicts;
 mod daemons;
+mod distribution;
 mod driver;
 pub mod gpu;
 mod in_tree;
@@ -23,6 +24,7 @@ mod user_mode;
 use serde::{Deserialize, Serialize};
 
 pub use acquisition::{Acquire, BuildSet};
+pub(crate) use distribution::brings_driver;
 pub use live::Replaced;
 pub use mofed::gives_way;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
@@ -127,6 +129,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     }
     findings.extend(live.finding);
     if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) || !live.replaced.is_empty() {
+        findings.extend(distribution::finding(facts, catalog, &supply));
         findings.extend(signing::finding(facts, catalog, &supply));
         let (finding, reason) = symbols::judged(catalog, &supply);
         findings.extend(finding);

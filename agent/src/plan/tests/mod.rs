@@ -4,6 +4,7 @@ mod capabilities;
 mod cdi;
 mod daemons;
 mod decisions;
+mod distributions;
 mod in_tree;
 mod json;
 mod live;

@@ -90,6 +90,14 @@ codes! {
         means "kernel.modules_disabled is 1"
         matters "no module can be loaded before the next boot"
         remedy "remove the setting of kernel.modules_disabled, and reboot"
+    HostBringsDriver "host-brings-driver" OtherDrivers Refuses HostUnsupported
+        means "the distribution brings NVIDIA's driver by a mechanism of its own (Container-Optimized OS, Bottlerocket, Talos, Flatcar under Secure Boot, Ubuntu Core); no driver is loaded to adopt, and no available set is one that its kernel accepts"
+        matters "such kernels accept modules of their own image only, or no compiler and headers for them exist outside of it: a compile could not end with a loaded driver"
+        remedy "install the driver by the distribution's mechanism, which the finding names; longshore adopts the driver once it is loaded"
+    KernelByClang "kernel-by-clang" Kernel Refuses Toolchain
+        means "clang built the kernel (/proc/version), and modules for it are to be compiled with gcc"
+        matters "modules of another compiler do not fit such a kernel: options, mitigations and link-time optimization differ"
+        remedy "give a prebuilt set for this kernel, set build-root to a root with the kernel's own clang and headers, or boot a kernel that was built by gcc"
     SignatureRequired "signature-required" Signatures RefusesOrWarns Preflight
         means "lockdown or sig_enforce refuses modules without a trusted signature, and the modules to be loaded have none; a warning where only Secure Boot is known"
         matters "the kernel would refuse the modules (EKEYREJECTED or EPERM)"
