@@ -7,7 +7,7 @@
 use super::kernel_build::KernelBuild;
 use super::nearest::nearest;
 use super::parts::PREFIX;
-use super::stated::{self, Stated};
+use super::stated::{self, Reading, Stated};
 use super::toolchain::compiler_of;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::store::Store;
@@ -45,34 +45,42 @@ pub fn find(
     Ok(InArchive { package: package.clone(), compiler: compiler_of(archive, package) })
 }
 
-/// Reads the kernel stated by the headers package of `release`, which is in the store, and compares
-/// it with `uname -v`, if given.
+/// Reads the headers package, which is in the store.
 ///
 /// # Errors
-/// Exit code 11 where it is for another build of the same release, or states none; 13 where the
-/// package is damaged or has not the form of a headers package.
-pub(super) fn read_stated(
+/// Exit code 13 where the package is damaged or has not the form of a headers package.
+pub(super) fn read(package: &Package, store: &Store) -> Result<Reading, Failure> {
+    Reading::of(&package.name, |path| {
+        let reader = store.open_blob(&package.sha256)?;
+        let path = format!("usr/src/{}/{path}", package.name);
+        let bytes = deb::read_file(&package.name, reader, path.as_ref())?;
+        Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
+    })
+}
+
+/// Returns `kernel_version` (`uname -v`) where the version of the headers package says that it is of
+/// that build.
+pub(super) fn implied_version(
     package: &Package,
     release: &str,
+    kernel_version: &str,
+) -> Option<String> {
+    let build = KernelBuild::named(kernel_version)?;
+    build.is_of(release, &package.version).then(|| kernel_version.to_owned())
+}
+
+/// Compares the kernel that the headers package states with `uname -v`, if given.
+///
+/// # Errors
+/// Exit code 11 where it is for another build of the same release.
+pub(super) fn check_build(
+    package: &Package,
     kernel_version: Option<&str>,
-    store: &Store,
-) -> Result<Stated, Failure> {
-    // The package's version names the build where the headers in it do not.
-    let is_of = |build: KernelBuild<'_>| build.is_of(release, &package.version);
-    let implied = kernel_version.filter(|v| KernelBuild::named(v).is_some_and(is_of));
-    let stated = Stated::read(
-        &package.name,
-        || implied.map(str::to_owned),
-        |path| {
-            let reader = store.open_blob(&package.sha256)?;
-            let path = format!("usr/src/{}/{path}", package.name);
-            let bytes = deb::read_file(&package.name, reader, path.as_ref())?;
-            Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
-        },
-    )?;
+    stated: &Stated,
+) -> Result<(), Failure> {
     match kernel_version.filter(|wanted| *wanted != stated.kernel_version) {
         Some(wanted) => Err(other_build(std::slice::from_ref(package), wanted)),
-        None => Ok(stated),
+        None => Ok(()),
     }
 }
 

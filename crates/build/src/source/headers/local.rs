@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Wanted;
 use super::kernel_build::KernelBuild;
-use super::stated::{Stated, defined};
+use super::stated::{Reading, Stated, defined};
 use super::trees::Trees;
 use super::view::View;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -130,8 +130,9 @@ fn follow(
         let what = || format!("reading {path}");
         trees.read(path).or_fail(FailureKind::Verification, what)
     };
-    let stated = Stated::read("it", || implied_version(&system, wanted), read)
-        .map_err(|failure| failure.one_line())?;
+    let reading = Reading::of("it", read).map_err(|failure| failure.one_line())?;
+    let implied = reading.lacks_version().then(|| implied_version(&system, wanted)).flatten();
+    let stated = reading.complete("it", implied).map_err(|failure| failure.one_line())?;
     let release = read("include/generated/utsrelease.h").map_err(|failure| failure.one_line())?;
     let found = defined(&release, "UTS_RELEASE").unwrap_or_default();
     if found != wanted.release {

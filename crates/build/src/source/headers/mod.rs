@@ -12,6 +12,7 @@
 mod archive;
 mod compiler;
 mod kernel_build;
+mod kernel_image;
 mod local;
 mod nearest;
 mod parts;
@@ -222,7 +223,7 @@ async fn packaged(
 ) -> Result<Headers, Failure> {
     let found = archive::find(archive, wanted.release, wanted.version)?;
     archive.fetch(std::slice::from_ref(&found.package), store, progress).await?;
-    let stated = archive::read_stated(&found.package, wanted.release, wanted.version, store)?;
+    let stated = stated_by(&found.package, wanted, archive, store, progress).await?;
     let compiler = toolchain::compiler_for(&found, &stated)?;
     let toolchain = toolchain::closure(archive, &found, &compiler, &stated)?;
     Ok(Headers {
@@ -236,6 +237,27 @@ async fn packaged(
         passed_over: Vec::new(),
         _unpacked: None,
     })
+}
+
+/// Reads the kernel and compiler that a headers package states.
+async fn stated_by(
+    package: &Package,
+    wanted: Wanted<'_>,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<Stated, Failure> {
+    let reading = archive::read(package, store)?;
+    let implied = match wanted.version.filter(|_| reading.lacks_version()) {
+        Some(version) => archive::implied_version(package, wanted.release, version),
+        None if reading.lacks_version() => {
+            kernel_image::version(archive, package, wanted.release, store, progress).await?
+        }
+        None => None,
+    };
+    let stated = reading.complete(&package.name, implied)?;
+    archive::check_build(package, wanted.version, &stated)?;
+    Ok(stated)
 }
 
 fn with_toolchain(

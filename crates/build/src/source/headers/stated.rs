@@ -30,23 +30,30 @@ impl Stated {
         let inside = self.compiler.split_once('(')?.1.split_once(')')?.0;
         inside.rsplit_once(' ').map(|(_, version)| version)
     }
+}
 
-    /// Reads the kernel and compiler from the headers `name`; `read` returns one of their files,
-    /// empty if it does not exist. `implied` returns the kernel's version for headers that do not state
-    /// it: Ubuntu's have compile.h of the kernel's build, but not the file that states it since Linux
-    /// 6.1 (debian/rules.d/2-binary-arch.mk of its kernels).
+/// Headers as they were read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// The kernel's version. Ubuntu's headers lack it: they have compile.h of the kernel's build, but
+    /// not the file that states it since Linux 6.1 (debian/rules.d/2-binary-arch.mk of its kernels).
+    kernel_version: Option<String>,
+    compiler: String,
+    realtime: bool,
+}
+
+impl Reading {
+    /// Reads the headers `name`; `read` returns one of their files, empty if it does not exist.
     ///
     /// # Errors
-    /// Exit code 13 where they state no compiler, 11 where they state no version, and the errors of
-    /// `read`.
-    pub(super) fn read(
+    /// Exit code 13 where they state no compiler, and the errors of `read`.
+    pub(super) fn of(
         name: &str,
-        implied: impl FnOnce() -> Option<String>,
         read: impl Fn(&str) -> Result<String, Failure>,
     ) -> Result<Self, Failure> {
         let generated = read("include/generated/compile.h")?;
         // Since Linux 6.1 UTS_VERSION has a file of its own (kernel commit 2df8220cc511).
-        let uts = match defined(&generated, "UTS_VERSION") {
+        let kernel_version = match defined(&generated, "UTS_VERSION") {
             Some(version) => Some(version),
             None => defined(&read("include/generated/utsversion.h")?, "UTS_VERSION"),
         };
@@ -57,9 +64,23 @@ impl Stated {
             let cause = format!("{name} does not say which compiler its kernel was built with");
             Failure::new(FailureKind::Verification, cause)
         })?;
-        let kernel_version = uts.or_else(implied).ok_or_else(|| unnamed(name))?;
         let realtime = configured(&conf, "CONFIG_PREEMPT_RT").as_deref() == Some("y");
         Ok(Self { kernel_version, compiler, realtime })
+    }
+
+    /// True if the headers do not state the kernel's version.
+    pub(super) fn lacks_version(&self) -> bool {
+        self.kernel_version.is_none()
+    }
+
+    /// Completes headers `name` that lack the kernel's version with `implied`.
+    ///
+    /// # Errors
+    /// Exit code 11 where there is no version.
+    pub(super) fn complete(self, name: &str, implied: Option<String>) -> Result<Stated, Failure> {
+        let Self { kernel_version, compiler, realtime } = self;
+        let kernel_version = kernel_version.or(implied).ok_or_else(|| unnamed(name))?;
+        Ok(Stated { kernel_version, compiler, realtime })
     }
 }
 
@@ -118,7 +139,9 @@ mod tests {
                 _ => String::new(),
             })
         };
-        Stated::read("linux-headers-x", || implied.then(|| NOBLE.to_owned()), file)
+        let reading = Reading::of("linux-headers-x", file)?;
+        assert_eq!(reading.lacks_version(), !compile_h.contains("UTS_VERSION"));
+        reading.complete("linux-headers-x", implied.then(|| NOBLE.to_owned()))
     }
 
     #[rstest]

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::source::headers::archive::{find, releases};
+use crate::source::headers::kernel_image::tests::{VERSION, image};
 use crate::source::headers::parts::PREFIX;
 use crate::source::headers::{HeaderPlaces, Headers, Wanted, find as find_headers};
 use crate::source::userspace::sample::deb;
@@ -260,6 +261,15 @@ fn a_compiler_that_only_the_dependencies_name_is_not_unpacked() {
 
 /// Finds the headers of `uname` in an archive of Ubuntu's form, whose headers have these files.
 async fn find_noble(uname: Option<&str>, files: &[(&str, &str)]) -> Result<Headers, Failure> {
+    find_noble_with(uname, files, &[]).await
+}
+
+/// Finds the same where the archive has also the image packages of these names.
+async fn find_noble_with(
+    uname: Option<&str>,
+    files: &[(&str, &str)],
+    images: &[&str],
+) -> Result<Headers, Failure> {
     let dir = tempfile::tempdir().expect("temporary directory");
     let store = Store::open(dir.path(), Disk::default()).expect("store");
     let file = |(path, text): &(&str, &str)| {
@@ -267,8 +277,13 @@ async fn find_noble(uname: Option<&str>, files: &[(&str, &str)]) -> Result<Heade
     };
     let files: Vec<_> = files.iter().map(file).collect();
     let sha256 = store.put(&deb(&files)).expect("stored");
+    let image = image(&format!("6.8.0-142-generic (buildd@b) {VERSION}"), 0x800);
+    let image = deb(&[("boot/vmlinuz-6.8.0-142-generic".to_owned(), image)]);
+    let image = store.put(&image).expect("stored");
     let depends = format!("Source: linux\nDepends: linux-headers-6.8.0-142, {FLAVOUR}\n");
-    let text = stanza(NOBLE, "6.8.0-142.142", &depends, Some(&sha256))
+    let images = images.iter().map(|name| stanza(name, "6.8.0-142.142", "", Some(&image)));
+    let text = images.collect::<String>()
+        + &stanza(NOBLE, "6.8.0-142.142", &depends, Some(&sha256))
         + &stanzas(&[
             (NOBLE, "6.8.0-142.141", "linux", "libc6"),
             ("linux-headers-6.8.0-142", "6.8.0-142.142", "linux", ""),
@@ -299,6 +314,15 @@ async fn ubuntus_headers_have_compiler_and_version(#[case] files: &[(&str, &str)
     assert_eq!(headers.stated.kernel_version, UNAME);
     let names: Vec<&str> = headers.parts.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(names, [NOBLE, "linux-headers-6.8.0-142"]);
+}
+
+#[rstest]
+#[case::signed(&["linux-image-6.8.0-142-generic"])]
+#[case::unsigned(&["linux-image-unsigned-6.8.0-142-generic"])]
+#[tokio::test]
+async fn a_kernel_that_does_not_run_has_its_version_in_its_image(#[case] images: &[&str]) {
+    let headers = find_noble_with(None, &[COMPILE_H], images).await.expect("found");
+    assert_eq!(headers.stated.kernel_version, VERSION);
 }
 
 #[rstest]
