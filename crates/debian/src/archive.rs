@@ -152,16 +152,29 @@ impl Archive {
     /// If no client can be made, or an index cannot be read.
     #[cfg(any(test, feature = "testing"))]
     pub fn of_suites(suites: &[(&str, &str)]) -> Self {
-        let read = |(suite, text): &(&str, &str)| {
-            let origin = super::packages::Origin {
-                base_url: "https://archive.example.com".into(),
-                suite: (*suite).to_owned(),
-                component: "main".to_owned(),
-                arch: "amd64".to_owned(),
-            };
-            Index::read(text.as_bytes(), text.len() as u64, origin).expect("an index")
-        };
+        let read = |(suite, text): &(&str, &str)| Self::index_of(suite, "main", text);
         Self { indexes: suites.iter().map(read).collect(), ..Self::empty() }
+    }
+
+    /// An archive with the packages of one index, for tests.
+    ///
+    /// # Panics
+    /// If the index cannot be read.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn of_index(text: &str) -> Self {
+        let indexes = vec![Self::index_of("noble-updates", "restricted", text)];
+        Self { indexes, ..Self::empty() }
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn index_of(suite: &str, component: &str, text: &str) -> Index {
+        let origin = super::packages::Origin {
+            base_url: "https://archive.example.com".into(),
+            suite: suite.to_owned(),
+            component: component.to_owned(),
+            arch: "amd64".to_owned(),
+        };
+        Index::read(text.as_bytes(), text.len() as u64, origin).expect("an index")
     }
 
     /// Logs sources that could not be read; with no index at all the first problem is the failure.

@@ -131,6 +131,35 @@ pub(crate) fn with_file<T>(
     Ok(result)
 }
 
+/// Passes each file of a package's data that `wanted` selects (by its relative path) to `take`, as a
+/// stream. A package whose entries have more than `most` bytes together is refused before they are
+/// read.
+///
+/// # Errors
+/// As [`unpack`]; 13 where a selected entry is no regular file; and the errors of `take`.
+pub fn each_file(
+    package: &str,
+    reader: impl Read,
+    most: u64,
+    wanted: &dyn Fn(&Path) -> bool,
+    take: &mut dyn FnMut(&Path, &mut dyn Read) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut left = most;
+    each_entry(package, reader, |entry| {
+        left = left.checked_sub(entry.size()).ok_or_else(|| {
+            bad(package, &format!("its files have more than {} MiB together", most >> 20))
+        })?;
+        let path = tree::clean(&entry_path(package, entry)?).map_err(|e| bad(package, &e))?;
+        if !wanted(&path) {
+            return Ok(Go::On);
+        }
+        if !entry.header().entry_type().is_file() {
+            return Err(bad(package, &format!("{} is no regular file", path.display())));
+        }
+        take(&path, entry).map(|()| Go::On)
+    })
+}
+
 /// Lists the paths in a package's data, relative and without `./`.
 ///
 /// # Errors

@@ -334,3 +334,38 @@ fn two_packages_are_unpacked_side_by_side() {
     });
     assert_eq!(fs::read_dir(into.join("usr/share")).expect("list").count(), 50);
 }
+
+fn files_of(deb: &[u8], most: u64) -> Result<Vec<(PathBuf, String)>, Failure> {
+    let mut files = Vec::new();
+    let wanted = |path: &Path| path.starts_with("lib");
+    each_file("mini", deb, most, &wanted, &mut |path, file| {
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|e| damaged("mini", e))?;
+        files.push((path.to_path_buf(), text));
+        Ok(())
+    })?;
+    Ok(files)
+}
+
+#[test]
+fn selected_files_are_passed_on() {
+    let items = [Dir("./lib"), File("./lib/a", b"1"), File("./usr/b", b"2"), File("lib/c", b"3")];
+    let deb = deb_with(".zst", &items[1..]);
+    let wanted = [("lib/a", "1"), ("lib/c", "3")];
+    assert_eq!(files_of(&deb, 3).expect("read"), wanted.map(|(p, t)| (p.into(), t.into())));
+}
+
+#[rstest]
+#[case::too_much(&[File("usr/a", b"12"), File("lib/b", b"34")], "more than 0 MiB")]
+#[case::link(&[Link("lib/a", "b")], "lib/a is no regular file")]
+#[case::hard_link(&[File("a", b"1"), Hard("lib/a", "a")], "lib/a is no regular file")]
+#[case::device(&[Node("lib/a")], "lib/a is no regular file")]
+#[case::outside(&[File("lib/../../a", b"1")], "leads outside")]
+fn nothing_but_regular_files_within_the_limit_is_selected(
+    #[case] items: &[Item<'_>],
+    #[case] why: &str,
+) {
+    let failure = files_of(&deb_with(".gz", items), 3).expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(failure.to_string().contains(why), "{failure}");
+}
