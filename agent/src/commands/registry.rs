@@ -16,7 +16,7 @@ use longshore_core::paths::Paths;
 use longshore_core::store::Store;
 use longshore_fetch::http::Policy;
 use longshore_host::HostFacts;
-use longshore_modules::artifact::{ModuleKey, ModuleSet};
+use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet};
 use longshore_modules::layout;
 use longshore_modules::layout::elsewhere::CompiledElsewhere;
 use longshore_modules::registry::{Registry, source_of};
@@ -126,7 +126,8 @@ async fn compiled_elsewhere(
     dir: &Path,
     push: &Push,
 ) -> Result<ModuleSet, Failure> {
-    let modules = CompiledElsewhere { dir: dir.to_path_buf(), release: push.kernel.clone() };
+    let (dir, release) = (dir.to_path_buf(), push.kernel.clone());
+    let modules = CompiledElsewhere { dir, release, package: None };
     let (given, paths, store) = (push.kernel_version.clone(), config.paths.clone(), store.clone());
     let import = move || {
         let examined = modules.examine()?;
@@ -156,6 +157,7 @@ fn version_of(release: &str, paths: &Paths) -> Result<String, Failure> {
 /// Returns the store's sets for the selected kernel and driver; one for each tag.
 fn chosen(config: &Config, store: &Store, kernel: Option<&str>) -> Result<Vec<ModuleSet>, Failure> {
     let mut sets = matching(config, store, kernel)?;
+    leave_out_packages(&mut sets)?;
     // A signed set fits every kernel that the unsigned one fits.
     let signed: Vec<ModuleKey> =
         sets.iter().filter(|s| s.key.signed_by.is_some()).map(|s| s.key.unsigned()).collect();
@@ -168,6 +170,18 @@ fn chosen(config: &Config, store: &Store, kernel: Option<&str>) -> Result<Vec<Mo
         }
     }
     Ok(sets)
+}
+
+/// Leaves out the sets of packages' modules: their archive distributes them, and vouches for them.
+fn leave_out_packages(sets: &mut Vec<ModuleSet>) -> Result<(), Failure> {
+    let of_package = |set: &ModuleSet| set.headers_origin() == HeadersFrom::Package;
+    let named = sets.iter().find(|set| of_package(set)).map(|set| set.key.file_stem());
+    sets.retain(|set| !of_package(set));
+    let Some(name) = named.filter(|_| sets.is_empty()) else { return Ok(()) };
+    let cause = format!("the set {name} is of a package's finished modules, and is not pushed");
+    Err(Failure::new(FailureKind::Usage, cause).remedy(
+        "configure the archive on the other hosts, or compile a set to push (longshore build)",
+    ))
 }
 
 /// Returns the store's sets for the selected kernel and driver; at least one.

@@ -10,6 +10,9 @@ use longshore_core::flavour::Flavour;
 
 use crate::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 
+/// A signature that sign-file made with sha512, by `Example: Module signing`.
+pub const SIGNATURE: &[u8] = include_bytes!("module_signing/testdata/sign-file.p7s");
+
 /// A set of one module that is not in any store.
 pub fn set() -> ModuleSet {
     ModuleSet {

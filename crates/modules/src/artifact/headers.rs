@@ -19,6 +19,8 @@ pub enum HeadersFrom {
     Named,
     /// Unknown: the modules were compiled elsewhere.
     Unknown,
+    /// Unknown: the modules are a package's, which is named in place of the headers.
+    Package,
 }
 
 impl HeadersFrom {
@@ -35,6 +37,7 @@ impl fmt::Display for HeadersFrom {
             Self::Host => "the host that compiled it",
             Self::Named => "a configured place of the host that compiled it",
             Self::Unknown => "an unknown place, for the modules were compiled elsewhere",
+            Self::Package => "an unknown place, for the modules are those of a package",
         })
     }
 }
@@ -66,7 +69,9 @@ mod tests {
         let mut set = set();
         let json = serde_json::to_string(&set).expect("serializes");
         assert!(!json.contains("headers_from") && set.has_signed_headers(), "{json}");
-        for from in [HeadersFrom::Host, HeadersFrom::Named, HeadersFrom::Unknown] {
+        for from in
+            [HeadersFrom::Host, HeadersFrom::Named, HeadersFrom::Unknown, HeadersFrom::Package]
+        {
             set.headers_from = from;
             let json = serde_json::to_string(&set).expect("serializes");
             assert_eq!(serde_json::from_str::<ModuleSet>(&json).expect("reads"), set);

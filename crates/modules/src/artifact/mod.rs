@@ -33,7 +33,7 @@ pub struct ModuleKey {
     pub driver_version: String,
     /// Flavour of the kernel modules.
     pub flavour: Flavour,
-    /// sha256 (hex) of the package the kernel sources came from.
+    /// sha256 (hex) of the package the kernel sources, or the finished modules, came from.
     pub driver_digest: String,
     /// `uname -r`.
     pub kernel_release: String,
@@ -41,7 +41,7 @@ pub struct ModuleKey {
     pub kernel_version: String,
     /// `uname -m`, for example `x86_64`.
     pub arch: String,
-    /// Header packages: `name_version_arch` -> sha256 (hex).
+    /// Header packages: `name_version_arch` -> sha256 (hex). Of finished modules, their package.
     pub headers: BTreeMap<String, String>,
     /// The compiler by its own version line, for example `gcc-12 (Debian 12.2.0-14) 12.2.0`.
     pub compiler: String,

@@ -1,7 +1,8 @@
 //! Set of modules that were compiled elsewhere: by a kernel's vendor, or with clang.
 //!
 //! The modules contain their driver, kernel and architecture, and their compiler. Their kernel's
-//! version string (`uname -v`) has to be given; headers, options and patches are unknown.
+//! version string (`uname -v`) has to be given; headers, options and patches are unknown. They are in a
+//! directory that a person names, or were unpacked from a package of an archive.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -14,6 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use crate::kernel::modinfo::{self, Provenance};
 use crate::layout::MAX_MODULE;
+use crate::module_signing::{Message, SignedBy, appended};
 use crate::sets::SetStore;
 use longshore_core::digest::hex;
 use longshore_core::driver_version::DriverVersion;
@@ -36,17 +38,29 @@ pub struct CompiledElsewhere {
     pub dir: PathBuf,
     /// `uname -r` of the kernel they have to be for; if None, that of nvidia.ko.
     pub release: Option<String>,
+    /// The package that they were unpacked from; None where a person names the directory.
+    pub package: Option<OfPackage>,
+}
+
+/// A package with finished modules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OfPackage {
+    /// Name, version and architecture, joined by `_`.
+    pub id: String,
+    /// sha256 (hex) of the package.
+    pub sha256: String,
 }
 
 /// Modules that were examined and fit together; not stored yet.
 #[derive(Debug)]
 pub struct Examined {
-    dir: PathBuf,
+    of: CompiledElsewhere,
     entries: Vec<ModuleEntry>,
     driver_version: String,
     flavour: Flavour,
     release: String,
     made_by: Provenance,
+    signed_by: Option<SignedBy>,
 }
 
 impl CompiledElsewhere {
@@ -79,6 +93,7 @@ impl CompiledElsewhere {
             .ok_or_else(|| self.wrong("the licence of nvidia.ko is of neither flavour"))?;
         let made_by =
             modinfo::provenance(&image).map_err(|why| self.wrong(&format!("nvidia.ko: {why}")))?;
+        let signed_by = self.signer("nvidia.ko", &image)?;
         drop(image);
         let mut entries = Vec::new();
         for image in images() {
@@ -93,12 +108,26 @@ impl CompiledElsewhere {
                 let what = format!("{file} is for {}, nvidia.ko for {}", of.arch, made_by.arch);
                 return Err(self.wrong(&what));
             }
+            if self.signer(file, &image)? != signed_by {
+                return Err(self.wrong(&format!("{file} is not signed as nvidia.ko is")));
+            }
             entries.push(entry);
         }
         let entries = in_load_order(entries)
             .ok_or_else(|| self.wrong("its modules depend on each other in a cycle"))?;
-        let dir = self.dir.clone();
-        Ok(Examined { dir, entries, driver_version, flavour, release, made_by })
+        let of = self.clone();
+        Ok(Examined { of, entries, driver_version, flavour, release, made_by, signed_by })
+    }
+
+    /// Returns the signer that a package's module states; a person's modules count as unsigned.
+    fn signer(&self, file: &str, image: &[u8]) -> Result<Option<SignedBy>, Failure> {
+        if self.package.is_none() {
+            return Ok(None);
+        }
+        let bad = |why: String| self.wrong(&format!("the signature of {file}: {why}"));
+        let (_, message) = appended::split(image).map_err(|e| bad(e.to_string()))?;
+        let message = message.map(Message::parse).transpose().map_err(|e| bad(e.to_string()))?;
+        Ok(message.as_ref().map(SignedBy::stated))
     }
 
     /// The names of the modules' files, sorted.
@@ -144,7 +173,18 @@ impl CompiledElsewhere {
     }
 
     fn wrong(&self, what: &str) -> Failure {
-        wrong(&self.dir, what)
+        let cause = match &self.package {
+            Some(package) => format!("the modules of the package {}: {what}", package.id),
+            None => format!("the modules in {}: {what}", self.dir.display()),
+        };
+        Failure::new(FailureKind::Verification, cause).remedy(match self.package {
+            Some(_) => {
+                "report it to the archive, or use no such packages (module-packages = false)"
+            }
+            None => {
+                "give --modules a directory with all modules of one driver, built for one kernel"
+            }
+        })
     }
 }
 
@@ -159,35 +199,59 @@ impl Examined {
     /// # Errors
     /// Exit code 13 where a module has changed meanwhile, 15 where the store cannot be written.
     pub fn import(self, kernel_version: &str, store: &Store) -> Result<ModuleSet, Failure> {
-        let mut all = Sha256::new();
-        self.entries.iter().for_each(|entry| all.update(&entry.sha256));
-        let key = ModuleKey {
-            driver_version: self.driver_version,
-            flavour: self.flavour,
-            // Two sets with the same key are interchangeable: here only identical ones are.
-            driver_digest: hex(&all.finalize()),
-            kernel_release: self.release,
-            kernel_version: kernel_version.to_owned(),
-            arch: self.made_by.arch.to_owned(),
-            headers: BTreeMap::new(),
-            compiler: self.made_by.compiler.unwrap_or_else(|| UNKNOWN.to_owned()),
-            options: Vec::new(),
-            patches: BTreeMap::new(),
-            signed_by: None,
-        };
-        let set = ModuleSet { key, headers_from: HeadersFrom::Unknown, modules: self.entries };
-        set.check().map_err(|why| wrong(&self.dir, &why.to_string()))?;
+        let set = self.store_modules(kernel_version, store)?;
+        store.put_set(&set)?;
+        Ok(set)
+    }
+
+    /// Imports the modules into the store, and returns the set of them, which is not recorded yet.
+    ///
+    /// # Errors
+    /// As [`Examined::import`].
+    pub fn store_modules(self, kernel_version: &str, store: &Store) -> Result<ModuleSet, Failure> {
+        let of = self.of.clone();
+        let set = self.into_set(kernel_version);
+        set.check().map_err(|why| of.wrong(&why.to_string()))?;
         for entry in &set.modules {
-            let image = read_regular(&self.dir.join(&entry.file)).map_err(|why| {
-                wrong(&self.dir, &format!("{} cannot be used: {why}", entry.file))
-            })?;
+            let image = of.read(&entry.file)?;
             if hex(&Sha256::digest(&image)) != entry.sha256 {
-                return Err(wrong(&self.dir, &format!("{} has changed meanwhile", entry.file)));
+                return Err(of.wrong(&format!("{} has changed meanwhile", entry.file)));
             }
             store.put(&image)?;
         }
-        store.put_set(&set)?;
         Ok(set)
+    }
+
+    fn into_set(self, kernel_version: &str) -> ModuleSet {
+        let (headers_from, headers, driver_digest) = match &self.of.package {
+            Some(OfPackage { id, sha256 }) => {
+                let named = BTreeMap::from([(id.clone(), sha256.clone())]);
+                (HeadersFrom::Package, named, sha256.clone())
+            }
+            None => (HeadersFrom::Unknown, BTreeMap::new(), self.digest()),
+        };
+        let key = ModuleKey {
+            driver_version: self.driver_version,
+            flavour: self.flavour,
+            driver_digest,
+            kernel_release: self.release,
+            kernel_version: kernel_version.to_owned(),
+            arch: self.made_by.arch.to_owned(),
+            headers,
+            compiler: self.made_by.compiler.unwrap_or_else(|| UNKNOWN.to_owned()),
+            options: Vec::new(),
+            patches: BTreeMap::new(),
+            signed_by: self.signed_by,
+        };
+        ModuleSet { key, headers_from, modules: self.entries }
+    }
+
+    /// The digest of all modules: two sets with the same key are interchangeable, and here only
+    /// identical ones are.
+    fn digest(&self) -> String {
+        let mut all = Sha256::new();
+        self.entries.iter().for_each(|entry| all.update(&entry.sha256));
+        hex(&all.finalize())
     }
 }
 
@@ -228,9 +292,4 @@ fn flavour_of(license: &str) -> Option<Flavour> {
         "NVIDIA" | "Proprietary" => Some(Flavour::Proprietary),
         _ => None,
     }
-}
-
-fn wrong(dir: &Path, what: &str) -> Failure {
-    Failure::new(FailureKind::Verification, format!("the modules in {}: {what}", dir.display()))
-        .remedy("give --modules a directory with all modules of one driver, built for one kernel")
 }

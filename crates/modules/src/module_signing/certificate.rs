@@ -145,7 +145,7 @@ fn part(name: &Name, wanted: ObjectIdentifier) -> Option<String> {
 /// Builds a name as the kernel does (x509_fabricate_name in
 /// crypto/asymmetric_keys/x509_cert_parser.c): `O: CN`, or the CN alone if it begins with the O, or
 /// the one that exists.
-fn kernel_name(name: &Name) -> String {
+pub(super) fn kernel_name(name: &Name) -> String {
     match (part(name, ORGANISATION), part(name, COMMON_NAME)) {
         (Some(o), Some(cn)) => {
             let begins = |n: usize| {

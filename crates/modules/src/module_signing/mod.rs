@@ -60,14 +60,32 @@ impl FromStr for Hash {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignedBy {
-    /// sha256 (hex) of the signer's certificate as DER.
+    /// sha256 (hex) of the signer's certificate as DER; empty where it is unknown, as of a package's
+    /// modules: a signature states issuer and serial number only.
     pub certificate: String,
-    /// Its subject, as the kernel names it.
+    /// Its subject, as the kernel names it; of an unknown certificate, the issuer.
     pub name: String,
     /// Keys (hex, as in /proc/keys) of which the kernel needs one; the signer's comes first.
     pub key_ids: Vec<String>,
     /// Returns the hash that is signed.
     pub hash: Hash,
+}
+
+impl SignedBy {
+    /// Returns the signer that a message states. It is not verified: that needs the certificate.
+    pub fn stated(message: &Message) -> Self {
+        Self {
+            certificate: String::new(),
+            name: message.stated_name(),
+            key_ids: message.stated_key_ids(),
+            hash: message.hash(),
+        }
+    }
+
+    /// True if the certificate is known, so that the key ids are those of the kernel.
+    pub fn has_certificate(&self) -> bool {
+        !self.certificate.is_empty()
+    }
 }
 
 impl fmt::Display for SignedBy {
@@ -133,6 +151,16 @@ mod tests {
     use crate::kernel::modinfo;
 
     const SIGNED: &[u8] = include_bytes!("testdata/module.signed");
+
+    #[test]
+    fn a_signature_states_its_signer() {
+        let (_, message) = appended::split(SIGNED).expect("a module");
+        let message = Message::parse(message.expect("signed")).expect("a message");
+        let stated = SignedBy::stated(&message);
+        let own = certificate::tests::certificate();
+        assert_eq!((stated.name.as_str(), stated.hash), (own.name().as_str(), Hash::Sha512));
+        assert!(!stated.has_certificate() && !Signer::of(&own, false).signed(Some(&stated)));
+    }
 
     #[test]
     fn modinfo_says_who_signed() {

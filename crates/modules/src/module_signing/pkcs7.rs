@@ -15,7 +15,7 @@ use p256::ecdsa::signature::hazmat::PrehashVerifier;
 use rsa::pkcs8::DecodePublicKey;
 
 use super::Hash;
-use super::certificate::{Certificate, common_name, pem};
+use super::certificate::{Certificate, common_name, kernel_name, pem};
 use longshore_core::digest::hex;
 
 const SIGNED_DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.2");
@@ -184,7 +184,25 @@ impl Message {
     /// Returns the keys (as [`Certificate::key_id`]) of which the kernel must trust one: the
     /// signer's, and for included certificates, those of the chain and of its issuer.
     pub fn key_ids(&self, certificate: &Certificate) -> Vec<String> {
-        let mut ids = vec![certificate.key_id()];
+        self.with_embedded(vec![certificate.key_id()])
+    }
+
+    /// Returns the keys that the message itself states: the signer's serial number or key id, and
+    /// those of included certificates.
+    pub(crate) fn stated_key_ids(&self) -> Vec<String> {
+        self.with_embedded(vec![self.signer_id()])
+    }
+
+    /// Returns the issuer of the signer's certificate as the kernel names it; empty where the
+    /// message has only a key id.
+    pub(crate) fn stated_name(&self) -> String {
+        match &self.signer.sid {
+            SignerIdentifier::IssuerAndSerialNumber(id) => kernel_name(&id.issuer),
+            SignerIdentifier::SubjectKeyIdentifier(_) => String::new(),
+        }
+    }
+
+    fn with_embedded(&self, mut ids: Vec<String>) -> Vec<String> {
         let embedded = self.data.certificates.iter().flat_map(|set| set.0.iter());
         for choice in embedded {
             let CertificateChoices::Certificate(embedded) = choice else { continue };

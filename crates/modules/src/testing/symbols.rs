@@ -38,13 +38,17 @@ fn elf(sections: &[(&str, Vec<u8>)]) -> Vec<u8> {
 
 /// A module called `name` that was compiled against these CRCs.
 pub fn module(name: &str, vermagic: &str, crcs: &[(&str, u32)]) -> Vec<u8> {
+    with_info(&format!("license=MIT\0name={name}\0vermagic={vermagic}\0"), crcs)
+}
+
+/// A module with this `.modinfo` that was compiled against these CRCs.
+pub fn with_info(info: &str, crcs: &[(&str, u32)]) -> Vec<u8> {
     let entry = |(symbol, crc): &(&str, u32)| {
         let mut entry = u64::from(*crc).to_le_bytes().to_vec();
         entry.extend_from_slice(symbol.as_bytes());
         entry.resize(ENTRY, 0);
         entry
     };
-    let info = format!("license=MIT\0name={name}\0vermagic={vermagic}\0");
     let versions = crcs.iter().flat_map(entry).collect();
-    elf(&[(".modinfo", info.into_bytes()), ("__versions", versions)])
+    elf(&[(".modinfo", info.as_bytes().to_vec()), ("__versions", versions)])
 }
