@@ -1,8 +1,10 @@
-//! Sources of drivers, headers and packages: Debian-format archives, .run files, driver packages.
+//! Sources of drivers, headers and packages: Debian-format archives, .run files, driver packages, packages
+//! with finished modules.
 
 pub mod driver;
 pub mod driver_root;
 pub mod driver_source;
+pub mod finished;
 pub mod headers;
 pub mod ldcache;
 pub mod runfile;
