@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::config::Config;
 use longshore_build::build::mofed::Mofed;
 use longshore_build::source::driver::{self, AvailableDriver};
+use longshore_build::source::finished::{self, FinishedModules};
 use longshore_build::source::headers::{self, AvailableHeaders};
 use longshore_build::source::runfile::AvailableRunFile;
 pub use longshore_build::source::runfile::{Chip, SupportedGpus};
@@ -16,7 +17,7 @@ use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
-use longshore_modules::artifact::ModuleSet;
+use longshore_modules::artifact::{HeadersFrom, ModuleSet};
 use longshore_modules::layout;
 use longshore_modules::module_signing::{Certificate, Signer};
 use longshore_modules::registry::RegistrySource;
@@ -35,6 +36,9 @@ pub struct Catalog {
     pub userspace: Vec<AvailableUserspace>,
     /// Driver packages of the archives, newest first, or the reason why the archives were not read.
     pub drivers: Probe<Vec<AvailableDriver>>,
+    /// Packages of the archives with finished modules for the kernel, best first, that the store has no
+    /// set of.
+    pub finished: Vec<FinishedModules>,
     /// Configured .run files, as far as they are known. Where there are any, drivers come from
     /// these and not from the archives.
     pub run_files: Probe<Vec<AvailableRunFile>>,
@@ -81,6 +85,7 @@ impl Catalog {
             unread: Vec::new(),
             userspace: Vec::new(),
             drivers: Probe::Unreadable(why.to_owned()),
+            finished: Vec::new(),
             run_files: Probe::Unreadable(why.to_owned()),
             headers: Probe::Unreadable(why.to_owned()),
             mofed: Probe::Read(None),
@@ -96,7 +101,29 @@ impl Catalog {
         let wanted = headers::Wanted { release, version };
         self.drivers = Probe::Read(driver::drivers(archive));
         self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));
+        if let (Some(version), true) = (version, config.takes_module_packages()) {
+            let of = finished::Kernel { release: release.to_owned(), version: version.to_owned() };
+            self.finished = finished::find(archive, &of);
+            self.finished.retain(|one| !has_set_of(&self.sets, one, kernel));
+        }
     }
+}
+
+impl Catalog {
+    /// Leaves out sets of packages whose modules differ from the kernel, as headers say that came later:
+    /// another source may have others, and a package is not of this host's making.
+    pub(crate) fn leave_out_unfit_packages(&mut self) {
+        let fits = &self.fits;
+        let differs =
+            |set: &ModuleSet| matches!(fits.get(&set.key.file_stem()), Some(Fit::Differs { .. }));
+        self.sets.retain(|at_hand| !(is_of_package(&at_hand.set) && differs(&at_hand.set)));
+    }
+}
+
+/// True if there is a set of a package's modules.
+fn has_set_of(sets: &[AvailableSet], finished: &FinishedModules, kernel: &Kernel) -> bool {
+    let mut keys = sets.iter().map(|at_hand| &at_hand.set.key);
+    keys.any(|key| key.driver_digest == finished.package.sha256 && key.is_for(&kernel.id()))
 }
 
 /// Result of comparing a set's modules with the kernel: vermagic, and the CRCs of imported symbols.
@@ -152,7 +179,7 @@ pub struct UnreadRegistry {
     pub why: String,
 }
 
-/// Location of a built set.
+/// Location of a built set, or of finished modules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetPlace {
     /// The store.
@@ -171,6 +198,29 @@ pub enum SetPlace {
         /// `sha256:...` of the manifest.
         manifest: String,
     },
+    /// A package of an archive with finished modules, which become a set of the store.
+    Package {
+        /// Name of the package.
+        name: String,
+        /// Version of the package.
+        version: String,
+        /// Suite of the package.
+        suite: String,
+        /// sha256 (hex) of the package.
+        sha256: String,
+    },
+}
+
+impl From<&FinishedModules> for SetPlace {
+    fn from(finished: &FinishedModules) -> Self {
+        let package = &finished.package;
+        Self::Package {
+            name: package.name.clone(),
+            version: package.version.clone(),
+            suite: package.suite.clone(),
+            sha256: package.sha256.clone(),
+        }
+    }
 }
 
 impl std::fmt::Display for SetPlace {
@@ -179,6 +229,7 @@ impl std::fmt::Display for SetPlace {
             Self::Store => f.write_str("the store"),
             Self::Layout { dir, .. } => write!(f, "{}", dir.display()),
             Self::Registry { registry, .. } => registry.reference.fmt(f),
+            Self::Package { name, version, suite, .. } => write!(f, "{name} {version} ({suite})"),
         }
     }
 }
@@ -214,16 +265,22 @@ pub fn gather(
         }));
     }
     sets.retain(|at_hand: &AvailableSet| config.patches.allows(at_hand.set.key.patches.keys()));
+    sets.retain(|at_hand| config.module_packages || !is_of_package(&at_hand.set));
     let run_files = Probe::Read(Vec::new());
     let (userspace, signer) = (trees, signer(config)?);
     Ok(Catalog { sets, userspace, run_files, signer, ..Catalog::without_sources(why) })
+}
+
+/// True if a set's modules are those of a package.
+fn is_of_package(set: &ModuleSet) -> bool {
+    set.headers_origin() == HeadersFrom::Package
 }
 
 /// Returns the signer of modules.
 ///
 /// # Errors
 /// Exit code 2 where the certificate cannot be read.
-fn signer(config: &Config) -> Result<Option<Signer>, Failure> {
+pub(crate) fn signer(config: &Config) -> Result<Option<Signer>, Failure> {
     let Some(signing) = &config.module_signing else { return Ok(None) };
     let certificate = Certificate::read(&signing.certificate)?;
     Ok(Some(Signer::of(&certificate, signing.key().is_none())))
@@ -238,7 +295,7 @@ mod tests {
     use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use longshore_core::flavour::Flavour;
-    use longshore_modules::artifact::{HeadersFrom, ModuleKey};
+    use longshore_modules::artifact::ModuleKey;
 
     fn facts() -> HostFacts {
         let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");
@@ -273,6 +330,21 @@ mod tests {
         assert!(catalog.sets.is_empty() && catalog.userspace.is_empty());
         assert_eq!(catalog.drivers, Probe::Unreadable(why.into()));
         assert_eq!(catalog.headers, Probe::Unreadable(why.into()));
+    }
+
+    /// A set that was compiled here is refused by the plan; one of a package gives way to other sources.
+    #[test]
+    fn a_packages_set_that_turns_out_not_to_fit_is_left_out() {
+        let mut catalog = Catalog::without_sources("");
+        for headers_from in [HeadersFrom::Archive, HeadersFrom::Package] {
+            let set = ModuleSet { headers_from, ..set("6.1.0-50-amd64") };
+            let differs = Fit::Differs { place: String::new(), lines: Vec::new(), more: 0 };
+            catalog.fits.insert(set.key.file_stem(), differs);
+            catalog.sets.push(AvailableSet { set, place: SetPlace::Store });
+        }
+        catalog.leave_out_unfit_packages();
+        let left: Vec<_> = catalog.sets.iter().map(|at_hand| at_hand.set.headers_from).collect();
+        assert_eq!(left, [HeadersFrom::Archive]);
     }
 
     #[test]

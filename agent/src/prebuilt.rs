@@ -103,6 +103,8 @@ impl<'a> Prebuilt<'a> {
             let evidence = match &at_hand.place {
                 _ if !for_kernel => continue,
                 SetPlace::Store => Ok(store.evidence(&at_hand.set)),
+                // No signature key signs a package's modules.
+                SetPlace::Package { .. } => Ok(None),
                 SetPlace::Layout { dir, manifest } => layout::evidence(dir, manifest).map(Some),
                 // Sets of registries were judged when found.
                 SetPlace::Registry { .. } => {

@@ -2,6 +2,7 @@
 //! lacks. Everything here reads the host and writes only the store.
 
 mod acquire;
+mod finished;
 mod fits;
 mod inventory;
 mod mofed;

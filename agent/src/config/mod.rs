@@ -97,6 +97,8 @@ pub struct Config {
     pub headers: Vec<PathBuf>,
     /// True if compiling is allowed where no built modules are available.
     pub compile: bool,
+    /// True if finished modules of packages in the archives may be used.
+    pub module_packages: bool,
     /// Number of parallel compile jobs; None for all cores.
     pub jobs: Option<usize>,
     /// User that compilers run as.
@@ -143,6 +145,11 @@ impl Config {
     /// True if a set compiled here may be loaded: it has no signature.
     pub fn may_compile(&self) -> bool {
         self.compile && !self.signatures.required
+    }
+
+    /// True if finished modules of packages may be loaded: no signature key signs them.
+    pub fn takes_module_packages(&self) -> bool {
+        self.module_packages && !self.signatures.required
     }
 }
 
@@ -254,6 +261,7 @@ impl Config {
             module_signing: all.module_signing.validated()?,
             headers: AbsolutePath::list(all.headers),
             compile: all.compile.unwrap_or(true),
+            module_packages: all.module_packages.unwrap_or(true),
             jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
             build_user: all.build_uid.unwrap_or_default(),
             patches: all.patches.with_defaults(),

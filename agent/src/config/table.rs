@@ -171,6 +171,11 @@ settings! {
         key "compile" flag "compile" "BOOL" alone "true" env "LONGSHORE_COMPILE"
         default "`true`"
         means "compile modules where no built ones are available"
+    /// Use finished modules of packages in the archives (Ubuntu's linux-modules-nvidia-*)
+    module_packages: Option<bool>;
+        key "module-packages" flag "module-packages" "BOOL" alone "true" env "LONGSHORE_MODULE_PACKAGES"
+        default "`true`"
+        means "use [finished modules of packages in the archives](building.md#finished-modules), such as Ubuntu's `linux-modules-nvidia-*`, before anything is compiled"
     /// Never compile; the same as --compile=false
     #[serde(skip)]
     #[arg(conflicts_with = "compile")]

@@ -158,6 +158,7 @@ fn catalog() -> Catalog {
         refused: Vec::new(),
         unread: Vec::new(),
         userspace: Vec::new(),
+        finished: Vec::new(),
         drivers: Probe::Unreadable(unknown()),
         run_files: Probe::Read(Vec::new()),
         headers: Probe::Unreadable(unknown()),

@@ -3,6 +3,7 @@
 use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::distribution::with_build_root;
 use super::driver::Choice;
+use super::finished;
 use super::live;
 use super::mofed;
 use super::signing::{self, Standing};
@@ -27,6 +28,8 @@ pub(super) struct Supply<'a> {
     pub(super) userspace: Option<&'a AvailableUserspace>,
     /// True if modules are to be compiled, so that their contents are not known yet.
     pub(super) builds: bool,
+    /// True if modules are to be read from a package, so that their contents are not known yet.
+    pub(super) reads: bool,
     /// True if modules are to be signed first, so that their digests are not known yet.
     pub(super) signs: bool,
     pub(super) acquire: Vec<Acquire>,
@@ -72,9 +75,13 @@ impl<'a> Supply<'a> {
                 catalog.headers,
                 Probe::Read(AvailableHeaders::Archive { .. } | AvailableHeaders::Local { .. })
             );
-        // A set that lacks a wanted module is only reported, where none can be built.
-        let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
         let signer = catalog.signer.as_ref();
+        let compiles = buildable && signing::may_load_compiled(facts, signer);
+        let finished = finished::of_choice(config, facts, catalog, choice)
+            .filter(|_| !(compiles && mofed::is_missed(config, catalog)));
+        // A set that lacks a wanted module is only reported, where there is no other.
+        let is_last = !buildable && finished.is_none();
+        let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| is_last);
         let standing = |s: &&AvailableSet| signing::standing(&s.set.key, facts, signer);
         // Of equal sets, unsigned ones as compiled win, and of those the first: min_by_key keeps
         // it.
@@ -84,19 +91,22 @@ impl<'a> Supply<'a> {
         let lacks = |s: &AvailableSet| mofed::lacks(catalog, &s.set);
         let best = best
             .min_by_key(|s| (!is_live(s), standing(s), lacks(s), s.set.key.signed_by.is_some()));
-        let better_compiled = |s: &&AvailableSet| {
-            buildable && !standing(s).may_load() && signing::may_load_compiled(facts, signer)
-        };
-        let gives_way = |s: &&AvailableSet| buildable && mofed::gives_way(config, catalog, &s.set);
-        let best = best.filter(|s| !better_compiled(s) && !gives_way(s));
+        let has_better =
+            |s: &&AvailableSet| !standing(s).may_load() && (compiles || finished.is_some());
+        let gives_way = |s: &&AvailableSet| compiles && mofed::gives_way(config, catalog, &s.set);
+        let best = best.filter(|s| !has_better(s) && !gives_way(s));
         if let Some(at_hand) = best.or_else(incomplete) {
             self.use_set(at_hand, facts);
             self.findings.extend(mofed::left_out(catalog, &at_hand.set));
             self.sign(at_hand, standing(&at_hand), catalog);
         } else if live_with_all {
             self.add_reason("modules", "all wanted modules are loaded already");
+        } else if let Some(finished) = finished {
+            self.unread(false, catalog);
+            self.read_package(finished);
         } else {
-            self.unread(config, catalog);
+            // If compiling is not possible either, it was the last source.
+            self.unread(!config.may_compile(), catalog);
             self.build(config, facts, catalog, choice, wanted);
         }
     }
@@ -110,12 +120,14 @@ impl<'a> Supply<'a> {
                 format!("the modules are compiled with {}", patches.join(", ")),
             );
         }
-        if at_hand.place != SetPlace::Store || !at_hand.set.has_signed_headers() {
+        if at_hand.set.headers_origin() == HeadersFrom::Package {
+            self.reasons.push(finished::origin(&at_hand.set));
+        } else if at_hand.place != SetPlace::Store || !at_hand.set.has_signed_headers() {
             self.add_reason("headers of the modules", headers_of(&at_hand.set));
         }
         let kernel = &facts.kernel.release;
         match &at_hand.place {
-            SetPlace::Store => {
+            SetPlace::Store | SetPlace::Package { .. } => {
                 self.add_reason("modules from the store", format!("built for exactly {kernel}"));
             }
             SetPlace::Layout { dir, manifest } => {
@@ -259,10 +271,9 @@ impl<'a> Supply<'a> {
     }
 
     /// Adds a finding for each unreadable registry that might have had the missing set.
-    fn unread(&mut self, config: &Config, catalog: &Catalog) {
+    fn unread(&mut self, is_last: bool, catalog: &Catalog) {
+        let severity = if is_last { Severity::Refusal } else { Severity::Warning };
         for registry in &catalog.unread {
-            // If compiling is not possible either, it was the last source.
-            let severity = if config.may_compile() { Severity::Warning } else { Severity::Refusal };
             self.findings.push(Finding::new(
                 severity,
                 Code::RegistryUnread,

@@ -7,9 +7,11 @@ use serde::{Serialize, Serializer};
 use crate::catalog::SetPlace;
 use longshore_build::build::mofed::Mofed;
 use longshore_build::source::driver::AvailableDriver;
+use longshore_build::source::finished::FinishedModules;
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::flavour::Flavour;
+use longshore_debian::archive::Package;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::module_signing::Signer;
 use longshore_modules::registry::RegistrySource;
@@ -34,6 +36,9 @@ pub enum Acquire {
         /// `sha256:...` of the manifest.
         manifest: String,
     },
+    /// Fetch a package with finished modules, and make a set of them. The modules, and so the
+    /// exact driver, are known only afterwards, so planning is repeated then.
+    ReadPackage(Box<FinishedModules>),
     /// Compile the modules.
     BuildSet(Box<BuildSet>),
     /// Sign a set for the kernel.
@@ -84,6 +89,7 @@ impl Acquire {
             Self::PullSet { registry, manifest } => {
                 Some(SetPlace::Registry { registry: registry.clone(), manifest: manifest.clone() })
             }
+            Self::ReadPackage(finished) => Some(SetPlace::from(finished.as_ref())),
             Self::FetchRunFile(_)
             | Self::BuildSet(_)
             | Self::SignSet { .. }
@@ -107,6 +113,12 @@ enum Named<'a> {
     PullSet {
         registry: String,
         manifest: &'a str,
+    },
+    ReadPackage {
+        name: &'a str,
+        version: &'a str,
+        suite: &'a str,
+        sha256: &'a str,
     },
     BuildSet {
         driver_version: &'a str,
@@ -135,6 +147,10 @@ impl<'a> From<&'a Acquire> for Named<'a> {
             Acquire::ImportSet { dir, manifest } => Self::ImportSet { dir, manifest },
             Acquire::PullSet { registry, manifest } => {
                 Self::PullSet { registry: registry.reference.to_string(), manifest }
+            }
+            Acquire::ReadPackage(finished) => {
+                let Package { name, version, suite, sha256, .. } = &finished.package;
+                Self::ReadPackage { name, version, suite, sha256 }
             }
             Acquire::BuildSet(build) => Self::BuildSet {
                 driver_version: &build.driver_version,

@@ -1,6 +1,6 @@
 //! Candidates for a driver's modules: built sets and packages to compile.
 
-use super::signing;
+use super::{finished, signing};
 use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::Config;
 use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
@@ -25,13 +25,14 @@ pub(super) enum Origin<'a> {
     Store,
     Prebuilt,
     Registry,
+    Finished { package: &'a str, version: &'a str, suite: &'a str },
     Archive { package: &'a str, suite: &'a str },
     RunFile { name: &'a str },
 }
 
 impl Origin<'_> {
     pub(super) fn is_built(self) -> bool {
-        matches!(self, Self::Store | Self::Prebuilt | Self::Registry)
+        matches!(self, Self::Store | Self::Prebuilt | Self::Registry | Self::Finished { .. })
     }
 
     pub(super) fn describe(self) -> String {
@@ -39,6 +40,9 @@ impl Origin<'_> {
             Self::Store => "built in the store".into(),
             Self::Prebuilt => "built in a prebuilt directory".into(),
             Self::Registry => "built in a registry".into(),
+            Self::Finished { package, version, suite } => {
+                format!("finished modules in {package} {version} ({suite})")
+            }
             Self::Archive { package, suite } => format!("{package} in {suite}"),
             Self::RunFile { name } => name.to_owned(),
         }
@@ -61,12 +65,25 @@ pub(super) fn candidates<'a>(
     let sets = catalog.sets.iter().filter(|s| is_for_kernel(s, facts)).map(|s| Candidate {
         version: &s.set.key.driver_version,
         flavour: s.set.key.flavour,
-        from: match s.place {
+        from: match &s.place {
             SetPlace::Store => Origin::Store,
             SetPlace::Layout { .. } => Origin::Prebuilt,
             SetPlace::Registry { .. } => Origin::Registry,
+            SetPlace::Package { name, version, suite, .. } => {
+                Origin::Finished { package: name, version, suite }
+            }
         },
         loadable: signing::standing(&s.set.key, facts, signer).may_load(),
+    });
+    let finished = finished::offered(config, catalog).map(|one| Candidate {
+        version: &one.driver_version,
+        flavour: one.flavour,
+        from: Origin::Finished {
+            package: &one.package.name,
+            version: &one.package.version,
+            suite: &one.package.suite,
+        },
+        loadable: finished::may_load(facts, catalog, one),
     });
     let packages = match &catalog.drivers {
         Probe::Read(drivers) if !names_run_files(config, catalog) => drivers.as_slice(),
@@ -89,7 +106,7 @@ pub(super) fn candidates<'a>(
         })
     });
     let offered = packages.chain(files).filter(|_| config.may_compile());
-    sets.chain(offered).collect()
+    sets.chain(finished).chain(offered).collect()
 }
 
 fn origin_of(driver: &AvailableDriver) -> Origin<'_> {

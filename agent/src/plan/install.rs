@@ -49,7 +49,8 @@ pub(super) fn install(
     wanted: &[&str],
 ) -> Install {
     let root = &config.paths.driver_root;
-    let mut install = Install { exact: !supply.builds && !supply.signs, ..Install::default() };
+    let mut install =
+        Install { exact: !(supply.builds || supply.reads || supply.signs), ..Install::default() };
     install.steps.extend(operator::first(config));
     install.steps.extend(conflicts::take_over(config, facts));
     install.steps.push(Step::MakeDir(MakeDir { path: root.clone() }));
@@ -107,7 +108,7 @@ impl Install {
         supply: &Supply<'_>,
         entries: &[&ModuleEntry],
     ) {
-        if choice.live && supply.set.is_none() && !supply.builds {
+        if choice.live && supply.set.is_none() && !supply.builds && !supply.reads {
             return;
         }
         // The subnet manager of NVLink5's switches needs it to reach them.

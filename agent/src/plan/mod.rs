@@ -8,6 +8,7 @@ mod conflicts;
 mod daemons;
 mod distribution;
 mod driver;
+mod finished;
 pub mod gpu;
 mod in_tree;
 mod install;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use acquisition::{Acquire, BuildSet};
 pub(crate) use distribution::brings_driver;
+pub(crate) use finished::unfit;
 pub use live::Replaced;
 pub use mofed::gives_way;
 pub(crate) use preflight::{NEEDED, is_host_hidden};

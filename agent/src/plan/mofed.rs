@@ -27,6 +27,11 @@ pub fn gives_way(config: &Config, catalog: &Catalog, set: &ModuleSet) -> bool {
     compiles_all(config) && lacks(catalog, set)
 }
 
+/// True if there are headers that a package's modules lack, and a compile takes them.
+pub(super) fn is_missed(config: &Config, catalog: &Catalog) -> bool {
+    compiles_all(config) && headers(catalog).is_some()
+}
+
 /// True if all sets of this host are compiled on it.
 pub(super) fn compiles_all(config: &Config) -> bool {
     let takes_others = !config.prebuilt.is_empty() || !config.registries.is_empty();

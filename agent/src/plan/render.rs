@@ -44,6 +44,9 @@ fn step_lines(plan: &Plan) -> Vec<String> {
             if acquires(|a| matches!(a, Acquire::SignSet { .. })) {
                 lines.push("(once signed) load the signed modules instead".into());
             }
+            if acquires(|a| matches!(a, Acquire::ReadPackage(_))) {
+                lines.push("(once fetched) load the modules, after their dependencies".into());
+            }
             if acquires(|a| matches!(a, Acquire::BuildSet { .. })) {
                 lines.push("(once compiled) load the modules, after their dependencies".into());
             }
@@ -185,6 +188,11 @@ fn acquire_line(acquire: &Acquire) -> String {
         }
         Acquire::FetchRunFile(AvailableRunFile { name, sha256, .. }) => {
             format!("fetch and unpack {name} (sha256 {})", sha256.get(..12).unwrap_or(sha256))
+        }
+        Acquire::ReadPackage(finished) => {
+            let package = &finished.package;
+            let suite = &package.suite;
+            format!("fetch {} from {suite}, for its finished modules", finished.describe())
         }
         Acquire::BuildSet(build) => {
             let BuildSet { driver_version, flavour, kernel_release, .. } = build.as_ref();

@@ -6,7 +6,7 @@ use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_modules::artifact::ModuleKey;
-use longshore_modules::module_signing::Signer;
+use longshore_modules::module_signing::{SignedBy, Signer};
 
 /// Signature status of a set on this host's kernel, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,9 +36,13 @@ pub(super) fn standing(key: &ModuleKey, facts: &HostFacts, signer: Option<&Signe
         return if to_sign { Standing::ToSign } else { Standing::Ready };
     }
     match (&key.signed_by, signer) {
-        (Some(by), _) => match trusts(facts, &by.key_ids) {
+        (Some(by), signer) => match trusts_signer(facts, by) {
             Probe::Read(true) => Standing::Ready,
             Probe::Read(false) => Standing::Untrusted,
+            // The own signature is surer than one whose certificate is unknown.
+            Probe::Unreadable(_) if signer.is_some() && !by.has_certificate() => {
+                Standing::Untrusted
+            }
             Probe::Unreadable(_) => Standing::Unsure,
         },
         (None, Some(signer)) if may_sign(facts, signer) => Standing::ToSign,
@@ -53,6 +57,25 @@ pub(super) fn may_load_compiled(facts: &HostFacts, signer: Option<&Signer>) -> b
 
 fn may_sign(facts: &HostFacts, signer: &Signer) -> bool {
     trusts(facts, std::slice::from_ref(&signer.key_id)) != Probe::Read(false)
+}
+
+/// Reports if the kernel has the key of a signer. One whose certificate is unknown is told by the
+/// issuer's name: kernels' own signers are their issuers.
+fn trusts_signer(facts: &HostFacts, by: &SignedBy) -> Probe<bool> {
+    match trusts(facts, &by.key_ids) {
+        Probe::Read(false) if !by.has_certificate() => {
+            if matches!(&facts.security.keys, Probe::Read(keys) if keys.iter().any(|key| key.name == by.name))
+            {
+                return Probe::Read(true);
+            }
+            let why = format!(
+                "the signature states no more than this, and the kernel's keys are of {}",
+                known_names(facts)
+            );
+            Probe::Unreadable(why)
+        }
+        known => known,
+    }
 }
 
 /// Reports if the kernel has one of these keys.
@@ -94,8 +117,13 @@ pub(super) fn finding(
     let signer = catalog.signer.as_ref();
     let signed_by = supply.set.and_then(|set| set.key.signed_by.as_ref());
     let by = match (signed_by, signer) {
-        (Some(by), _) => Some((by.to_string(), by.key_ids.clone())),
-        (None, Some(signer)) => Some((signer.to_string(), vec![signer.key_id.clone()])),
+        // They are judged once they are read.
+        (None, _) if supply.reads => return None,
+        (Some(by), _) => Some((by.to_string(), trusts_signer(facts, by))),
+        (None, Some(signer)) => {
+            let key = std::slice::from_ref(&signer.key_id);
+            Some((signer.to_string(), trusts(facts, key)))
+        }
         (None, None) => None,
     };
     let enforced = enforced_by(facts);
@@ -103,11 +131,11 @@ pub(super) fn finding(
         return if by.is_none() { perhaps_enforced(facts) } else { None };
     }
     let enforced = enforced.join(", ");
-    let Some((name, ids)) = by else {
+    let Some((name, trusted)) = by else {
         let what = "the kernel refuses modules without a trusted signature";
         return Some(Finding::refusal(Code::SignatureRequired, format!("{what}: {enforced}")));
     };
-    let (severity, seen) = match trusts(facts, &ids) {
+    let (severity, seen) = match trusted {
         Probe::Read(true) => return None,
         Probe::Read(false) => (
             Severity::Refusal,

@@ -29,6 +29,14 @@ pub(super) enum Missed {
     Failed(Failure),
 }
 
+/// Part of a plan's acquisitions that was carried out.
+enum Carried {
+    /// All.
+    All,
+    /// Those up to a package's modules, which may change the choice.
+    Package,
+}
+
 impl From<Failure> for Missed {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
@@ -54,7 +62,7 @@ impl fmt::Display for Source {
 }
 
 /// Classifies a failure to acquire a set from `place`.
-fn missed(place: SetPlace, failure: Failure) -> Missed {
+pub(super) fn missed(place: SetPlace, failure: Failure) -> Missed {
     match failure.kind() {
         FailureKind::Download => Missed::Source(Source::Set(place), failure),
         _ => Missed::Failed(failure),
@@ -87,7 +95,13 @@ impl Provisioner<'_> {
                 }
             }
             match self.carry_out(&plan).await {
-                Ok(()) => return Ok(()),
+                Ok(Carried::All) => return Ok(()),
+                Ok(Carried::Package) => {
+                    plan = self.plan_anew().await?;
+                    if let Some(refusal) = plan.refusal() {
+                        return Err(refusal);
+                    }
+                }
                 Err(Missed::Failed(failure)) => return Err(failure),
                 Err(Missed::Source(source, failure)) => {
                     self.inventory.leave_out(&source, &failure);
@@ -111,13 +125,17 @@ impl Provisioner<'_> {
         sources.run_files.fetch(file, &store, sources.progress()).await.map(drop)
     }
 
-    async fn carry_out(&self, plan: &Plan) -> Result<(), Missed> {
+    async fn carry_out(&self, plan: &Plan) -> Result<Carried, Missed> {
         for item in &plan.acquire {
             match item {
                 // Fetched before the plan was made.
                 Acquire::FetchRunFile(_) => {}
                 Acquire::BuildSet(build) => {
                     self.build_once(build).await.map_err(|failure| not_built(build, failure))?;
+                }
+                Acquire::ReadPackage(finished) => {
+                    self.read_package(finished).await?;
+                    return Ok(Carried::Package);
                 }
                 Acquire::SignSet { set, .. } => self.sign(set.as_ref().clone()).await.map(drop)?,
                 Acquire::AssembleUserspace { driver_version, run_file, sources } => {
@@ -128,7 +146,7 @@ impl Provisioner<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(Carried::All)
     }
 
     /// Acquires a prebuilt set; None where `item` is something else.

@@ -71,9 +71,9 @@ pub(super) fn of(
 }
 
 /// Host whose kernel is to load the modules.
-struct Host<'a> {
-    config: &'a Config,
-    facts: &'a HostFacts,
+pub(super) struct Host<'a> {
+    pub(super) config: &'a Config,
+    pub(super) facts: &'a HostFacts,
 }
 
 /// Vermagic and CRCs of the kernel's own modules.
@@ -84,7 +84,8 @@ struct OwnModules {
 }
 
 impl Host<'_> {
-    fn fit(&self, set: &ModuleSet, store: &Store) -> Fit {
+    /// Compares the modules of a set, which are in the store.
+    pub(super) fn fit(&self, set: &ModuleSet, store: &Store) -> Fit {
         let mut modules = Vec::new();
         for module in &set.modules {
             match read(&store.blob_path(&module.sha256)) {

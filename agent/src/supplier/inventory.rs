@@ -191,7 +191,10 @@ impl<'a> Inventory<'a> {
             false => self.sources.archive(store).await,
         };
         match opened {
-            Ok(archive) => catalog.add_archives(self.config, kernel, archive),
+            Ok(archive) => {
+                catalog.add_archives(self.config, kernel, archive);
+                self.leave_out_excluded(catalog);
+            }
             Err(failure) => {
                 catalog.drivers = Probe::Unreadable(failure.one_line());
                 catalog.headers = Probe::Unreadable(failure.one_line());
@@ -278,6 +281,7 @@ impl<'a> Inventory<'a> {
     fn leave_out_excluded(&self, catalog: &mut Catalog) {
         let excluded = self.excluded();
         catalog.sets.retain(|available| !excluded.contains(&available.place));
+        catalog.finished.retain(|finished| !excluded.contains(&SetPlace::from(finished)));
     }
 
     fn excluded(&self) -> MutexGuard<'_, Vec<SetPlace>> {
@@ -291,6 +295,7 @@ fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Fa
     let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
     Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
     catalog.fits = fits::of(config, facts, store, &catalog.sets);
+    catalog.leave_out_unfit_packages();
     Ok(catalog)
 }
 

@@ -4,7 +4,7 @@
 use super::Provisioner;
 use super::acquire::{Missed, not_built, run_file_to_fetch, warn_of_fallback};
 use super::inventory::read_host;
-use crate::catalog::SetPlace;
+use crate::catalog::{Catalog, SetPlace};
 use crate::config::Config;
 use crate::plan::{self, Acquire, BuildSet, Plan};
 use crate::provider::Gathered;
@@ -110,7 +110,8 @@ impl Provisioner<'_> {
     }
 
     async fn nothing_left(&self, release: Option<&str>) -> Result<bool, Failure> {
-        Ok(self.gather_kernel(release).await?.catalog.sets.is_empty())
+        let Catalog { sets, finished, .. } = self.gather_kernel(release).await?.catalog;
+        Ok(sets.is_empty() && finished.is_empty())
     }
 
     async fn obtain_once(&self, release: Option<&str>) -> Result<ModuleSet, Missed> {
@@ -120,6 +121,9 @@ impl Provisioner<'_> {
             if let Acquire::BuildSet(build) = item {
                 let built = self.build_planned(&plan, build, release).await;
                 return built.map_err(|failure| not_built(build, failure));
+            }
+            if let Acquire::ReadPackage(finished) = item {
+                return self.read_package(finished).await;
             }
             if let Some(set) = self.bring_in(item).await? {
                 return Ok(set);

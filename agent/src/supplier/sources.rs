@@ -24,7 +24,7 @@ pub(super) struct Sources<'a> {
     progress: Box<dyn Progress>,
     /// Unreachable servers, shared by all sources so that none queries them again.
     away: UnreachableHosts,
-    archive: OnceCell<Archive>,
+    pub(super) archive: OnceCell<Archive>,
     pub(super) run_files: RunFiles<'a>,
 }
 

@@ -46,6 +46,8 @@ pub enum Origin {
     Pulled,
     /// Copied from a directory with an image layout.
     Imported,
+    /// Read from a package with finished modules.
+    Packaged,
 }
 
 /// Outcome of a step.
@@ -343,6 +345,7 @@ impl fmt::Display for Origin {
             Self::Compiled => "compiled",
             Self::Pulled => "pulled",
             Self::Imported => "imported",
+            Self::Packaged => "packaged",
         })
     }
 }

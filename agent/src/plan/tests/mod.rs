@@ -5,6 +5,7 @@ mod cdi;
 mod daemons;
 mod decisions;
 mod distributions;
+mod finished;
 mod in_tree;
 mod json;
 mod live;
@@ -86,6 +87,7 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Probe::Read(drivers),
+        finished: Vec::new(),
         run_files: Probe::Read(Vec::new()),
         headers: Probe::Read(AvailableHeaders::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),

@@ -1,0 +1,62 @@
+//! Finished modules of packages: fetched, made a set of, and compared with the kernel before the set is
+//! recorded.
+
+use std::slice;
+
+use super::Provisioner;
+use super::acquire::{Missed, missed};
+use super::fits::Host;
+use super::inventory::read_host;
+use super::run_files::Archives;
+use crate::catalog::{self, SetPlace};
+use crate::config::Config;
+use crate::plan;
+use crate::telemetry::Origin;
+use longshore_build::source::finished::{self, FinishedModules};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::store::Store;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::sets::SetStore;
+
+impl Provisioner<'_> {
+    /// Fetches a package and makes a set of its modules. A package that is what its archive lists,
+    /// and does not fit this host, is followed by the next source.
+    pub(super) async fn read_package(&self, of: &FinishedModules) -> Result<ModuleSet, Missed> {
+        let (store, sources) = (self.store()?, &self.inventory.sources);
+        let place = SetPlace::from(of);
+        let archive = sources.archive(&store).await?;
+        let fetched = archive.fetch(slice::from_ref(&of.package), &store, sources.progress()).await;
+        fetched.map_err(|failure| missed(place.clone(), failure))?;
+        let (config, of) = (self.config().clone(), of.clone());
+        let read = tokio::task::spawn_blocking(move || set_of(&config, &of, &store)).await;
+        let set = read.or_fail(FailureKind::Bug, || "reading a package's modules")?;
+        let set = set.map_err(|failure| match failure.kind() {
+            FailureKind::Verification => Missed::Source(place.clone(), failure),
+            _ => Missed::Failed(failure),
+        })?;
+        tracing::info!("the modules are those of {place}");
+        // From now on the store's set counts, be it used or not.
+        self.inventory.exclude(place);
+        self.telemetry.origin(Origin::Packaged);
+        Ok(set)
+    }
+}
+
+/// Returns the set of a package in the store, recorded there.
+fn set_of(config: &Config, of: &FinishedModules, store: &Store) -> Result<ModuleSet, Failure> {
+    let set = finished::read(of, store)?;
+    let (facts, signer) = (read_host(config)?, catalog::signer(config)?);
+    let fit = Host { config, facts: &facts }.fit(&set, store);
+    if let Some(why) = plan::unfit(&set, of, &fit, (config, &facts, signer.as_ref())) {
+        let cause = format!("{} cannot be used: {why}", of.describe());
+        return Err(Failure::new(FailureKind::Verification, cause).remedy(
+            "boot the kernel's build that the package is for, or leave such packages out \
+             (module-packages = false)",
+        ));
+    }
+    store.put_set(&set)?;
+    Ok(set)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+use std::fs;
+
+use rstest::rstest;
+
+use super::*;
+use crate::plan::{Acquire, Plan};
+use crate::provider::Provider;
+use crate::supplier::test_scene::{DRIVER, Scene};
+use longshore_build::source::finished::sample::{Entry, Modules, deb, depends, stanza};
+use longshore_core::failure::ExitCode;
+use longshore_debian::archive::Archive;
+use longshore_modules::artifact::HeadersFrom;
+
+const RELEASE: &str = "6.1.0-50-amd64";
+const MAGIC: &str = "6.1.0-50-amd64 SMP preempt mod_unload modversions ";
+const DIR: &str = "lib/modules/6.1.0-50-amd64/kernel/nvidia-535-open";
+const CRCS: [(&str, u32); 2] = [("module_layout", 0x1111), ("vmap", 0x2222)];
+const OTHER_CRCS: [(&str, u32); 2] = [("module_layout", 0x1111), ("vmap", 0x3333)];
+
+fn modules() -> Modules<'static> {
+    Modules { dir: DIR, driver: DRIVER, magic: MAGIC, crcs: &CRCS, signed: false }
+}
+
+/// A host with headers, and an archive with these packages: name and entries.
+struct Offering {
+    scene: Scene,
+    index: String,
+}
+
+impl Offering {
+    fn of(packages: &[(&str, Vec<Entry>)]) -> Self {
+        let mut scene = Scene::new("bookworm-t4");
+        let headers = scene.dir.path().join("headers");
+        fs::create_dir_all(&headers).expect("a directory");
+        let line = |(symbol, crc): &(&str, u32)| format!("{crc:#010x}\t{symbol}\tvmlinux\tE\t\n");
+        fs::write(headers.join("Module.symvers"), CRCS.iter().map(line).collect::<String>())
+            .expect("written");
+        scene.config.headers.push(headers);
+        scene.put_tree();
+        let stanza = |(name, entries): &(&str, Vec<Entry>)| {
+            let deb = deb(entries);
+            scene.store().put(&deb).expect("stored");
+            stanza(&format!("{name}-{RELEASE}"), "1", &depends(RELEASE, DRIVER), &deb)
+        };
+        let index = packages.iter().map(stanza).collect();
+        Self { scene, index }
+    }
+
+    fn provisioner(&self) -> Provisioner<'_> {
+        let provisioner = Provisioner::new(&self.scene.config);
+        let archive = Archive::of_index(&self.index);
+        provisioner.inventory.sources.archive.set(archive).expect("not read yet");
+        provisioner
+    }
+}
+
+async fn planned(provisioner: &Provisioner<'_>) -> Plan {
+    let gathered = provisioner.gather().await.expect("gathered");
+    provisioner.plan(&gathered).expect("a plan")
+}
+
+#[tokio::test]
+async fn finished_modules_become_the_stores_set() {
+    let offering = Offering::of(&[("linux-modules-nvidia-535-open", modules().entries())]);
+    let provisioner = offering.provisioner();
+    let plan = planned(&provisioner).await;
+    assert!(matches!(plan.acquire[..], [Acquire::ReadPackage(_)]), "{:?}", plan.acquire);
+    provisioner.acquire(&plan).await.expect("acquired");
+    for again in [&provisioner, &offering.provisioner()] {
+        let plan = planned(again).await;
+        assert!(plan.acquire.is_empty() && plan.exact, "{:?}", plan.acquire);
+    }
+    let sets = offering.scene.store().sets().expect("sets");
+    let origins: Vec<HeadersFrom> = sets.iter().map(|set| set.headers_from).collect();
+    assert_eq!(origins, [HeadersFrom::Package]);
+}
+
+#[tokio::test]
+async fn fetch_takes_them_too_and_a_switched_off_source_is_not_used() {
+    let mut offering = Offering::of(&[("linux-modules-nvidia-535-open", modules().entries())]);
+    let (set, _) = offering.provisioner().fetch(None).await.expect("fetched");
+    assert_eq!((set.headers_from, set.modules.len()), (HeadersFrom::Package, 5));
+    offering.scene.config.module_packages = false;
+    let plan = planned(&offering.provisioner()).await;
+    assert!(plan.refusal().is_some(), "{:?}", plan.reasons);
+}
+
+/// Another build of the same release has other symbols: found before anything is loaded.
+#[tokio::test]
+async fn a_package_of_another_build_is_followed_by_the_next() {
+    let other = Modules { crcs: &OTHER_CRCS, ..modules() };
+    let offering = Offering::of(&[
+        ("linux-modules-nvidia-535-open", other.entries()),
+        ("linux-modules-nvidia-535-server-open", modules().entries()),
+    ]);
+    let provisioner = offering.provisioner();
+    provisioner.acquire(&planned(&provisioner).await).await.expect("acquired");
+    let sets = offering.scene.store().sets().expect("sets");
+    let packages: Vec<&String> = sets.iter().flat_map(|set| set.key.headers.keys()).collect();
+    assert_eq!(packages, ["linux-modules-nvidia-535-server-open-6.1.0-50-amd64_1_amd64"]);
+}
+
+#[rstest]
+#[case::other_symbols(Modules { crcs: &OTHER_CRCS, ..modules() }.entries(), "vmap wants 0x00003333")]
+#[case::another_release(Modules { magic: "6.1.0-49-amd64 SMP ", ..modules() }.entries(), "6.1.0-49-amd64")]
+#[case::too_few(modules().entries()[..1].to_vec(), "no nvidia_uvm")]
+#[case::none(Vec::new(), "no nvidia.ko")]
+#[case::link(vec![Entry::Link(format!("{DIR}/nvidia.ko"), "/etc/passwd".into())], "no regular file")]
+#[case::huge(vec![Entry::Claimed("usr/big".into(), 64 << 30)], "more than 512 MiB")]
+#[tokio::test]
+async fn a_package_that_does_not_fit_is_the_reason_where_no_source_is_left(
+    #[case] entries: Vec<Entry>,
+    #[case] why: &str,
+) {
+    let offering = Offering::of(&[("linux-modules-nvidia-535-open", entries)]);
+    let provisioner = offering.provisioner();
+    let plan = planned(&provisioner).await;
+    let failure = provisioner.acquire(&plan).await.expect_err("it does not fit");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(failure.one_line().contains(why), "{}", failure.one_line());
+    assert!(failure.one_line().contains("linux-modules-nvidia-535-open-6.1.0-50-amd64"));
+    assert!(offering.scene.store().sets().expect("sets").is_empty());
+    // The plan is then one without the package.
+    let again = planned(&provisioner).await;
+    assert!(!again.acquire.iter().any(|a| matches!(a, Acquire::ReadPackage(_))));
+}
