@@ -90,13 +90,16 @@ fn brought(facts: &HostFacts, catalog: &Catalog, supply: &Supply<'_>) -> Option<
         Some(set) => signing::standing(&set.key, facts, signer).may_load(),
         None => own.compiles && accepts_compiled(facts, signer),
     };
-    if may_load {
+    // The store is never on the file system of an image, from which alone LoadPin accepts modules.
+    let pinned = facts.security.load_pin == Probe::Read(true);
+    if may_load && !pinned {
         return None;
     }
+    let pinned = if pinned { "; LoadPin is enforced" } else { "" };
     let loaded = facts.live_driver.as_ref().map_or_else(String::new, |live| {
         format!("; driver {} is loaded, and not all of the wanted modules are", live.version)
     });
-    let detail = format!("{} brings NVIDIA's driver itself: {}{loaded}", own.name, own.why);
+    let detail = format!("{} brings NVIDIA's driver itself: {}{pinned}{loaded}", own.name, own.why);
     let remedy = format!(
         "{}; longshore adopts the driver once it is loaded. A prebuilt set that this kernel accepts works as well",
         own.mechanism

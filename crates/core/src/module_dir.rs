@@ -4,13 +4,24 @@ use std::path::{Path, PathBuf};
 
 use crate::root::Root;
 
-/// Returns the directory of a release's modules inside `host`: `lib/modules/RELEASE`, through any links (merged
-/// /usr, ostree), or `usr/lib/modules/RELEASE` where only that exists (a container with the host's /usr alone).
+/// Directories with modules of kernels: the usual one, through any links (merged /usr, ostree); /usr alone, as in
+/// a container with the host's /usr; NixOS', of the booted system (its kmod's MODULE_DIR).
+const DIRS: [&str; 3] =
+    ["lib/modules", "usr/lib/modules", "run/booted-system/kernel-modules/lib/modules"];
+
+/// Returns the directory of a release's modules inside `host`; the usual one where none exists.
 pub fn module_dir(host: &Root, release: &str) -> PathBuf {
-    let usual = Path::new("lib/modules").join(release);
-    let merged = Path::new("usr").join(&usual);
-    let exists = |dir: &Path| host.exists(dir).unwrap_or(false);
-    if !exists(&usual) && exists(&merged) { merged } else { usual }
+    let [usual, others @ ..] = DIRS.map(|dir| Path::new(dir).join(release));
+    let exists = |dir: &PathBuf| host.exists(dir).unwrap_or(false);
+    if exists(&usual) {
+        return usual;
+    }
+    others.into_iter().find(exists).unwrap_or(usual)
+}
+
+/// True if `host` has modules of any kernel.
+pub fn has_modules(host: &Root) -> bool {
+    DIRS.iter().any(|dir| host.exists(dir).unwrap_or(false))
 }
 
 #[cfg(test)]
@@ -26,6 +37,11 @@ mod tests {
     #[case::absolute("usr/lib/modules/r", Some(("/usr/lib", "lib")), "lib/modules/r")]
     #[case::modules_linked("opt/modules/r", Some(("/opt/modules", "lib/modules")), "lib/modules/r")]
     #[case::usr_alone("usr/lib/modules/r", None, "usr/lib/modules/r")]
+    #[case::nixos(
+        "nix/store/modules/r",
+        Some(("/nix/store/modules", "run/booted-system/kernel-modules/lib/modules")),
+        "run/booted-system/kernel-modules/lib/modules/r"
+    )]
     #[case::other_release("lib/modules/s", None, "lib/modules/r")]
     fn layouts(#[case] dir: &str, #[case] link: Option<(&str, &str)>, #[case] wanted: &str) {
         let root = tempfile::tempdir().expect("temporary directory");

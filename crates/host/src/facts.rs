@@ -219,8 +219,15 @@ pub struct Security {
     pub sig_enforce: Probe<bool>,
     /// State of module loading in this kernel.
     pub module_loading: Probe<ModuleLoading>,
+    /// True if LoadPin is enforced: modules are accepted from one file system only, on an image's host its root.
+    #[serde(default = "not_read")]
+    pub load_pin: Probe<bool>,
     /// Public keys of the certificates in the kernel's keyrings, all keyrings together.
     pub keys: Probe<Vec<KernelKey>>,
+}
+
+fn not_read() -> Probe<bool> {
+    Probe::Unreadable("not read".to_owned())
 }
 
 /// Public key of a certificate in one of the kernel's keyrings.

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::facts::Probe;
+use longshore_core::module_dir::has_modules;
 use longshore_core::root::Root;
 
 /// Capability names by number (include/uapi/linux/capability.h, Linux 5.9 and later have no more).
@@ -104,8 +105,7 @@ pub fn first_process(root: &Path) -> FirstProcess {
 fn is_hosts_tree(path: &Path) -> bool {
     let Ok(root) = Root::open(path) else { return false };
     let has = |inner| root.exists(inner).unwrap_or(false);
-    (has("lib/modules") || has("usr/lib/modules"))
-        && (has("etc/os-release") || has("usr/lib/os-release"))
+    has_modules(&root) && (has("etc/os-release") || has("usr/lib/os-release"))
 }
 
 /// Reads /proc/self/status and /proc/self/uid_map.

@@ -15,6 +15,7 @@ pub(super) fn read(root: &Root, host: &Root) -> Security {
         lockdown: lockdown(root, host),
         sig_enforce: sig_enforce(root),
         module_loading: module_loading(root),
+        load_pin: load_pin(root),
         keys: keys::read(root),
     }
 }
@@ -91,6 +92,18 @@ fn module_loading(root: &Root) -> Probe<ModuleLoading> {
     }
 }
 
+/// Reads LoadPin's sysctl, which exists where LoadPin is active (security/loadpin/loadpin.c).
+fn load_pin(root: &Root) -> Probe<bool> {
+    match root.read_to_string("proc/sys/kernel/loadpin/enforce") {
+        Ok(text) => Probe::Read(text.trim() != "0"),
+        Err(e) if is_absent(&e) => match root.exists("proc/sys/kernel/osrelease") {
+            Ok(true) => Probe::Read(false),
+            _ => Probe::Unreadable(e.to_string()),
+        },
+        Err(e) => Probe::Unreadable(e.to_string()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,6 +161,16 @@ mod tests {
     fn sig_enforces(#[case] files: &[(&str, &[u8])], #[case] wanted: Option<bool>) {
         let (_dir, root) = tree(files);
         assert_eq!(known(sig_enforce(&root)), wanted);
+    }
+
+    #[rstest]
+    #[case(&[("proc/sys/kernel/loadpin/enforce", b"1\n".as_slice())], Some(true))]
+    #[case(&[("proc/sys/kernel/loadpin/enforce", b"0\n".as_slice())], Some(false))]
+    #[case(&[("proc/sys/kernel/osrelease", b"6".as_slice())], Some(false))]
+    #[case(&[], None)]
+    fn load_pins(#[case] files: &[(&str, &[u8])], #[case] wanted: Option<bool>) {
+        let (_dir, root) = tree(files);
+        assert_eq!(known(load_pin(&root)), wanted);
     }
 
     #[rstest]

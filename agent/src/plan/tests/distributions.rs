@@ -226,7 +226,7 @@ fn a_driver_that_the_distribution_loaded_is_adopted(#[case] name: &str) {
 }
 
 #[rstest]
-#[case("cos-125")]
+#[case("cos-125-unpinned")]
 #[case("bottlerocket-1.47")]
 #[case("flatcar-secure-boot")]
 fn a_set_signed_with_a_key_of_the_kernel_fits(#[case] name: &str) {
@@ -243,6 +243,18 @@ fn a_set_signed_with_a_key_of_the_kernel_fits(#[case] name: &str) {
         });
         let refused = planned(&facts, &catalog).refusal();
         assert_eq!(refused.is_none(), fits, "{refused:?}");
+    }
+}
+
+#[test]
+fn a_set_that_load_pin_would_refuse_is_refused_before() {
+    let mut facts = facts_of(&host("cos-125-unenforced"));
+    let catalog = stocked_for(&facts);
+    for (pinned, refused) in [(Probe::Read(true), true), (Probe::Read(false), false)] {
+        facts.security.load_pin = pinned;
+        let finding = refusal_of(&facts, &catalog, Code::HostBringsDriver);
+        let named = finding.map(|finding| finding.detail.contains("; LoadPin is enforced"));
+        assert_eq!(named, refused.then_some(true));
     }
 }
 
