@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
+use super::auth_conf;
 use super::loading::Loader;
 use super::packages::Index;
 use super::release::Rules;
@@ -25,7 +26,7 @@ use longshore_core::progress::{Progress, Silent, Task, Unit};
 use longshore_core::space;
 use longshore_core::store::Store;
 use longshore_fetch::http::{
-    Expected, Fetcher, Policy, UnreachableHosts, WriterGroup, WriterGuard,
+    Expected, Fetcher, Logins, Policy, UnreachableHosts, WriterGroup, WriterGuard,
 };
 
 pub use super::packages::Package;
@@ -81,7 +82,7 @@ impl Archive {
         let soon =
             Policy { away: UnreachableHosts::default(), ..policy.clone() }.with_short_timeouts();
         let mut archive = Self::open_with(soon, config, host_root, store, progress).await?;
-        archive.fetcher = Fetcher::new(policy, host_root)?;
+        archive.fetcher = fetcher(policy, config, host_root)?;
         Ok(archive)
     }
 
@@ -100,7 +101,7 @@ impl Archive {
         let selection = selection::select(config, host_root, arch)?;
         // Reading the trusted TLS certificates takes a third of a start that finds everything in
         // the store: skipped when nothing is fetched.
-        let fetcher = Fetcher::new(policy, host_root)?;
+        let fetcher = fetcher(policy, config, host_root)?;
         let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
         let rules = Rules { now: seconds_now(), frozen: config.frozen };
         let (writers, seen) = (WriterGroup::new(), Seen::read(store));
@@ -319,6 +320,13 @@ impl Universe for Archive {
     fn arch(&self) -> &str {
         &self.arch
     }
+}
+
+/// Returns the fetcher of archives, with the logins of the host's apt where its sources are read.
+fn fetcher(policy: Policy, config: &ArchiveConfig, host_root: &Path) -> Result<Fetcher, Failure> {
+    let reads_apt = config.use_host_apt;
+    let logins = if reads_apt { auth_conf::read(host_root) } else { Logins::default() };
+    Ok(Fetcher::new(policy, host_root)?.with_logins(logins))
 }
 
 /// Sorts by version, and equal versions in the order of the sources.

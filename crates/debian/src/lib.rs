@@ -8,6 +8,7 @@
 
 pub mod apt_sources;
 pub mod archive;
+mod auth_conf;
 pub mod bounds;
 mod cleartext;
 pub mod compression;

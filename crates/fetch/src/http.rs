@@ -4,6 +4,7 @@ mod certificates;
 mod client_error;
 mod download;
 mod local;
+mod logins;
 mod pace;
 mod policy;
 mod request;
@@ -16,6 +17,7 @@ use reqwest::header::HeaderValue;
 use reqwest::redirect::Policy as Redirects;
 
 use client_error::root_cause;
+pub use logins::{Login, Logins};
 pub use policy::{Downloads, Policy};
 use request::DownloadRequest;
 pub use request::proxies;
@@ -75,6 +77,7 @@ pub struct Fetcher {
     client: reqwest::Client,
     policy: Policy,
     host_root: PathBuf,
+    logins: Logins,
 }
 
 impl Fetcher {
@@ -134,7 +137,15 @@ impl Fetcher {
                     .with_source(root_cause(&e))
                     .remedy("check the proxy variables and the certificates")
             })?;
-        Ok(Self { client, policy, host_root: host_root.to_path_buf() })
+        let (host_root, logins) = (host_root.to_path_buf(), Logins::default());
+        Ok(Self { client, policy, host_root, logins })
+    }
+
+    /// Adds logins for downloads. A login is sent to its own server alone, and not with a redirection
+    /// to another host, port or scheme.
+    #[must_use]
+    pub fn with_logins(self, logins: Logins) -> Self {
+        Self { logins, ..self }
     }
 
     /// Fetches a small file into memory; more than `limit` bytes are refused.

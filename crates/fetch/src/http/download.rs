@@ -53,6 +53,8 @@ impl Download<'_> {
         let mut builder = self.fetcher.client.get(request.url.clone());
         if let Some(authorization) = &request.authorization {
             builder = builder.header(AUTHORIZATION, authorization);
+        } else if let Some(login) = self.fetcher.logins.of(&request.url) {
+            builder = builder.basic_auth(&login.user, Some(&login.password));
         }
         if request.part {
             let last = request.limit.max(1) - 1;

@@ -34,6 +34,27 @@ async fn a_query_is_not_told_to_the_host_of_a_redirection() {
 }
 
 #[tokio::test]
+async fn a_login_is_sent_to_its_own_server_and_not_with_a_redirection() {
+    let listen = || TcpListener::bind("127.0.0.1:0").expect("bind");
+    let (first, second) = (listen(), listen());
+    let address = |listener: &TcpListener| listener.local_addr().expect("address");
+    let url = format!("http://{}/file", address(&first));
+    let port = Some(address(&first).port());
+    let elsewhere = format!("302 Found\r\nLocation: http://{}/other", address(&second));
+    let served =
+        std::thread::spawn(move || (answer(&first, &elsewhere), answer(&second, "200 OK")));
+    let [scheme, host, path, user, password] =
+        ["http", "127.0.0.1", "", "user", "password"].map(str::to_owned);
+    let logins = Logins::new(vec![Login { scheme, host, port, path, user, password }]);
+    let fetcher = Fetcher::new(Policy::default(), Path::new("/")).expect("a fetcher");
+    fetcher.with_logins(logins).bytes(&url, 10).await.expect("fetched");
+    let (asked, redirected) = served.join().expect("ends");
+    let login = "authorization: basic dxnlcjpwyxnzd29yza==".to_owned();
+    assert!(asked.contains(&login), "{asked:?}");
+    assert!(!redirected.iter().any(|line| line.starts_with("authorization")), "{redirected:?}");
+}
+
+#[tokio::test]
 async fn a_failure_shows_no_token_of_the_url() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let url = format!("http://secret:@{}/file?t=secret", listener.local_addr().expect("address"));
