@@ -70,9 +70,10 @@ use longshore_modules::registry::RegistrySource;
 /// Path of the default configuration file, which may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
 
-/// Archive components with NVIDIA's drivers and their firmware: Debian's, and Ubuntu's
-/// `restricted`. A host's apt sources seldom name them all.
-pub const DRIVER_COMPONENTS: [&str; 4] = ["contrib", "non-free", "non-free-firmware", "restricted"];
+/// Archive components with NVIDIA's drivers, firmware and daemons: Debian's, and Ubuntu's `restricted` and
+/// `multiverse`. A host's apt sources seldom name them all.
+pub const DRIVER_COMPONENTS: [&str; 5] =
+    ["contrib", "non-free", "non-free-firmware", "restricted", "multiverse"];
 
 /// Validated configuration; every path is absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]

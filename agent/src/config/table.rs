@@ -79,7 +79,7 @@ settings! {
     archives: Option<Vec<ArchiveSource>>;
         key "archive" written "`[[archive]]` `url`, `suites`, `components`, `keyring`"
         default "none"
-        means "a Debian-format archive (http, https or file), its suites and components, and the OpenPGP keyring that may sign it; repeat in order of preference"
+        means "a Debian-format archive (http, https or file), its suites and components, and the OpenPGP keyring that may sign it; repeat in order of preference. A flat archive has `suites = [\"/\"]` (or a directory, `dir/`) and no components"
     /// Read the host's own apt sources as well
     host_apt: Option<bool>;
         key "host-apt" flag "host-apt" "BOOL" alone "true" env "LONGSHORE_HOST_APT"
@@ -89,7 +89,7 @@ settings! {
     /// the components with drivers (repeatable)
     archive_components: Option<Vec<String>>;
         key "archive-components" flag "archive-component" "COMPONENT" env "LONGSHORE_ARCHIVE_COMPONENTS"
-        default "`contrib`, `non-free`, `non-free-firmware`, `restricted`"
+        default "`contrib`, `non-free`, `non-free-firmware`, `restricted`, `multiverse`"
         means "components to look for in the host's apt sources beyond those they name; by default those with drivers"
     /// Suite to look for in the host's apt sources beyond those they name (repeatable)
     archive_suites: Option<Vec<String>>;

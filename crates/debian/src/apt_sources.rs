@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::control::{self, BadLine, Paragraph};
 use super::keyring::{Keyring, Signer};
+use super::release::is_flat;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::root::{is_absent, read_below};
 
@@ -14,9 +15,9 @@ use longshore_core::root::{is_absent, read_below};
 pub struct AptSource {
     /// Base URL: http, https or file.
     pub url: String,
-    /// Suites.
+    /// Suites; one that ends with `/` is a directory of a flat archive.
     pub suites: Vec<String>,
-    /// Components.
+    /// Components; none for a flat archive.
     pub components: Vec<String>,
     /// Keys that may sign it.
     pub signed_by: SignedBy,
@@ -51,8 +52,8 @@ pub struct AptSources {
 
 /// Reads /etc/apt/sources.list and sources.list.d below `root`, for the Debian architecture `arch`.
 ///
-/// Silently left out: source packages, disabled entries, flat repositories, entries for other
-/// architectures, and transports other than http, https, file and mirror+file.
+/// Silently left out: source packages, disabled entries, entries for other architectures, and
+/// transports other than http, https, file and mirror+file.
 pub fn read(root: &Path, arch: &str) -> AptSources {
     read_files(root, source_files(root), root, arch)
 }
@@ -151,12 +152,7 @@ fn parse_line(content: &str, arch: &str) -> Result<Option<AptSource>, String> {
     }
     let suite = words.next().ok_or("there is no suite")?;
     let components: Vec<String> = words.map(str::to_owned).collect();
-    if suite.ends_with('/') {
-        return Ok(None);
-    }
-    if components.is_empty() {
-        return Err("there is no component".to_owned());
-    }
+    check_components(suite, &components)?;
     let mut signed_by = SignedBy::default();
     for option in options.split_whitespace() {
         let (name, value) = option.split_once('=').ok_or(format!("{option} has no value"))?;
@@ -176,6 +172,15 @@ fn parse_line(content: &str, arch: &str) -> Result<Option<AptSource>, String> {
         file: PathBuf::new(),
         line: 0,
     }))
+}
+
+/// Checks that a suite has components, and a flat archive none: apt refuses the same.
+fn check_components(suite: &str, components: &[String]) -> Result<(), String> {
+    match (is_flat(suite), components.is_empty()) {
+        (false, true) => Err("there is no component".to_owned()),
+        (true, false) => Err(format!("the flat archive {suite} has no components")),
+        _ => Ok(()),
+    }
 }
 
 fn parse_deb822(file: &Path, text: &str, arch: &str) -> Result<Vec<AptSource>, BadLine> {
@@ -206,13 +211,12 @@ fn parse_paragraph(fields: &Paragraph, arch: &str) -> Result<Vec<AptSource>, Str
         return Ok(Vec::new());
     }
     let urls = needed("URIs")?;
-    let mut suites = needed("Suites")?;
-    suites.retain(|suite| !suite.ends_with('/'));
-    if suites.is_empty() {
-        return Ok(Vec::new());
+    let suites: Vec<_> =
+        needed("Suites")?.iter().map(|suite| suite.replace("$(ARCH)", arch)).collect();
+    let components = fields.words("Components");
+    for suite in &suites {
+        check_components(suite, &components)?;
     }
-    let suites: Vec<_> = suites.iter().map(|suite| suite.replace("$(ARCH)", arch)).collect();
-    let components = needed("Components")?;
     let signed_by = SignedBy::of_field(fields.get("Signed-By").unwrap_or_default());
     let source = |url: String| AptSource {
         url: url.replace("$(ARCH)", arch),

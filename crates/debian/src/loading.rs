@@ -8,8 +8,8 @@ use futures_util::future::try_join_all;
 
 use super::archive::holds;
 use super::compression::decompressed;
-use super::packages::{Index, Origin};
-use super::release::{self, IndexFile, Release, Rules};
+use super::packages::{Index, MOST_BYTES, Origin};
+use super::release::{self, IndexFile, Release, Rules, is_flat};
 use super::rollback::Seen;
 use super::selection::{Component, Need, Place, Wanted};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -21,8 +21,8 @@ use longshore_fetch::http::{Expected, FetchError, Fetcher, WriterGuard};
 /// Compression suffixes of an index, best first.
 const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];
 
-/// Maximum uncompressed size of an index whose Release does not state it: ten times Debian's.
-const MOST_BYTES: u64 = 1 << 30;
+/// Beginning of the Origin or Label of an archive of drivers by their maker.
+const MAKER: &str = "nvidia";
 
 /// Loads suites with the same settings.
 pub(super) struct Loader<'a> {
@@ -49,7 +49,13 @@ impl Loader<'_> {
         for place in &wanted.places {
             match self.release(wanted, place).await {
                 Ok(release) if !is_ours(&release, wanted) => {
-                    first.get_or_insert(foreign(wanted, place, &release));
+                    let foreign = foreign(wanted, place, &release);
+                    // Flat sources are mostly of other programs: nothing is wrong with them.
+                    if is_flat(&wanted.suite) {
+                        tracing::info!("a flat source was not used: {}", foreign.one_line());
+                        return Ok(Vec::new());
+                    }
+                    first.get_or_insert(foreign);
                 }
                 Ok(release) => return self.indexes(wanted, place, &release).await,
                 Err(error) => {
@@ -87,17 +93,23 @@ impl Loader<'_> {
         release: &Release,
         component: &Component,
     ) -> Result<Option<Index>, Failure> {
-        let plain = format!("{}/binary-{}/Packages", component.name, self.arch);
+        let plain = match is_flat(&wanted.suite) {
+            true => "Packages".to_owned(),
+            false => format!("{}/binary-{}/Packages", component.name, self.arch),
+        };
         let listed = FORMS.iter().filter_map(|form| {
             let path = format!("{plain}{form}");
             release.file(&path).map(|file| (path, file))
         });
         let mut missing: Option<Failure> = None;
         for (path, file) in listed {
+            let promised = release.file(&plain).map_or(MOST_BYTES, |file| file.size);
+            if promised.max(file.size) > MOST_BYTES {
+                return Err(too_large(wanted, place, &path, promised.max(file.size)));
+            }
             match self.fetch(wanted, place, release, &path, file).await {
                 Ok(()) => {
-                    let promised = release.file(&plain).map_or(MOST_BYTES, |file| file.size);
-                    let suite = release.codename.clone().unwrap_or_else(|| wanted.suite.clone());
+                    let suite = suite_name(wanted, place, release);
                     let origin = Origin {
                         base_url: place.url.as_str().into(),
                         suite,
@@ -148,8 +160,8 @@ impl Loader<'_> {
         let dir = release::suite_url(&place.url, &wanted.suite);
         let expected = Expected { sha256: Some(file.sha256.clone()), size: Some(file.size) };
         if release.by_hash {
-            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            let url = format!("{dir}/{folder}/by-hash/SHA256/{}", file.sha256);
+            let folder = path.rfind('/').map_or("", |end| &path[..=end]);
+            let url = format!("{dir}/{folder}by-hash/SHA256/{}", file.sha256);
             match self.blob(&url, &expected).await {
                 Err(FetchError::Missing(_)) => {}
                 done => return done.map(drop),
@@ -211,14 +223,38 @@ impl Loader<'_> {
     }
 }
 
+/// Returns the name of a suite in plans and messages; a flat archive is named by its address.
+fn suite_name(wanted: &Wanted, place: &Place, release: &Release) -> String {
+    if is_flat(&wanted.suite) {
+        return redacted(&release::suite_url(&place.url, &wanted.suite));
+    }
+    release.name().unwrap_or(&wanted.suite).to_owned()
+}
+
 /// True if a host's source is the distribution's own, by its Release's Origin: `Debian` and `Debian
-/// Backports` are Debian's.
+/// Backports` are Debian's. A flat source may be of the drivers' maker, too.
 fn is_ours(release: &Release, wanted: &Wanted) -> bool {
+    if is_flat(&wanted.suite) && is_of_maker(release) {
+        return true;
+    }
     let Some(origin) = release.origin.as_ref().filter(|_| !wanted.origins.is_empty()) else {
         return true;
     };
     let first = origin.split_whitespace().next().unwrap_or_default().to_lowercase();
     wanted.origins.contains(&first)
+}
+
+fn is_of_maker(release: &Release) -> bool {
+    let names = [&release.origin, &release.label];
+    names.into_iter().flatten().any(|name| name.to_lowercase().starts_with(MAKER))
+}
+
+fn too_large(wanted: &Wanted, place: &Place, path: &str, size: u64) -> Failure {
+    let url = redacted(&release::suite_url(&place.url, &wanted.suite));
+    let (size, most) = (size >> 20, MOST_BYTES >> 20);
+    let cause = format!("the index {url}/{path} has {size} MiB; at most {most} MiB are read");
+    Failure::new(FailureKind::Verification, cause)
+        .remedy("use an archive with the needed packages only: the index is no distribution's")
 }
 
 fn foreign(wanted: &Wanted, place: &Place, release: &Release) -> Failure {

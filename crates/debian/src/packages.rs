@@ -34,9 +34,22 @@ pub struct Package {
     pub provides: Vec<Provided>,
     /// Base URL of the archive.
     pub base_url: Arc<str>,
+    /// Percentage of hosts that apt already gives it to (Phased-Update-Percentage); None for all.
+    pub phased: Option<u8>,
 }
 
 impl Package {
+    /// Returns the name of the package that this one only leads to: a dependency without alternatives
+    /// for which `is_successor` is true. Ubuntu's transitional packages hold nothing but that
+    /// (`nvidia-kernel-source-570` depends on `nvidia-kernel-source-580`).
+    pub fn successor(&self, is_successor: impl Fn(&str) -> bool) -> Option<&str> {
+        let names = self.depends.iter().filter_map(|clause| match &clause.0[..] {
+            [only] => Some(only.name.as_str()),
+            _ => None,
+        });
+        names.into_iter().find(|name| *name != self.name && is_successor(name))
+    }
+
     /// Returns the URL of the .deb.
     pub fn url(&self) -> String {
         format!("{}/{}", self.base_url.trim_end_matches('/'), self.filename)
@@ -57,7 +70,7 @@ pub struct Origin {
 }
 
 /// The fields that are kept; half of an index is descriptions and tags.
-const KEPT: [&[u8]; 10] = [
+const KEPT: [&[u8]; 11] = [
     b"Package:",
     b"Version:",
     b"Architecture:",
@@ -68,7 +81,17 @@ const KEPT: [&[u8]; 10] = [
     b"Depends:",
     b"Pre-Depends:",
     b"Provides:",
+    b"Phased-Update-Percentage:",
 ];
+
+/// Maximum uncompressed size of an index: ten times Debian's.
+pub(super) const MOST_BYTES: u64 = 1 << 30;
+
+/// Maximum size of the kept fields of an index, which stay in memory: ten times Debian's.
+const MOST_KEPT: usize = 512 << 20;
+
+/// Maximum length of a line: those of today's indexes are below 1 MiB.
+const MOST_LINE: u64 = 8 << 20;
 
 /// An index: the text of its stanzas, read on demand.
 #[derive(Debug)]
@@ -103,21 +126,28 @@ impl Index {
     /// Reads an index; `promised` is its uncompressed size in bytes, or the maximum.
     ///
     /// # Errors
-    /// An error where the input cannot be read, or is longer than promised.
+    /// An error where the input cannot be read, or is longer than promised or than the maximum.
     pub fn read(reader: impl Read, promised: u64, origin: Origin) -> io::Result<Self> {
-        let mut reader = BufReader::with_capacity(1 << 18, reader.take(promised.saturating_add(1)));
+        let most = promised.min(MOST_BYTES);
+        let mut reader = BufReader::with_capacity(1 << 18, reader.take(most + 1));
         let mut index =
             Self { origin, text: Vec::new(), stanzas: Vec::new(), providers: OnceLock::new() };
         let mut open = Open::default();
         let mut size = 0u64;
         let mut line = Vec::with_capacity(1 << 10);
-        while reader.read_until(b'\n', &mut line)? > 0 {
+        while (&mut reader).take(MOST_LINE).read_until(b'\n', &mut line)? > 0 {
             size += line.len() as u64;
+            if line.len() as u64 == MOST_LINE {
+                return Err(invalid(&format!("a line in it has {} MiB", MOST_LINE >> 20)));
+            }
             index.take(&line, &mut open)?;
             line.clear();
         }
-        if size > promised {
+        if size > most && promised <= MOST_BYTES {
             return Err(invalid("it is longer than stated in the archive's metadata"));
+        }
+        if size > most {
+            return Err(invalid(&format!("it has more than {} MiB", MOST_BYTES >> 20)));
         }
         index.close(&mut open);
         index.text.shrink_to_fit();
@@ -172,6 +202,9 @@ impl Index {
             _ => open.field = KEPT.iter().find(|field| line.starts_with(field)).copied(),
         }
         let Some(field) = open.field else { return Ok(()) };
+        if self.text.len() + line.len() > MOST_KEPT {
+            return Err(invalid(&format!("its packages take more than {} MiB", MOST_KEPT >> 20)));
+        }
         self.text.extend_from_slice(line);
         if line.last() != Some(&b'\n') {
             self.text.push(b'\n');
@@ -235,6 +268,7 @@ impl Index {
         let mut depends = clauses(fields.remove("Pre-Depends")).ok()?;
         depends.extend(clauses(fields.remove("Depends")).ok()?);
         let source = fields.remove("Source");
+        let phased = fields.remove("Phased-Update-Percentage").and_then(|text| text.parse().ok());
         Some(Package {
             name,
             version: fields.remove("Version")?,
@@ -248,6 +282,7 @@ impl Index {
             depends,
             provides: relation::parse_provides(&fields.remove("Provides").unwrap_or_default()),
             base_url: self.origin.base_url.clone(),
+            phased: phased.filter(|percentage| *percentage < 100),
         })
     }
 
@@ -273,104 +308,4 @@ fn invalid(what: &str) -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    const DIGEST: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-
-    fn origin() -> Origin {
-        Origin {
-            base_url: "https://archive.example.com/debian/".into(),
-            suite: "bookworm".into(),
-            component: "main".into(),
-            arch: "amd64".into(),
-        }
-    }
-
-    fn stanza(name: &str, rest: &str) -> String {
-        format!(
-            "Package: {name}\nVersion: 1\nArchitecture: amd64\nDescription: x\n continued\n{rest}\
-             Filename: pool/{name}.deb\nSize: 7\nSHA256: {DIGEST}\n"
-        )
-    }
-
-    fn read(text: &str) -> Index {
-        Index::read(text.as_bytes(), text.len() as u64, origin()).expect("reads")
-    }
-
-    #[test]
-    fn stanzas_are_read_on_demand_and_descriptions_dropped() {
-        let text = [
-            stanza("b", "Source: s (2)\nPre-Depends: p\nDepends: x (>= 1) | y,\n z\n"),
-            stanza("a", "Provides: virtual (= 3),\n other\n"),
-            stanza("a", "Architecture-Odd: 1\nMulti-Arch: same\n")
-                .replace("Version: 1", "Version: 2"),
-        ]
-        .join("\n");
-        let index = read(&text);
-        assert_eq!(index.len(), 3);
-        assert!(!String::from_utf8_lossy(&index.text).contains("continued"));
-        assert_eq!(index.names().collect::<Vec<_>>(), ["a", "a", "b"]);
-        assert_eq!(index.named("a").len(), 2);
-        assert!(index.named("c").is_empty());
-        let b = index.named("b").remove(0);
-        assert_eq!(b.source.as_deref(), Some("s"));
-        assert_eq!(b.url(), "https://archive.example.com/debian/pool/b.deb");
-        let depends: Vec<_> = b.depends.iter().map(ToString::to_string).collect();
-        assert_eq!(depends, ["p", "x (>= 1) | y", "z"]);
-        assert_eq!(index.providing("virtual")[0].name, "a");
-        assert_eq!(index.providing("other").len(), 1);
-        assert!(index.providing("a").is_empty());
-    }
-
-    #[test]
-    fn the_last_line_may_lack_its_end() {
-        let index = read(stanza("a", "").trim_end());
-        assert_eq!(index.named("a").len(), 1);
-    }
-
-    #[rstest]
-    #[case::other_architecture("Architecture: amd64", "Architecture: i386")]
-    #[case::no_size("Size: 7\n", "")]
-    #[case::bad_size("Size: 7", "Size: many")]
-    #[case::bad_digest("SHA256: e3", "SHA256: zz")]
-    #[case::parent("pool/", "../")]
-    #[case::absolute("pool/", "/")]
-    #[case::no_version("Version: 1\n", "")]
-    #[case::bad_relation("Version: 1\n", "Version: 1\nDepends: (((\n")]
-    fn a_stanza_that_cannot_be_used_is_left_out(#[case] from: &str, #[case] to: &str) {
-        let text = stanza("a", "").replace(from, to);
-        let index = read(&format!("{text}\n{}", stanza("b", "")));
-        assert!(index.named("a").is_empty(), "{text}");
-        assert_eq!(index.named("b").len(), 1);
-    }
-
-    #[test]
-    fn more_than_was_promised_is_refused() {
-        let text = stanza("a", "");
-        let error = Index::read(text.as_bytes(), text.len() as u64 - 1, origin());
-        assert_eq!(error.expect_err("refused").kind(), io::ErrorKind::InvalidData);
-    }
-
-    #[rstest]
-    #[case(b"")]
-    #[case(b"\n\n\n")]
-    #[case(b"garbage\xff\xfe\n continued\n\nPackage:\n\nPackage: \xff\n")]
-    fn garbage_gives_no_packages(#[case] text: &[u8]) {
-        let index = Index::read(text, text.len() as u64, origin()).expect("reads");
-        assert!(index.named("").is_empty());
-        assert!(index.providing("x").is_empty());
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn nothing_makes_it_panic(text in "((Package|Provides|Depends|Version|X)?:?[ (),|a-z=\u{e9}\n\t]{0,8}\n?){0,30}") {
-            let index = Index::read(text.as_bytes(), text.len() as u64, origin()).expect("reads");
-            for name in index.names() {
-                index.named(name);
-            }
-            index.providing("a");
-        }
-    }
-}
+mod tests;

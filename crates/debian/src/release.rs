@@ -11,11 +11,16 @@ use longshore_fetch::http::{FetchError, Fetcher};
 /// Maximum size: the largest known InRelease has 400 KB.
 const MOST_BYTES: u64 = 4 << 20;
 
+/// Endings of the suites that share an Ubuntu release's codename.
+const POCKETS: [&str; 4] = ["-updates", "-security", "-backports", "-proposed"];
+
 /// A suite's verified metadata.
 #[derive(Debug, Clone)]
 pub struct Release {
     /// For example `Debian`.
     pub origin: Option<String>,
+    /// For example `NVIDIA CUDA`.
+    pub label: Option<String>,
     /// For example `oldstable-security`.
     pub suite: Option<String>,
     /// For example `bookworm-security`.
@@ -63,6 +68,7 @@ impl Release {
         let list = fields.get("SHA256").ok_or("it lists no SHA256 digests")?;
         Ok(Self {
             origin: text("Origin"),
+            label: text("Label"),
             suite: text("Suite"),
             codename: text("Codename"),
             date: time(fields, "Date")?,
@@ -79,12 +85,27 @@ impl Release {
     fn is_of(&self, wanted: &str) -> bool {
         // Old security archives are requested as `buster/updates` and call themselves `buster`.
         let wanted = wanted.strip_suffix("/updates").unwrap_or(wanted);
+        if let Some(pocket) = self.pocket() {
+            return pocket == wanted;
+        }
         let own = [&self.suite, &self.codename];
         own.iter().all(|name| name.is_none())
             || own
                 .into_iter()
                 .flatten()
                 .any(|name| name.strip_suffix("/updates").unwrap_or(name) == wanted)
+    }
+
+    /// Returns the suite where it is a pocket of the codename: all pockets of an Ubuntu release have the
+    /// codename `noble`, so only the suite tells `noble-updates` from `noble`.
+    fn pocket(&self) -> Option<&str> {
+        let (suite, codename) = (self.suite.as_deref()?, self.codename.as_deref()?);
+        suite.strip_prefix(codename).filter(|pocket| POCKETS.contains(pocket)).map(|_| suite)
+    }
+
+    /// Returns the name of this suite in plans and messages: its codename, or its pocket's.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.pocket().or(self.codename.as_deref())
     }
 
     fn expired(&self, now: u64) -> bool {
@@ -114,10 +135,14 @@ pub async fn fetch(
     rules: Rules,
 ) -> Result<Release, FetchError> {
     let dir = suite_url(base, suite);
-    let (url, text) = signed_text(fetcher, &dir, keyring, rules.now).await?;
+    let (url, text) = match signed_text(fetcher, &dir, keyring, rules.now).await {
+        Err(FetchError::Missing(absent)) if is_flat(suite) => return Err(no_release(&dir, absent)),
+        found => found?,
+    };
     let release =
         Release::parse(&text).map_err(|what| refused(&url, what, "report it to the archive"))?;
-    if !release.is_of(suite) {
+    // A flat archive has no suites that could be exchanged for each other.
+    if !is_flat(suite) && !release.is_of(suite) {
         let own = release.codename.as_deref().or(release.suite.as_deref()).unwrap_or_default();
         let what = format!("{suite} was requested, and it describes {own}");
         return Err(refused(
@@ -145,7 +170,27 @@ pub async fn fetch(
 
 /// Returns the URL of a suite's files.
 pub(crate) fn suite_url(base: &str, suite: &str) -> String {
-    format!("{}/dists/{suite}", base.trim_end_matches('/'))
+    let base = base.trim_end_matches('/');
+    match suite.strip_suffix('/') {
+        None => format!("{base}/dists/{suite}"),
+        Some("" | ".") => base.to_owned(),
+        Some(path) => format!("{base}/{}", path.trim_start_matches("./").trim_matches('/')),
+    }
+}
+
+/// True if a source's suite is a directory of a flat archive: `/`, `./`, `path/` (sources.list(5)). Its
+/// Release and Packages lie beside each other, and it has no components.
+pub(crate) fn is_flat(suite: &str) -> bool {
+    suite.ends_with('/')
+}
+
+fn no_release(dir: &str, absent: Failure) -> FetchError {
+    let dir = redacted(dir);
+    let cause =
+        format!("the flat archive {dir}/ has neither InRelease nor Release: nothing is signed");
+    FetchError::Failed(Failure::new(FailureKind::Verification, cause).with_source(absent).remedy(
+        "check the address; an archive that has none needs a signed Release beside its Packages",
+    ))
 }
 
 /// Returns the signed text, and its URL.
@@ -228,6 +273,8 @@ fn files(list: &str) -> Result<HashMap<String, IndexFile>, String> {
             return Err(format!("its SHA256 list has the digest {sha256:?}"));
         }
         let size = size.parse().map_err(|_| format!("its SHA256 list has the size {size:?}"))?;
+        // Flat archives are listed as `./Packages`, too.
+        let path = path.strip_prefix("./").unwrap_or(path);
         files.insert(path.to_owned(), IndexFile { sha256: sha256.to_ascii_lowercase(), size });
     }
     Ok(files)
@@ -271,6 +318,41 @@ mod tests {
     fn it_must_describe_the_suite_asked_for(#[case] wanted: &str, #[case] expected: bool) {
         let release = Release::parse(&text("")).expect("reads");
         assert_eq!(release.is_of(wanted), expected);
+    }
+
+    #[rstest]
+    #[case::release("noble", "noble", true)]
+    #[case::pocket("noble-updates", "noble-updates", true)]
+    #[case::a_pocket_for_the_release("noble", "noble-proposed", false)]
+    #[case::another_pocket("noble-security", "noble-updates", false)]
+    #[case::a_suite_of_a_site("noble", "noble-site", true)]
+    fn a_pocket_is_told_by_its_suite_and_not_by_the_codename(
+        #[case] wanted: &str,
+        #[case] suite: &str,
+        #[case] expected: bool,
+    ) {
+        let text = format!("Origin: Ubuntu\nSuite: {suite}\nCodename: noble\nSHA256:\n");
+        let release = Release::parse(&text).expect("reads");
+        assert_eq!(release.is_of(wanted), expected);
+        let pocket = ["noble-updates", "noble-proposed"].contains(&suite);
+        assert_eq!(release.name(), Some(if pocket { suite } else { "noble" }));
+    }
+
+    #[rstest]
+    #[case("stable", "https://archive.example.com/cuda/dists/stable")]
+    #[case("/", "https://archive.example.com/cuda")]
+    #[case("./", "https://archive.example.com/cuda")]
+    #[case("amd64/", "https://archive.example.com/cuda/amd64")]
+    #[case("./a/b/", "https://archive.example.com/cuda/a/b")]
+    fn a_suite_has_a_directory(#[case] suite: &str, #[case] expected: &str) {
+        assert_eq!(suite_url("https://archive.example.com/cuda/", suite), expected);
+        assert_eq!(is_flat(suite), suite != "stable");
+    }
+
+    #[test]
+    fn names_of_a_flat_archive_are_relative_to_it() {
+        let release = Release::parse(&format!("SHA256:\n {DIGEST} 0 ./Packages\n"));
+        assert!(release.expect("reads").file("Packages").is_some());
     }
 
     #[rstest]

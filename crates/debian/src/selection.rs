@@ -5,12 +5,14 @@
 //! unreachable, and a kernel module should not be built with their packages of the same names. A
 //! source counts as the distribution's if its suite belongs to the release in os-release (or is an
 //! alias such as `stable`, or one that was requested), and if its Release's Origin, if it has one,
-//! is the distribution's ID. A host source that fails is a warning.
+//! is the distribution's ID. A flat source has no suite: it is read where its Release's Origin or Label
+//! is that of the distribution, or of the drivers' maker. A host source that fails is a warning.
 
 use std::path::Path;
 
 use super::apt_sources::{self, AptSource};
 use super::keyring::Keyring;
+use super::release::is_flat;
 use super::resolve::release_of;
 use crate::settings::{ArchiveConfig, ArchiveSource};
 use longshore_core::bounded_read;
@@ -102,13 +104,32 @@ impl Selection {
         for suite in &source.suites {
             self.add(Wanted {
                 suite: suite.clone(),
-                components: components(&source.components, Need::Must),
+                components: configured_components(source, suite)?,
                 places: vec![place.clone()],
                 explicit: true,
                 origins: Vec::new(),
             });
         }
         Ok(())
+    }
+
+    /// Adds the flat suites of a host's source.
+    fn add_flat(&mut self, source: &AptSource, place: &Place, os: &Os) {
+        for suite in source.suites.iter().filter(|suite| is_flat(suite)) {
+            self.add(Wanted {
+                suite: suite.clone(),
+                components: flat_component(),
+                places: vec![place.clone()],
+                explicit: false,
+                origins: os.origins.clone(),
+            });
+        }
+    }
+
+    fn cannot_use(&mut self, source: &AptSource, failure: Failure) {
+        let (file, line) = (source.file.display(), source.line);
+        let cause = format!("the source of {file}, line {line}, cannot be used");
+        self.problems.push(Failure::new(failure.kind(), cause).with_source(failure));
     }
 
     fn add_host(
@@ -122,7 +143,10 @@ impl Selection {
         self.problems.extend(found.problems);
         let mut own: Vec<(AptSource, Place)> = Vec::new();
         for mut source in found.sources {
-            source.suites.retain(|suite| os.has(suite) || config.host_suites.contains(suite));
+            let is_wanted = |suite: &String| {
+                is_flat(suite) || os.has(suite) || config.host_suites.contains(suite)
+            };
+            source.suites.retain(is_wanted);
             if source.suites.is_empty() {
                 tracing::debug!(url = redacted(&source.url), "not a source of this distribution");
                 continue;
@@ -132,19 +156,11 @@ impl Selection {
                     let place = Place { url: source.url.clone(), keyring };
                     own.push((source, place));
                 }
-                Err(failure) => self.problems.push(
-                    Failure::new(
-                        failure.kind(),
-                        format!(
-                            "the source of {}, line {}, cannot be used",
-                            source.file.display(),
-                            source.line
-                        ),
-                    )
-                    .with_source(failure),
-                ),
+                Err(failure) => self.cannot_use(&source, failure),
             }
         }
+        let (flat, own): (Vec<_>, Vec<_>) =
+            own.into_iter().partition(|(source, _)| source.components.is_empty());
         for (source, place) in &own {
             for suite in &source.suites {
                 let mut wanted = components(&source.components, Need::Listed);
@@ -160,6 +176,9 @@ impl Selection {
         }
         for suite in &config.host_suites {
             self.add_suite(suite, &own, config, &os)?;
+        }
+        for (source, place) in &flat {
+            self.add_flat(source, place, &os);
         }
         Ok(())
     }
@@ -226,6 +245,24 @@ impl Selection {
 
 fn components(names: &[String], need: Need) -> Vec<Component> {
     names.iter().map(|name| Component { name: name.clone(), need }).collect()
+}
+
+/// Returns the one component of a flat archive, as plans and messages name it.
+fn flat_component() -> Vec<Component> {
+    components(&["flat".to_owned()], Need::Must)
+}
+
+/// Returns the components to read of a suite of the configuration.
+fn configured_components(source: &ArchiveSource, suite: &str) -> Result<Vec<Component>, Failure> {
+    let named = &source.components;
+    let (cause, remedy) = match (is_flat(suite), named.is_empty()) {
+        (true, true) => return Ok(flat_component()),
+        (false, false) => return Ok(components(named, Need::Must)),
+        (true, false) => ("is flat and has no components", "remove components from"),
+        (false, true) => ("has no components", "name components, for example main, in"),
+    };
+    let cause = format!("the suite {suite} of {} {cause}", redacted(&source.url));
+    Err(Failure::new(FailureKind::Usage, cause).remedy(format!("{remedy} this [[archive]]")))
 }
 
 fn merge(into: &mut Vec<Component>, more: Vec<Component>) {
@@ -303,55 +340,4 @@ fn split_words(text: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use longshore_core::failure::ExitCode;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case("bookworm", true)]
-    #[case("bookworm-security", true)]
-    #[case("bookworm-backports", true)]
-    #[case("stable-updates", true)]
-    #[case("trixie", false)]
-    #[case("nodistro", false)]
-    #[case("cloud-sdk-bookworm", false)]
-    fn suites_of_the_release_are_told_by_their_names(#[case] suite: &str, #[case] own: bool) {
-        let os = Os::parse("ID=debian\nVERSION_CODENAME=\"bookworm\"\n");
-        assert_eq!(os.has(suite), own);
-        assert!(Os::parse("").has(suite), "nothing is known of the host");
-    }
-
-    #[test]
-    fn origins_come_from_the_ids() {
-        let os = Os::parse("ID=ubuntu\nID_LIKE=debian\nID_X=other\n");
-        assert_eq!(os.origins, ["ubuntu", "debian"]);
-    }
-
-    #[rstest]
-    #[case("bookworm-security", true)]
-    #[case("buster/updates", true)]
-    #[case("bookworm-updates", false)]
-    #[case("bookworm", false)]
-    fn security_suites_are_told_by_their_names(#[case] suite: &str, #[case] expected: bool) {
-        assert_eq!(is_security(suite), expected);
-    }
-
-    #[test]
-    fn no_archive_at_all_is_a_mistake_of_the_configuration() {
-        let root = tempfile::tempdir().expect("dir");
-        let config = ArchiveConfig {
-            sources: Vec::new(),
-            use_host_apt: true,
-            host_components: Vec::new(),
-            host_suites: Vec::new(),
-            container_lists: None,
-            frozen: false,
-        };
-        let failure = select(&config, root.path(), "amd64").expect_err("refused");
-        assert_eq!(failure.code(), ExitCode::Usage);
-        let wanting = ArchiveConfig { host_suites: vec!["trixie".to_owned()], ..config };
-        let failure = select(&wanting, root.path(), "amd64").expect_err("refused");
-        assert!(failure.to_string().contains("trixie"), "{failure}");
-    }
-}
+mod tests;

@@ -34,9 +34,10 @@ pub struct ArchiveSource {
     /// Base URL: http, https or file.
     #[serde(deserialize_with = "archive_url")]
     pub url: String,
-    /// Suites, for example `bookworm`, `bookworm-updates`.
+    /// Suites, for example `bookworm`, `bookworm-updates`; `/` or `directory/` for a flat archive.
     pub suites: Vec<String>,
-    /// Components, for example `main`, `non-free`.
+    /// Components, for example `main`, `non-free`; none for a flat archive.
+    #[serde(default)]
     pub components: Vec<String>,
     /// OpenPGP keyring (binary or armored) whose keys may sign InRelease.
     #[serde(deserialize_with = "absolute_path")]

@@ -13,7 +13,7 @@ use longshore_tests::archive::{self, Suite};
 use longshore_tests::server::Server;
 
 /// Makes a host of the distribution `test`, release `stable`, with these apt files.
-fn host(scene: &Scene, files: &[(&str, String)]) {
+pub(super) fn host(scene: &Scene, files: &[(&str, String)]) {
     let root = scene.dir.path().join("host");
     let os = "ID=test\nVERSION_CODENAME=stable\n".to_owned();
     let key = String::from_utf8(archive::certificate(&scene.key)).expect("text");
@@ -25,7 +25,7 @@ fn host(scene: &Scene, files: &[(&str, String)]) {
     }
 }
 
-async fn open(
+pub(super) async fn open(
     scene: &Scene,
     components: &[&str],
     suites: &[&str],
@@ -43,7 +43,7 @@ async fn open(
     Archive::open_with(hasty(), &config, &root, &scene.store, &Silent).await
 }
 
-fn line(server: &Server, suite: &str) -> String {
+pub(super) fn line(server: &Server, suite: &str) -> String {
     format!(
         "deb [signed-by=/usr/share/keyrings/test-archive-keyring.asc] {} {suite} main\n",
         server.url()

@@ -2,6 +2,7 @@
 //! exit code and text of each refusal, and that no unfinished file stays in the store.
 
 mod downloads;
+mod flat;
 mod host;
 mod kernel_sources;
 mod metadata;

@@ -242,6 +242,7 @@ mod tests {
             depends: Vec::new(),
             provides: Vec::new(),
             base_url: "".into(),
+            phased: None,
         }
     }
 

@@ -21,7 +21,6 @@ const URL: &str = "https://archive.example.com/debian";
 #[case::spaced_options("deb [ arch=amd64  lang=none ]  URL\tbookworm  main", Some(&["main"][..]))]
 #[case::other_arch("deb [arch=i386] URL bookworm main", None)]
 #[case::source("deb-src URL bookworm main", None)]
-#[case::flat("deb URL ./", None)]
 #[case::cdrom("deb cdrom:[Debian 12]/ bookworm main", None)]
 #[case::commented("# deb URL bookworm main", None)]
 #[case::empty("   ", None)]
@@ -31,9 +30,29 @@ fn one_line_sources(#[case] line: &str, #[case] components: Option<&[&str]>) {
 }
 
 #[rstest]
+#[case::root("deb [signed-by=/k.gpg] URL /", "/")]
+#[case::dot("deb [signed-by=/k.gpg] URL ./", "./")]
+#[case::directory("deb [signed-by=/k.gpg] URL $(ARCH)/", "amd64/")]
+fn flat_one_line_sources(#[case] line: &str, #[case] suite: &str) {
+    let line = line.replace("URL", URL);
+    assert_eq!(parsed("/a.list", &line), [source(URL, &[suite], &[])]);
+    let sources = parse(Path::new("/a.list"), &line, "amd64").expect("reads");
+    assert_eq!(sources[0].signed_by.files, [Path::new("/k.gpg")]);
+}
+
+#[rstest]
+#[case("/")]
+#[case("./")]
+fn flat_deb822_sources(#[case] suite: &str) {
+    let text = format!("Types: deb\nURIs: {URL}\nSuites: {suite}\nSigned-By: /k.gpg\n");
+    assert_eq!(parsed("/a.sources", &text), [source(URL, &[suite], &[])]);
+}
+
+#[rstest]
 #[case("deb", "there is no URI")]
 #[case("deb URL", "there is no suite")]
 #[case("deb URL bookworm", "there is no component")]
+#[case("deb URL / main", "the flat archive / has no components")]
 #[case("deb [arch=amd64 URL bookworm main", "the options are not closed")]
 #[case("deb [arch] URL bookworm main", "arch has no value")]
 #[case("rpm URL bookworm main", "rpm is not a type of source")]
@@ -69,13 +88,12 @@ fn deb822_sources_that_do_not_count(#[case] more: &str) {
     assert_eq!(parsed("/a.sources", &text).len(), 1);
     assert_eq!(parsed("/a.sources", &format!("{text}{more}")), []);
     assert_eq!(parsed("/a.sources", &text.replace("Types: deb", "Types: deb-src")), []);
-    assert_eq!(parsed("/a.sources", &text.replace(": bookworm", ": ./")), []);
 }
 
 #[rstest]
 #[case("Types: deb\nSuites: a\nComponents: main\n", 4, "there is no URIs")]
 #[case("Types: deb\nURIs: x\nComponents: main\n", 4, "there is no Suites")]
-#[case("Types: deb\nURIs: x\nSuites: a\n", 4, "there is no Components")]
+#[case("Types: deb\nURIs: x\nSuites: a\n", 4, "there is no component")]
 #[case("URIs: x\nSuites: a\nComponents: main\n", 4, "there is no Types")]
 #[case("Types deb\n", 4, "no field name")]
 fn a_bad_paragraph_is_numbered(#[case] text: &str, #[case] line: usize, #[case] what: &str) {

@@ -3,6 +3,17 @@ use crate::relation;
 use longshore_core::failure::ExitCode;
 use rstest::rstest;
 
+#[test]
+fn an_exact_version_may_be_part_of_a_virtual_name() {
+    let mini = mini(&[
+        "nvidia-fabricmanager-615 615.71.09-0ubuntu1 noble Depends: nvidia-kernel-common-615-server-615.71.09",
+        "nvidia-kernel-common-615-server 615.71.09-0ubuntu1 noble Provides: nvidia-kernel-common, nvidia-kernel-common-615-server-615.71.09",
+        "nvidia-kernel-common-615-server 615.80.01-0ubuntu1 noble Provides: nvidia-kernel-common, nvidia-kernel-common-615-server-615.80.01",
+    ]);
+    let found = closure(&mini, &[Requirement::any("nvidia-fabricmanager-615")]).expect("resolves");
+    assert_eq!(found[1].version, "615.71.09-0ubuntu1");
+}
+
 /// Packages in the form `name version [suite] [Depends: ...] [Provides: ...]`.
 struct Mini(Vec<Package>);
 
@@ -39,6 +50,7 @@ fn mini(lines: &[&str]) -> Mini {
             depends: relation::parse_clauses(depends).expect("depends"),
             provides: relation::parse_provides(provides),
             base_url: "https://archive.example.com".into(),
+            phased: None,
         }
     };
     Mini(lines.iter().map(package).collect())

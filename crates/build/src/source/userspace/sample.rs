@@ -55,6 +55,7 @@ pub(super) fn package_of(store: &Store, name: &str, bytes: &[u8]) -> Package {
         depends: Vec::new(),
         provides: Vec::new(),
         base_url: "file:///archive".into(),
+        phased: None,
     }
 }
 

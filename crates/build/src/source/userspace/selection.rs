@@ -217,6 +217,7 @@ mod tests {
             depends: Vec::new(),
             provides: parse_provides(provides),
             base_url: "file:///archive".into(),
+            phased: None,
             name,
             version,
             suite,
