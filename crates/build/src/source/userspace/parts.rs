@@ -1,8 +1,11 @@
 //! Parts of a driver's user-mode files, and the names of their packages.
 //!
 //! Debian names the packages of its long-lived and legacy branches after the branch
-//! (`libnvidia-tesla-470-ml1`, `nvidia-legacy-390xx-smi`), and their sonames' numbers change. So a
-//! package is recognized by its name without both.
+//! (`libnvidia-tesla-470-ml1`, `nvidia-legacy-390xx-smi`), and their sonames' numbers change. Ubuntu's
+//! names end with the branch (`libnvidia-compute-580-server`), firmware's with the version
+//! (`nvidia-firmware-580-580.178.04`), and the packages of NVIDIA's archive have neither from 590 on. So
+//! a package is recognized by its name without all of that. Ubuntu's packages hold several parts each
+//! (debian/*.install of its source packages).
 
 use longshore_core::driver_version::{DriverVersion, FIRST_OPEN_BRANCH};
 use longshore_debian::packages::Package;
@@ -27,7 +30,8 @@ pub(super) struct Part {
     /// Name in messages about missing parts.
     pub(super) name: &'static str,
     pub(super) need: Need,
-    /// Stems of the packages that may contain it (see [`stem`]), best first.
+    /// Stems of the packages that may contain it (see [`stem`]), best first. A package with several parts
+    /// is of the driver's own source, also where a part of it is otherwise a companion.
     pub(super) stems: &'static [&'static str],
 }
 
@@ -35,39 +39,52 @@ pub(super) struct Part {
 /// does not use them, and they double the size.
 pub(super) const PARTS: &[Part] = &[
     // utility
-    part("libnvidia-ml", Need::Always, &["libnvidia-ml"]),
-    part("nvidia-smi", Need::Always, &["nvidia-smi"]),
+    part("libnvidia-ml", Need::Always, &["libnvidia-ml", COMPUTE]),
+    part("nvidia-smi", Need::Always, &["nvidia-smi", UTILS]),
     part("libnvidia-cfg", Need::Optional, &["libnvidia-cfg"]),
-    part("libnvidia-nscq", Need::Optional, &["libnvidia-nscq"]),
-    part("nvidia-debugdump", Need::Optional, &["nvidia-driver-bin"]),
-    part("nvidia-persistenced", Need::Companion, &["nvidia-persistenced"]),
+    part("nvidia-debugdump", Need::Optional, &["nvidia-driver-bin", UTILS]),
+    part("nvidia-persistenced", Need::Companion, &["nvidia-persistenced", COMPUTE_UTILS]),
     part("nvidia-modprobe", Need::Companion, &["nvidia-modprobe"]),
-    // NVLink switches; NVIDIA's own archive has it, up to 575 with the branch in its name
-    part("nv-fabricmanager", Need::Twin, &["nvidia-fabricmanager", "nvidia-fabricmanager-"]),
+    // NVLink switches and domains; Ubuntu (multiverse) and NVIDIA's own archive have them, up to 575
+    // with the branch in the names
+    part("libnvidia-nscq", Need::Twin, &["libnvidia-nscq"]),
+    part("nv-fabricmanager", Need::Twin, &["nvidia-fabricmanager"]),
+    part("nvidia-imex", Need::Twin, &["nvidia-imex"]),
     part("nvlsm", Need::Companion, &["nvlsm"]),
     // compute
-    part("libcuda", Need::Always, &["libcuda", "libnvidia-cuda"]),
-    part("libcudadebugger", Need::Optional, &["libcudadebugger", "libnvidia-cudadebugger"]),
-    part("libnvidia-ptxjitcompiler", Need::Optional, &["libnvidia-ptxjitcompiler"]),
-    part("libnvidia-nvvm", Need::Optional, &["libnvidia-nvvm"]),
+    part("libcuda", Need::Always, &["libcuda", "libnvidia-cuda", COMPUTE]),
+    part(
+        "libcudadebugger",
+        Need::Optional,
+        &["libcudadebugger", "libnvidia-cudadebugger", COMPUTE],
+    ),
+    part("libnvidia-ptxjitcompiler", Need::Optional, &["libnvidia-ptxjitcompiler", COMPUTE]),
+    part("libnvidia-nvvm", Need::Optional, &["libnvidia-nvvm", COMPUTE]),
     part("libnvidia-compiler", Need::Optional, &["libnvidia-compiler"]),
     part("libnvidia-fatbinaryloader", Need::Optional, &["libnvidia-fatbinaryloader"]),
     part("libnvidia-gpucomp", Need::Optional, &["libnvidia-gpucomp"]),
-    part("libnvidia-opencl", Need::Optional, &["nvidia-opencl-icd"]),
-    part("libnvidia-pkcs11", Need::Optional, &["libnvidia-pkcs"]),
-    part("libnvidia-pkcs11-openssl3", Need::Optional, &["libnvidia-pkcs11-openssl"]),
-    part("libnvidia-allocator", Need::Optional, &["libnvidia-allocator"]),
-    part("nvidia-cuda-mps", Need::Optional, &["nvidia-cuda-mps"]),
+    part("libnvidia-opencl", Need::Optional, &["nvidia-opencl-icd", COMPUTE]),
+    part("libnvidia-pkcs11", Need::Optional, &["libnvidia-pkcs", COMPUTE]),
+    part("libnvidia-pkcs11-openssl3", Need::Optional, &["libnvidia-pkcs11-openssl", COMPUTE]),
+    part("libnvidia-allocator", Need::Optional, &["libnvidia-allocator", "libnvidia-extra"]),
+    part("nvidia-cuda-mps", Need::Optional, &["nvidia-cuda-mps", COMPUTE_UTILS]),
     // video
     part("libnvidia-encode", Need::Optional, &["libnvidia-encode"]),
-    part("libnvcuvid", Need::Optional, &["libnvcuvid", "libnvidia-nvcuvid"]),
-    part("libnvidia-opticalflow", Need::Optional, &["libnvidia-opticalflow"]),
-    part("libvdpau_nvidia", Need::Optional, &["nvidia-vdpau-driver"]),
+    part("libnvcuvid", Need::Optional, &["libnvcuvid", "libnvidia-nvcuvid", DECODE]),
+    part("libnvidia-opticalflow", Need::Optional, &["libnvidia-opticalflow", DECODE]),
+    part("libvdpau_nvidia", Need::Optional, &["nvidia-vdpau-driver", DECODE]),
     part("libnvidia-fbc", Need::Optional, &["libnvidia-fbc"]),
-    part("GSP firmware", Need::Firmware, &[FIRMWARE]),
+    part("GSP firmware", Need::Firmware, &[FIRMWARE, "nvidia-firmware", "nvidia-kernel-common"]),
 ];
 
-/// The stem of the packages with GSP firmware.
+/// Stems of Ubuntu's packages with several parts.
+const COMPUTE: &str = "libnvidia-compute";
+const UTILS: &str = "nvidia-utils";
+const COMPUTE_UTILS: &str = "nvidia-compute-utils";
+const DECODE: &str = "libnvidia-decode";
+
+/// The stem of the packages with GSP firmware; Ubuntu's have another, and up to 530 it is in
+/// `nvidia-kernel-common`.
 const FIRMWARE: &str = "firmware-nvidia-gsp";
 
 /// In 470 this package contains the firmware, as its Provides states.
@@ -81,7 +98,8 @@ const fn part(name: &'static str, need: Need, stems: &'static [&'static str]) ->
 const BRANCH_WORDS: [&str; 2] = ["tesla", "legacy"];
 
 /// Returns a package's name without its branch and without the soname's number:
-/// `libnvidia-tesla-470-nvvm4` and `libnvidia-nvvm4` give `libnvidia-nvvm`.
+/// `libnvidia-tesla-470-nvvm4` and `libnvidia-nvvm4` give `libnvidia-nvvm`, and so
+/// `libnvidia-compute-580-server` gives `libnvidia-compute`.
 pub(super) fn stem(name: &str) -> String {
     let mut words: Vec<&str> = name.split('-').collect();
     if let Some(at) = words.iter().position(|word| BRANCH_WORDS.contains(word)) {
@@ -89,7 +107,13 @@ pub(super) fn stem(name: &str) -> String {
             words.get(at + 1).is_some_and(|w| w.starts_with(|c: char| c.is_ascii_digit()));
         words.drain(at..at + 1 + usize::from(numbered));
     }
+    words.truncate(words.iter().position(|word| is_branch(word)).unwrap_or(words.len()));
     words.join("-").trim_end_matches(|c: char| c.is_ascii_digit()).to_owned()
+}
+
+/// True for a word that is a branch: three digits.
+fn is_branch(word: &str) -> bool {
+    word.len() == 3 && word.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// True if a package of this name may be a part.
@@ -105,6 +129,13 @@ pub(super) fn is_part_library(name: &str) -> bool {
     // libnvidia-nvvm70 is libnvidia-nvvm for another LLVM.
     let unnumbered = stem.trim_end_matches(|c: char| c.is_ascii_digit());
     PARTS.iter().any(|part| part.name == stem || part.name == unnumbered)
+}
+
+/// True for a transitional package: it holds nothing, and depends on the package of the same part
+/// (`libnvidia-compute-570` on `libnvidia-compute-580`).
+pub(super) fn is_transitional(package: &Package) -> bool {
+    let own = stem(&package.name);
+    package.successor(|name| stem(name) == own).is_some()
 }
 
 /// Returns the stem of the part that a package contains.
@@ -133,6 +164,21 @@ mod tests {
     #[case("nvidia-tesla-535-smi", "nvidia-smi")]
     #[case("firmware-nvidia-tesla-535-gsp", "firmware-nvidia-gsp")]
     #[case("libnvidia-pkcs11-openssl3", "libnvidia-pkcs11-openssl")]
+    #[case("libnvidia-compute-580", "libnvidia-compute")]
+    #[case("libnvidia-compute-580-server", "libnvidia-compute")]
+    #[case("libnvidia-compute", "libnvidia-compute")]
+    #[case("nvidia-utils-580-server", "nvidia-utils")]
+    #[case("nvidia-compute-utils-580", "nvidia-compute-utils")]
+    #[case("libnvidia-cfg1-580", "libnvidia-cfg")]
+    #[case("libnvidia-fbc1-580-server", "libnvidia-fbc")]
+    #[case("libnvidia-extra-580", "libnvidia-extra")]
+    #[case("nvidia-firmware-580-580.178.04", "nvidia-firmware")]
+    #[case("nvidia-firmware-580-server-580.173.02", "nvidia-firmware")]
+    #[case("nvidia-firmware", "nvidia-firmware")]
+    #[case("nvidia-kernel-common-525", "nvidia-kernel-common")]
+    #[case("nvidia-fabricmanager-575", "nvidia-fabricmanager")]
+    #[case("libnvidia-nscq-580", "libnvidia-nscq")]
+    #[case("nvidia-imex-570", "nvidia-imex")]
     fn a_stem_has_neither_branch_nor_number(#[case] name: &str, #[case] expected: &str) {
         assert_eq!(stem(name), expected);
         assert!(is_part(name), "{name}");
@@ -156,6 +202,11 @@ mod tests {
     #[case("nvidia-settings")]
     #[case("libnvidia-glcore")]
     #[case("nvidia-tesla-470-kernel-dkms")]
+    #[case("libnvidia-gl-580")]
+    #[case("libnvidia-common-580")]
+    #[case("nvidia-dkms-580-open")]
+    #[case("nvidia-driver-580-server")]
+    #[case("nvidia-headless-no-dkms-580")]
     #[case("libcudart11.0")]
     #[case("")]
     fn what_is_no_part(#[case] name: &str) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::parts::is_part_library;
 
 /// Tools in a driver root's `usr/bin`.
-const TOOLS: [&str; 8] = [
+const TOOLS: [&str; 10] = [
     "nvidia-smi",
     "nvidia-debugdump",
     "nvidia-persistenced",
@@ -17,6 +17,8 @@ const TOOLS: [&str; 8] = [
     "nvidia-cuda-mps-server",
     "nvidia-modprobe",
     "nv-fabricmanager",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
     "nvlsm",
 ];
 
