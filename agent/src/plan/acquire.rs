@@ -7,6 +7,7 @@ use super::finished;
 use super::live;
 use super::mofed;
 use super::signing::{self, Standing};
+use super::sources;
 use super::{Acquire, BuildSet, Reason};
 use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::{Config, PublishConfig};
@@ -192,12 +193,14 @@ impl<'a> Supply<'a> {
         if let Some(signer) = &catalog.signer {
             self.add_reason("signed for the kernel", will_sign(signer));
         }
+        let driver = sources_of(config, catalog, choice);
+        self.reasons.extend(sources::phased(driver.as_ref()));
         self.acquire.push(Acquire::BuildSet(Box::new(BuildSet {
             driver_version: choice.version.clone(),
             flavour: choice.flavour,
             kernel_release: release.clone(),
             kernel_version: facts.kernel.id().version.map(str::to_owned),
-            driver: sources_of(config, catalog, choice),
+            driver,
             headers: match &catalog.headers {
                 Probe::Read(headers) => Some(headers.clone()),
                 Probe::Unreadable(_) => None,

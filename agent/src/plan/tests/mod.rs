@@ -61,6 +61,7 @@ fn offered(version: &str, flavour: Flavour) -> AvailableDriver {
             name: "nvidia-kernel-source".into(),
             version: format!("{version}-1"),
             suite: "bookworm".into(),
+            phased: None,
         },
         sha256: "0".repeat(64),
     }

@@ -152,3 +152,43 @@ fn a_loaded_driver_is_adopted_with_them_and_without() {
         assert!(adopts(&config, &facts, &plan), "{gds}: {:?}", plan.findings);
     }
 }
+
+#[rstest]
+#[case::held_back(Some(30), "apt installs it on 30 % of the hosts so far")]
+#[case::for_all(None, "")]
+fn a_phased_update_is_named(#[case] phased: Option<u8>, #[case] said: &str) {
+    let mut driver = offered("535.261.03", Flavour::Open);
+    driver.origin = DriverOrigin::Package {
+        name: "nvidia-kernel-source-535-open".into(),
+        version: "535.261.03-0ubuntu1".into(),
+        suite: "noble-updates".into(),
+        phased,
+    };
+    let plan = plan(&wanting("open", false, false), &facts(TREE), &catalog(vec![driver])).unwrap();
+    let row = why(&plan, "phased update");
+    assert_eq!(row.is_empty(), said.is_empty(), "{row}");
+    assert!(row.contains(said), "{row}");
+    assert!(said.is_empty() || row.contains("noble-updates"), "{row}");
+}
+
+#[test]
+fn a_tree_is_assembled_from_the_source_that_the_plan_names() {
+    let plan = plan(&wanting("open", false, false), &facts(TREE), &archives()).unwrap();
+    let row = why(&plan, "user mode assembled");
+    assert!(row.contains("from the archives' packages"), "{row}");
+}
+
+#[test]
+fn a_host_without_an_archive_is_told_where_its_user_mode_files_can_come_from() {
+    let facts = facts(TREE);
+    let mut catalog = stocked(&facts, Flavour::Open);
+    catalog.userspace.clear();
+    catalog.drivers = Probe::Unreadable("no archive is configured".into());
+    catalog.failures.archives = Some(longshore_core::failure::Failure::new(
+        longshore_core::failure::FailureKind::Usage,
+        "no archive is configured",
+    ));
+    let plan = plan(&wanting("open", false, false), &facts, &catalog).unwrap();
+    let found = plan.findings.iter().find(|f| f.code == Code::UserspaceNotOffered).unwrap();
+    assert!(found.detail.contains("bundle") && found.detail.contains(".run"), "{}", found.detail);
+}

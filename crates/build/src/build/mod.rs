@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::source::driver::AvailableDriver;
+use crate::source::driver::{self, AvailableDriver};
 use crate::source::headers::{self, AvailableHeaders, HeaderPlaces};
 pub use build_user::BuildUser;
 use compile::Compile;
@@ -136,6 +136,28 @@ impl From<Failure> for Failed {
 /// Exit code 2 for modules the driver does not have, 11 without headers or compiler, 12 for
 /// downloads, 13 for damaged packages, 14 where it does not compile, 15 without space.
 pub async fn build(
+    request: &Request,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<ModuleSet, Failed> {
+    let mut request = request.clone();
+    loop {
+        let failed = match build_from(&request, archive, store, progress).await {
+            Ok(set) => return Ok(set),
+            Err(failed) => failed,
+        };
+        let is_damaged = failed.failure.kind() == FailureKind::Verification;
+        let next =
+            is_damaged.then(|| driver::instead_of(&request.driver, archive, store)).flatten();
+        let Some(next) = next else { return Err(failed) };
+        tracing::warn!("continuing with the next package: {}", failed.failure.one_line());
+        request.driver = next;
+    }
+}
+
+/// Builds the set from the driver that `request` names.
+async fn build_from(
     request: &Request,
     archive: &Archive,
     store: &Store,

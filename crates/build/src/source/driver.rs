@@ -2,9 +2,12 @@
 //!
 //! Debian's packages are called `nvidia[-open][-tesla[-BRANCH]]-kernel-source`; each holds
 //! `usr/src/NAME.tar.xz` with the patched sources below `modules/NAME/`. Other distributions put
-//! the unpacked sources below `usr/src`. Both are found by their `Kbuild` and `conftest.sh`.
+//! the unpacked sources below `usr/src`. Both are found by their `Kbuild` and `conftest.sh`. Ubuntu's
+//! are called `nvidia-kernel-source-BRANCH[-server][-open]`, those of NVIDIA's archive from 590 on
+//! `nvidia-kernel-source[-open]`; `nvidia-dkms-*` only depends on them.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -43,6 +46,9 @@ pub enum DriverOrigin {
         version: String,
         /// Suite of the package.
         suite: String,
+        /// Percentage of hosts that apt already gives it to; None for all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        phased: Option<u8>,
     },
     /// One of NVIDIA's .run files.
     RunFile {
@@ -58,14 +64,36 @@ const NAMED: usize = 8;
 
 /// Returns the driver packages of an archive, newest first.
 pub fn drivers(archive: &Archive) -> Vec<AvailableDriver> {
-    let mut found: Vec<AvailableDriver> = archive
-        .names_matching(&|name| flavour_of(name).is_some())
-        .iter()
-        .flat_map(|name| archive.packages(name))
-        .filter_map(at_hand)
-        .collect();
+    let names = archive.names_matching(&|name| flavour_of(name).is_some());
+    of_packages(names.iter().flat_map(|name| archive.packages(name)).collect())
+}
+
+/// Returns the drivers of these packages, newest first. A transitional package holds only a changelog;
+/// the sources are its successor's.
+fn of_packages(packages: Vec<Package>) -> Vec<AvailableDriver> {
+    let open: HashSet<_> = packages.iter().filter_map(open_successor).collect();
+    let of_package = |package: &Package| {
+        let is_open = open.contains(&(package.name.clone(), package.version.clone()));
+        let flavour = if is_open { Some(Flavour::Open) } else { flavour_of(&package.name) };
+        at_hand(package.clone(), flavour?)
+    };
+    let mut found: Vec<_> =
+        packages.iter().filter(|p| successor(p).is_none()).filter_map(of_package).collect();
     found.sort_by(newest_first);
     found
+}
+
+/// Returns the package of kernel sources that a transitional one leads to.
+fn successor(package: &Package) -> Option<&str> {
+    package.successor(|name| flavour_of(name).is_some())
+}
+
+/// Returns name and version of a package whose sources are open though its name does not say so: one
+/// that replaces an open package. Ubuntu's `nvidia-kernel-source-595` has the open sources alone, and
+/// `nvidia-kernel-source-595-open` depends on it.
+fn open_successor(package: &Package) -> Option<(String, String)> {
+    let name = successor(package).filter(|_| flavour_of(&package.name) == Some(Flavour::Open))?;
+    Some((name.to_owned(), package.version.clone()))
 }
 
 /// Returns the newest driver of this version (`535.261.03`) or branch (`535`), and of this flavour,
@@ -133,6 +161,32 @@ pub(crate) fn unpack_sources(
     })
 }
 
+/// Returns the next package of the same version and flavour, where that of `driver` in the store holds
+/// no kernel sources: a transitional package that the index does not show to be one.
+pub(crate) fn instead_of(
+    driver: &AvailableDriver,
+    archive: &Archive,
+    store: &Store,
+) -> Option<AvailableDriver> {
+    let package = package(archive, driver).ok()?;
+    let paths = deb::list(&package.name, store.open_blob(&package.sha256).ok()?).ok()?;
+    if paths.iter().any(|path| may_be_sources(path)) {
+        return None;
+    }
+    let is_like = |other: &AvailableDriver| {
+        other.version == driver.version && other.flavour == driver.flavour
+    };
+    let from_it = drivers(archive).into_iter().skip_while(|other| other.sha256 != driver.sha256);
+    from_it.skip(1).find(is_like)
+}
+
+/// True for a path of unpacked or packed kernel sources.
+fn may_be_sources(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let below = path.components().any(|part| part.as_os_str() == "src");
+    below && (name == "Kbuild" || name.contains(".tar"))
+}
+
 /// Reads the version stated by the sources in `dir`.
 ///
 /// # Errors
@@ -156,17 +210,18 @@ fn flavour_of(name: &str) -> Option<Flavour> {
     is_one.then_some(if open { Flavour::Open } else { Flavour::Proprietary })
 }
 
-fn at_hand(package: Package) -> Option<AvailableDriver> {
+fn at_hand(package: Package, flavour: Flavour) -> Option<AvailableDriver> {
     let version = version::upstream(&package.version);
     // A transitional or renamed package has no driver version.
     let is_version = DriverVersion::parse(version).is_some();
     Some(AvailableDriver {
         version: is_version.then(|| version.to_owned())?,
-        flavour: flavour_of(&package.name)?,
+        flavour,
         origin: DriverOrigin::Package {
             name: package.name,
             version: package.version,
             suite: package.suite,
+            phased: package.phased,
         },
         sha256: package.sha256,
     })
@@ -200,7 +255,9 @@ fn none_of(drivers: &[AvailableDriver], wanted: Option<&str>, flavour: Option<Fl
     let failure = Failure::new(FailureKind::Download, format!("no archive has the {asked}"));
     let nearest = nearest(drivers, wanted.unwrap_or_default());
     failure.remedy(if nearest.is_empty() {
-        "none of the archives has any driver: add the components contrib and non-free".to_owned()
+        "none of the archives has any driver: add the components contrib and non-free (Ubuntu: \
+         restricted)"
+            .to_owned()
     } else {
         format!("the nearest available are: {}", nearest.join(", "))
     })
@@ -261,99 +318,4 @@ fn find_sources(dir: &Path, depth: usize) -> Result<Option<PathBuf>, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use longshore_core::failure::ExitCode;
-    use rstest::rstest;
-
-    fn driver(package: &str, package_version: &str) -> AvailableDriver {
-        AvailableDriver {
-            version: version::upstream(package_version).to_owned(),
-            flavour: flavour_of(package).expect("a driver package"),
-            origin: DriverOrigin::Package {
-                name: package.to_owned(),
-                version: package_version.to_owned(),
-                suite: "bookworm".to_owned(),
-            },
-            sha256: "1".repeat(64),
-        }
-    }
-
-    fn some() -> Vec<AvailableDriver> {
-        let mut drivers = vec![
-            driver("nvidia-tesla-470-kernel-source", "470.256.02-1~deb12u1"),
-            driver("nvidia-kernel-source", "535.261.03-1"),
-            driver("nvidia-open-kernel-source", "535.261.03-1"),
-            driver("nvidia-kernel-source", "535.309.01-0+deb12u1"),
-            driver("nvidia-open-kernel-source", "550.163.01-2"),
-        ];
-        drivers.sort_by(newest_first);
-        drivers
-    }
-
-    #[rstest]
-    #[case("nvidia-kernel-source", Some(Flavour::Proprietary))]
-    #[case("nvidia-open-kernel-source", Some(Flavour::Open))]
-    #[case("nvidia-tesla-470-kernel-source", Some(Flavour::Proprietary))]
-    #[case("nvidia-kernel-source-535-open", Some(Flavour::Open))]
-    #[case("nvidia-kernel-source-535", Some(Flavour::Proprietary))]
-    #[case("nvidia-kernel-dkms", None)]
-    #[case("linux-kernel-source", None)]
-    #[case("nvidia-kernel-sources", None)]
-    fn packages_are_told_by_their_names(#[case] name: &str, #[case] wanted: Option<Flavour>) {
-        assert_eq!(flavour_of(name), wanted);
-    }
-
-    #[rstest]
-    #[case(None, None, "550.163.01")]
-    #[case(None, Some(Flavour::Proprietary), "535.309.01")]
-    #[case(Some("535"), Some(Flavour::Open), "535.261.03")]
-    #[case(Some("535.261.03"), None, "535.261.03")]
-    #[case(Some("470"), None, "470.256.02")]
-    #[case(Some("535.261"), None, "535.261.03")]
-    fn the_newest_that_fits_is_found(
-        #[case] wanted: Option<&str>,
-        #[case] flavour: Option<Flavour>,
-        #[case] version: &str,
-    ) {
-        assert_eq!(find(&some(), wanted, flavour).expect("found").version, version);
-    }
-
-    #[rstest]
-    #[case(
-        "535.1.2",
-        "no archive has the driver 535.1.2 open",
-        "535.309.01 proprietary, 535.261.03"
-    )]
-    #[case("53", "no archive has the driver 53 open", "550.163.01 open")]
-    fn an_unknown_version_names_the_nearest(
-        #[case] wanted: &str,
-        #[case] cause: &str,
-        #[case] remedy: &str,
-    ) {
-        let failure = find(&some(), Some(wanted), Some(Flavour::Open)).expect_err("none");
-        assert_eq!(failure.code(), ExitCode::Download);
-        assert_eq!(failure.to_string(), cause);
-        let text = failure.remedy_text().expect("a remedy");
-        assert!(text.contains(&format!("available are: {remedy}")), "{text}");
-    }
-
-    #[test]
-    fn an_archive_without_drivers_says_what_is_missing() {
-        let failure = find(&[], None, None).expect_err("none");
-        assert!(failure.remedy_text().expect("a remedy").contains("non-free"));
-    }
-
-    #[test]
-    fn sources_are_found_and_say_their_version() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let sources = dir.path().join("modules/nvidia-kernel");
-        fs::create_dir_all(&sources).expect("directory");
-        assert_eq!(find_sources(dir.path(), 3).expect("reads"), None);
-        fs::write(sources.join("conftest.sh"), "").expect("write");
-        fs::write(sources.join("Kbuild"), r#"ccflags-y += -DNV_VERSION_STRING=\"535.261.03\""#)
-            .expect("write");
-        assert_eq!(find_sources(dir.path(), 3).expect("reads"), Some(sources.clone()));
-        assert_eq!(stated_version(&sources).expect("reads").as_deref(), Some("535.261.03"));
-    }
-}
+mod tests;

@@ -1,0 +1,165 @@
+use super::*;
+use longshore_core::failure::ExitCode;
+use rstest::rstest;
+
+fn driver(package: &str, package_version: &str) -> AvailableDriver {
+    AvailableDriver {
+        version: version::upstream(package_version).to_owned(),
+        flavour: flavour_of(package).expect("a driver package"),
+        origin: DriverOrigin::Package {
+            name: package.to_owned(),
+            version: package_version.to_owned(),
+            suite: "bookworm".to_owned(),
+            phased: None,
+        },
+        sha256: "1".repeat(64),
+    }
+}
+
+fn some() -> Vec<AvailableDriver> {
+    let mut drivers = vec![
+        driver("nvidia-tesla-470-kernel-source", "470.256.02-1~deb12u1"),
+        driver("nvidia-kernel-source", "535.261.03-1"),
+        driver("nvidia-open-kernel-source", "535.261.03-1"),
+        driver("nvidia-kernel-source", "535.309.01-0+deb12u1"),
+        driver("nvidia-open-kernel-source", "550.163.01-2"),
+    ];
+    drivers.sort_by(newest_first);
+    drivers
+}
+
+#[rstest]
+#[case("nvidia-kernel-source", Some(Flavour::Proprietary))]
+#[case("nvidia-open-kernel-source", Some(Flavour::Open))]
+#[case("nvidia-tesla-470-kernel-source", Some(Flavour::Proprietary))]
+#[case("nvidia-kernel-source-535-open", Some(Flavour::Open))]
+#[case("nvidia-kernel-source-535", Some(Flavour::Proprietary))]
+#[case("nvidia-kernel-source-580-server-open", Some(Flavour::Open))]
+#[case("nvidia-kernel-source-580-server", Some(Flavour::Proprietary))]
+#[case("nvidia-kernel-source-open", Some(Flavour::Open))]
+#[case("nvidia-dkms-580-open", None)]
+#[case("nvidia-dkms-open", None)]
+#[case("nvidia-kernel-common-580", None)]
+#[case("nvidia-kernel-dkms", None)]
+#[case("linux-kernel-source", None)]
+#[case("nvidia-kernel-sources", None)]
+fn packages_are_told_by_their_names(#[case] name: &str, #[case] wanted: Option<Flavour>) {
+    assert_eq!(flavour_of(name), wanted);
+}
+
+/// Makes a package of `name version [depends]`.
+fn package(text: &str) -> Package {
+    let mut words = text.splitn(3, ' ').map(str::to_owned);
+    let mut next = || words.next().unwrap_or_default();
+    let (name, version, depends) = (next(), next(), next());
+    Package {
+        sha256: format!("{name} {version}"),
+        name,
+        version,
+        arch: "amd64".to_owned(),
+        source: None,
+        suite: "noble-updates".to_owned(),
+        component: "restricted".to_owned(),
+        filename: String::new(),
+        size: 1,
+        depends: longshore_debian::relation::parse_clauses(&depends).expect("depends"),
+        provides: Vec::new(),
+        base_url: "file:///archive".into(),
+        phased: Some(30),
+    }
+}
+
+/// Describes the drivers of packages as `version flavour package`.
+fn described(packages: &[&str]) -> Vec<String> {
+    let found = of_packages(packages.iter().map(|text| package(text)).collect());
+    found.iter().map(|d| format!("{} {} {}", d.version, d.flavour, named(d).0)).collect()
+}
+
+#[rstest]
+#[case::transitional(
+    &[
+        "nvidia-kernel-source-570 580.178.04-0ubuntu0.24.04.1 nvidia-kernel-source-580",
+        "nvidia-kernel-source-570-open 580.178.04-0ubuntu0.24.04.1 nvidia-kernel-source-580-open",
+        "nvidia-kernel-source-580 580.178.04-0ubuntu0.24.04.1 libc6 (>= 2.38)",
+        "nvidia-kernel-source-580-open 580.178.04-0ubuntu0.24.04.1",
+        "nvidia-kernel-source-580-server 580.173.02-0ubuntu0.24.04.1",
+    ],
+    &[
+        "580.178.04 proprietary nvidia-kernel-source-580",
+        "580.178.04 open nvidia-kernel-source-580-open",
+        "580.173.02 proprietary nvidia-kernel-source-580-server",
+    ]
+)]
+#[case::open_alone(
+    &[
+        "nvidia-kernel-source-590 595.91.07-0ubuntu0.24.04.1 nvidia-kernel-source-595",
+        "nvidia-kernel-source-595 595.91.07-0ubuntu0.24.04.1",
+        "nvidia-kernel-source-595-open 595.91.07-0ubuntu0.24.04.1 nvidia-kernel-source-595",
+    ],
+    &["595.91.07 open nvidia-kernel-source-595"]
+)]
+#[case::an_alternative_is_no_successor(
+    &["nvidia-kernel-source 535.261.03-1 nvidia-kernel-source-x | nvidia-support"],
+    &["535.261.03 proprietary nvidia-kernel-source"]
+)]
+fn transitional_packages_are_passed_over(#[case] packages: &[&str], #[case] expected: &[&str]) {
+    assert_eq!(described(packages), expected);
+}
+
+#[test]
+fn a_driver_has_the_pocket_and_the_phase_of_its_package() {
+    let found = of_packages(vec![package("nvidia-kernel-source-580 580.178.04-0ubuntu1")]);
+    let DriverOrigin::Package { suite, phased, .. } = &found[0].origin else {
+        panic!("{found:?}");
+    };
+    assert_eq!((suite.as_str(), *phased), ("noble-updates", Some(30)));
+}
+
+#[rstest]
+#[case(None, None, "550.163.01")]
+#[case(None, Some(Flavour::Proprietary), "535.309.01")]
+#[case(Some("535"), Some(Flavour::Open), "535.261.03")]
+#[case(Some("535.261.03"), None, "535.261.03")]
+#[case(Some("470"), None, "470.256.02")]
+#[case(Some("535.261"), None, "535.261.03")]
+fn the_newest_that_fits_is_found(
+    #[case] wanted: Option<&str>,
+    #[case] flavour: Option<Flavour>,
+    #[case] version: &str,
+) {
+    assert_eq!(find(&some(), wanted, flavour).expect("found").version, version);
+}
+
+#[rstest]
+#[case("535.1.2", "no archive has the driver 535.1.2 open", "535.309.01 proprietary, 535.261.03")]
+#[case("53", "no archive has the driver 53 open", "550.163.01 open")]
+fn an_unknown_version_names_the_nearest(
+    #[case] wanted: &str,
+    #[case] cause: &str,
+    #[case] remedy: &str,
+) {
+    let failure = find(&some(), Some(wanted), Some(Flavour::Open)).expect_err("none");
+    assert_eq!(failure.code(), ExitCode::Download);
+    assert_eq!(failure.to_string(), cause);
+    let text = failure.remedy_text().expect("a remedy");
+    assert!(text.contains(&format!("available are: {remedy}")), "{text}");
+}
+
+#[test]
+fn an_archive_without_drivers_says_what_is_missing() {
+    let failure = find(&[], None, None).expect_err("none");
+    assert!(failure.remedy_text().expect("a remedy").contains("non-free"));
+}
+
+#[test]
+fn sources_are_found_and_say_their_version() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let sources = dir.path().join("modules/nvidia-kernel");
+    fs::create_dir_all(&sources).expect("directory");
+    assert_eq!(find_sources(dir.path(), 3).expect("reads"), None);
+    fs::write(sources.join("conftest.sh"), "").expect("write");
+    fs::write(sources.join("Kbuild"), r#"ccflags-y += -DNV_VERSION_STRING=\"535.261.03\""#)
+        .expect("write");
+    assert_eq!(find_sources(dir.path(), 3).expect("reads"), Some(sources.clone()));
+    assert_eq!(stated_version(&sources).expect("reads").as_deref(), Some("535.261.03"));
+}
