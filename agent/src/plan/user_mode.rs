@@ -36,27 +36,41 @@ impl<'a> Supply<'a> {
             self.findings.push(sources::missing(config, catalog, choice));
             return;
         }
+        let run_file = run_file_of(catalog, choice);
+        let with = if sources.is_some() { " with its sources" } else { "" };
+        let from = run_file.map_or("the archives' packages", |file| file.name.as_str());
+        let why = format!("from {from}: the store has none of this version{with}");
+        self.add_reason("user mode assembled", why);
         self.acquire.push(Acquire::AssembleUserspace {
             driver_version: choice.version.clone(),
-            run_file: run_file_of(catalog, choice).cloned(),
+            run_file: run_file.cloned(),
             sources,
         });
-        let with = if sources.is_some() { " with its sources" } else { "" };
-        let why = format!("the store has none of this version{with}");
-        self.add_reason("user mode assembled", why);
         self.reasons.extend(sources.map(|_| sources::reason(config, choice, source.as_ref())));
-        if let Probe::Read(drivers) = &catalog.drivers
-            && !drivers.is_empty()
-            && !names_run_files(config, catalog)
-            && !drivers.iter().any(|d| d.version == choice.version)
-        {
-            self.findings.push(Finding::warning(
-                Code::UserspaceNotOffered,
-                format!(
-                    "no archive offers driver {}, so its user-mode files may be unavailable",
-                    choice.version
-                ),
-            ));
+        if run_file.is_none() && !names_run_files(config, catalog) {
+            self.findings.extend(not_offered(catalog, &choice.version));
         }
+    }
+}
+
+/// Returns the warning that no source is known to have the user-mode files of a version.
+fn not_offered(catalog: &Catalog, version: &str) -> Option<Finding> {
+    let warning = |seen: String| Some(Finding::warning(Code::UserspaceNotOffered, seen));
+    match &catalog.drivers {
+        Probe::Read(drivers)
+            if drivers.is_empty() || drivers.iter().any(|d| d.version == version) =>
+        {
+            None
+        }
+        Probe::Read(_) => warning(format!(
+            "no archive offers driver {version}, so its user-mode files may be unavailable"
+        )),
+        // An archive that nobody asked is no news.
+        Probe::Unreadable(_) => catalog.failures.archives.as_ref().and_then(|failure| {
+            warning(format!(
+                "no archive of packages could be read ({failure}), and no .run file of driver \
+                 {version} is configured: its user-mode files can only come from a bundle"
+            ))
+        }),
     }
 }

@@ -37,6 +37,8 @@ fn who_names_a_file_gets_its_driver() {
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
     assert!(matches!(&plan.acquire[0], Acquire::FetchRunFile { .. }), "{:?}", plan.acquire);
     assert_eq!(plan.acquire.len(), 3);
+    let user_mode = why(&plan, "user mode assembled");
+    assert!(user_mode.contains("from NVIDIA-Linux-x86_64-535.261.03.run"), "{user_mode}");
 }
 
 #[test]

@@ -173,7 +173,7 @@ codes! {
     UserspaceNotOffered "userspace-not-offered" Sources Warns Download
         means "modules are available, and no archive has this version's user-mode files"
         matters "modules and user-mode files must be of the same version"
-        remedy "add an archive, suite or component that has this version"
+        remedy "add an archive, suite or component that has this version, name its .run file, or import a bundle that has it"
     HeadersMissing "headers-missing" Sources Refuses Toolchain
         means "neither an archive nor the host has this kernel's headers; the nearest are named"
         matters "modules are compiled against the headers of exactly this kernel"
