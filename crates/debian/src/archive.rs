@@ -136,6 +136,16 @@ impl Archive {
         Ok(archive)
     }
 
+    /// An archive without any package, for builds whose driver, headers and compiler come from elsewhere.
+    ///
+    /// # Errors
+    /// Exit code 2 where TLS cannot be set up, 10 for a machine that NVIDIA has no driver for.
+    pub fn without_sources(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
+        let (fetcher, arch) =
+            (Fetcher::new(policy, host_root)?, Machine::this()?.debian.to_owned());
+        Ok(Self { indexes: Vec::new(), fetcher, arch, unread: Vec::new() })
+    }
+
     /// An archive without any package, for tests.
     ///
     /// # Panics

@@ -4,6 +4,7 @@ pub mod headers;
 pub mod image;
 pub mod index;
 pub mod query;
+pub mod root_image;
 
 use std::collections::{BTreeMap, BTreeSet};
 

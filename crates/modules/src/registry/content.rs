@@ -11,7 +11,8 @@ use longshore_core::failure::{Failure, FailureKind};
 /// Accepted kinds of manifest; an index is recognized by its media type.
 const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
                       application/vnd.oci.image.index.v1+json, \
-                      application/vnd.docker.distribution.manifest.v2+json";
+                      application/vnd.docker.distribution.manifest.v2+json, \
+                      application/vnd.docker.distribution.manifest.list.v2+json";
 
 /// Fetches the bytes of a manifest; None where there is none. A manifest requested by digest is
 /// verified.
@@ -31,7 +32,10 @@ pub async fn manifest(session: &Session, reference: &str) -> Result<Option<Vec<u
 }
 
 /// Fetches a small blob, verified.
-async fn small_blob(session: &Session, described: &Descriptor) -> Result<Vec<u8>, Failure> {
+pub(super) async fn small_blob(
+    session: &Session,
+    described: &Descriptor,
+) -> Result<Vec<u8>, Failure> {
     let found = find_small_blob(session, described).await?;
     found.ok_or_else(|| missing(session, &described.digest))
 }

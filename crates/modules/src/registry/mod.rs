@@ -6,6 +6,7 @@
 mod challenge;
 pub mod content;
 pub mod credentials;
+mod image;
 mod listing;
 mod login;
 mod pull;
@@ -16,11 +17,12 @@ pub mod source;
 use std::path::Path;
 
 use crate::artifact::ModuleSet;
-use crate::artifact::image::Described;
+use crate::artifact::image::{Described, Descriptor};
 use crate::signature::Evidence;
 use crate::signature::key::PublicKey;
 use content::{described, evidence_in, missing};
 use credentials::DockerConfig;
+use image::image_from;
 use listing::find_in;
 use longshore_core::environment::Env;
 use longshore_core::failure::Failure;
@@ -222,6 +224,29 @@ impl Registry {
             match pull_from(session, digest, store, progress).await {
                 Ok(set) => return Ok(set),
                 // The store is the same for every mirror.
+                Err(failure) if failure.kind().is_of_host() => return Err(failure),
+                Err(failure) => self.next_mirror(session, failure, &mut failed),
+            }
+        }
+        Err(failed.unwrap_or_else(|| nobody(&self.name)))
+    }
+
+    /// Fetches the layers of the image with the manifest or index `digest` into the store, for this machine; returns
+    /// them, the lowest first. Every digest is verified; blobs in the store are not fetched again.
+    ///
+    /// # Errors
+    /// Exit code 12 where it cannot be fetched, 13 where it is damaged, no image of a file system, or one for another
+    /// machine, 15 where the store cannot be written.
+    pub async fn pull_image(
+        &self,
+        digest: &str,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Descriptor>, Failure> {
+        let mut failed = None;
+        for session in &self.sessions {
+            match image_from(session, digest, store, progress).await {
+                Ok(layers) => return Ok(layers),
                 Err(failure) if failure.kind().is_of_host() => return Err(failure),
                 Err(failure) => self.next_mirror(session, failure, &mut failed),
             }

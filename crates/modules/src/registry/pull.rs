@@ -15,7 +15,7 @@ use longshore_fetch::http::{Expected, FetchError, WriterGroup, WriterGuard};
 
 /// Number of parallel downloads: one module is most of a set, and more would only burden the
 /// registry.
-const PARALLEL: usize = 4;
+pub(super) const PARALLEL: usize = 4;
 
 /// Pulls the set with the manifest `digest` from one repository into the store.
 pub(super) async fn pull_from(
@@ -49,7 +49,7 @@ async fn fetch_modules(
         let (module, task) = (module.clone(), task.as_ref());
         async move {
             if store.open_blob(&module.sha256).is_err() {
-                fetch_blob(session, &module, store, task, alive).await?;
+                fetch_blob(session, &module.sha256, module.size, store, task, alive).await?;
             } else {
                 task.advance(module.size);
             }
@@ -73,16 +73,16 @@ async fn check(module: ModuleEntry, key: ModuleKey, store: Store) -> Result<(), 
     tokio::task::spawn_blocking(check).await.or_fail(FailureKind::Bug, || "checking a module")?
 }
 
-/// Fetches a module as a blob, hashed while it streams.
-async fn fetch_blob(
+/// Fetches a blob, hashed while it streams.
+pub(super) async fn fetch_blob(
     session: &Session,
-    module: &ModuleEntry,
+    sha256: &str,
+    size: u64,
     store: &Store,
     task: &dyn Task,
     alive: &WriterGuard,
 ) -> Result<(), Failure> {
-    let sha256 = &module.sha256;
-    let expected = Expected { sha256: Some(sha256.clone()), size: Some(module.size) };
+    let expected = Expected { sha256: Some(sha256.to_owned()), size: Some(size) };
     let url = session.url(&format!("blobs/sha256:{sha256}"))?;
     let (fetcher, mut logins) = (session.fetcher(), 0);
     loop {
