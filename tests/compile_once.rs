@@ -51,6 +51,7 @@ fn compile(args: &[PathBuf]) -> Result<(), String> {
         store: &store,
         helper: Path::new("/proc/self/exe"),
         root,
+        has_many_kernels: false,
         work,
         held: None,
         user: uid.map_err(|e| e.to_string())?.unwrap_or_default(),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use super::reuse::{Purpose, Reuse};
 use super::sandbox::{self, Bind, Held, Log, Outcome, Spec};
 use super::{make_progress, user};
 use crate::build::BuildUser;
+use crate::source::headers::dirs_in;
 use longshore_core::driver_modules;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -39,6 +40,8 @@ pub struct Compile<'a> {
     pub helper: &'a Path,
     /// The hermetic root.
     pub root: &'a Path,
+    /// True if it may have the headers of several kernels.
+    pub has_many_kernels: bool,
     /// Scratch directory with the sources in `driver` and an empty `tmp`. Handed over to the
     /// compiling user for the compile.
     pub work: &'a Path,
@@ -151,7 +154,8 @@ impl Compile<'_> {
 
     fn purpose(&self) -> Purpose<'_> {
         let Self { store, root, work, modules, user, headers_from, .. } = *self;
-        Purpose { store, root, work, modules, user, headers_from }
+        let release = self.has_many_kernels.then_some(self.release);
+        Purpose { store, root, release, work, modules, user, headers_from }
     }
 
     fn place(&self) -> Place<'_> {
@@ -317,7 +321,8 @@ impl Place<'_> {
         let Self { root, work, user, held } = self;
         let arch = Machine::this()?.debian;
         let environment = [
-            ("PATH", "/usr/bin:/usr/sbin"),
+            // The last two are others only where /usr is not merged, as in SLES 15.
+            ("PATH", "/usr/bin:/usr/sbin:/bin:/sbin"),
             ("HOME", "/build"),
             ("TMPDIR", "/tmp"),
             ("LC_ALL", "C"),
@@ -353,42 +358,13 @@ pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) 
     Ok(())
 }
 
-/// The kernel's source and output directories, as paths inside the root: the targets of the links
-/// `source` (Debian's common part) and `build` below /lib/modules/RELEASE. The links are absolute
-/// until Debian 12, relative since.
+/// The kernel's source and output directories, as paths inside the root: on Debian the targets of the links
+/// `source` (its common part) and `build` below /lib/modules/RELEASE, absolute until Debian 12, relative since.
 pub(crate) fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBuf), Failure> {
-    // Not /lib: a relative link is resolved from the directory's real path.
-    let modules = Path::new("/usr/lib/modules").join(release);
-    let target = |link: &str| {
-        let link = modules.join(link);
-        let target = match fs::read_link(root.join(link.strip_prefix("/").ok()?)) {
-            Ok(target) => resolved(&modules.join(target)),
-            Err(_) => link,
-        };
-        root.join(target.strip_prefix("/").ok()?).is_dir().then_some(target)
-    };
-    let output = target("build").ok_or_else(|| {
-        Failure::new(
-            FailureKind::Toolchain,
-            format!("{}/build in {} does not lead to headers", modules.display(), root.display()),
-        )
-    })?;
-    Ok((target("source").unwrap_or_else(|| output.clone()), output))
-}
-
-/// An absolute path without its `.` and `..`.
-fn resolved(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                plain.pop();
-            }
-            Component::Normal(name) => plain.push(name),
-            _ => {}
-        }
-    }
-    plain
+    dirs_in(root, release).ok_or_else(|| {
+        let cause = format!("no headers for {release} are in {}", root.display());
+        Failure::new(FailureKind::Toolchain, cause)
+    })
 }
 
 #[cfg(test)]
@@ -413,6 +389,7 @@ mod tests {
             store: &store,
             helper: Path::new("/proc/self/exe"),
             root: dir.path(),
+            has_many_kernels: false,
             work: &work,
             held: None,
             user: BuildUser::default(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 
+use super::build_root::{self, BuildRoot, KEYED};
 use super::failure_cache::Attempt;
 use super::mofed::Mofed;
 use super::patches::{self, Applied, Patch};
@@ -17,6 +18,7 @@ use longshore_core::digest::hex;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::Progress;
+use longshore_core::root::Root;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet};
@@ -61,15 +63,23 @@ impl Inputs {
         let version = request.kernel_version.as_deref();
         let wanted = Wanted { release: &request.kernel_release, version };
         let (places, available) = (&request.headers, request.available_headers.as_ref());
-        let headers = headers::find(wanted, places, available, archive, store, progress).await?;
+        let given = request.build_root.as_ref();
+        let headers = match given {
+            Some(root) => build_root::headers(root, wanted)?,
+            None => headers::find(wanted, places, available, archive, store, progress).await?,
+        };
         for why in &headers.passed_over {
             tracing::info!("not used for headers: {why}");
         }
         Ok(Self {
             driver,
-            options: options(headers.stated.realtime),
-            header_digests: digests(&headers).await?,
-            mofed: request.mofed.clone().filter(|_| modules.contains(&PEERMEM)),
+            options: options(
+                headers.stated.realtime,
+                given.is_some_and(|root| is_llvm(root, &headers)),
+            ),
+            header_digests: digests(&headers, given).await?,
+            // A given root is used as it is, and shared with builds without MOFED.
+            mofed: request.mofed.clone().filter(|_| modules.contains(&PEERMEM) && given.is_none()),
             modules,
             candidates,
             headers,
@@ -181,8 +191,19 @@ impl Inputs {
     }
 }
 
-/// Digests of the headers: of their packages, or of the trees that they are.
-async fn digests(headers: &Headers) -> Result<BTreeMap<String, String>, Failure> {
+/// True if a kernel was built with clang and lld, and a build root has both: then make takes all of LLVM's tools
+/// (Documentation/kbuild/llvm.rst).
+fn is_llvm(root: &BuildRoot, headers: &Headers) -> bool {
+    let has_lld =
+        || Root::open(&root.path).is_ok_and(|r| r.exists("usr/bin/ld.lld").unwrap_or(false));
+    headers.stated.compiler.contains("clang") && has_lld()
+}
+
+/// Digests of the headers: of their packages, of the trees that they are, or of the build root that has them.
+async fn digests(
+    headers: &Headers,
+    given: Option<&BuildRoot>,
+) -> Result<BTreeMap<String, String>, Failure> {
     let mut digests: BTreeMap<String, String> = headers
         .parts
         .iter()
@@ -195,11 +216,12 @@ async fn digests(headers: &Headers) -> Result<BTreeMap<String, String>, Failure>
             hashed.or_fail(FailureKind::Bug, what)?.or_fail(FailureKind::Toolchain, what)?;
         digests.extend(hashed);
     }
+    digests.extend(given.map(|root| (KEYED.to_owned(), root.digest.clone())));
     Ok(digests)
 }
 
 /// Arguments for make beyond the target and the kernel's directories.
-fn options(realtime: bool) -> Vec<String> {
+fn options(realtime: bool, llvm: bool) -> Vec<String> {
     let mut options = vec![
         // Debug information costs a fifth of the compile time and is stripped afterwards.
         "KCFLAGS=-g0".to_owned(),
@@ -208,6 +230,9 @@ fn options(realtime: bool) -> Vec<String> {
     ];
     if realtime {
         options.push("IGNORE_PREEMPT_RT_PRESENCE=1".to_owned());
+    }
+    if llvm {
+        options.push("LLVM=1".to_owned());
     }
     options
 }
@@ -218,10 +243,17 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case(false, 0)]
-    #[case(true, 1)]
-    fn only_realtime_kernels_are_told_to_go_on(#[case] realtime: bool, #[case] wanted: usize) {
-        let count = options(realtime).iter().filter(|o| o.contains("PREEMPT_RT")).count();
+    #[case("PREEMPT_RT", false, false, 0)]
+    #[case("PREEMPT_RT", true, false, 1)]
+    #[case("LLVM", false, false, 0)]
+    #[case("LLVM", false, true, 1)]
+    fn options_are_for_the_kernels_that_need_them(
+        #[case] option: &str,
+        #[case] realtime: bool,
+        #[case] llvm: bool,
+        #[case] wanted: usize,
+    ) {
+        let count = options(realtime, llvm).iter().filter(|o| o.contains(option)).count();
         assert_eq!(count, wanted);
     }
 }

@@ -5,6 +5,7 @@
 //! inputs give the same set, which is built once.
 
 mod build_lock;
+pub mod build_root;
 pub mod build_user;
 #[cfg(test)]
 mod closed_store;
@@ -32,6 +33,7 @@ use jiff::Timestamp;
 
 use crate::source::driver::{self, AvailableDriver};
 use crate::source::headers::{self, AvailableHeaders, HeaderPlaces};
+use build_root::{BuildRoot, Compiler, Run};
 pub use build_user::BuildUser;
 use compile::Compile;
 use failure_cache::Attempt;
@@ -77,6 +79,8 @@ pub struct Request {
     pub patches: PatchConfig,
     /// Locations searched for headers beside the archives.
     pub headers: HeaderPlaces,
+    /// Build root that has headers and compiler; None takes them from those places and the archives.
+    pub build_root: Option<BuildRoot>,
     /// Headers that the plan chose, where one was made.
     pub available_headers: Option<AvailableHeaders>,
     /// MOFED's headers for nvidia_peermem.
@@ -101,6 +105,7 @@ impl Request {
             limit: LIMIT,
             patches: PatchConfig::default(),
             headers: HeaderPlaces::default(),
+            build_root: None,
             available_headers: None,
             mofed: None,
             retry: false,
@@ -180,15 +185,10 @@ async fn build_from(
     check_space(store)?;
     let driver: Vec<Package> = inputs.driver.package().cloned().into_iter().collect();
     let driver = archive.fetch(&driver, store, progress);
-    let parts = inputs.root_parts();
-    let root = root::assemble_parts(&parts, request.limit, archive, store, progress);
-    let (root, ()) = futures_util::future::try_join(root, driver).await?;
-    let program = inputs.headers.compiler_program(&root);
-    let (helper, user) = (&request.helper, request.user);
-    let compiler = compile::compiler_version(helper, &root, store, &program, user).await?;
-    headers::check_compiler(&inputs.headers.stated.compiler, &compiler)?;
+    let toolchain = inputs.toolchain(request, archive, store, progress);
+    let (toolchain, ()) = futures_util::future::try_join(toolchain, driver).await?;
     let work = Work::new(store)?;
-    let prepared = Prepared { inputs, attempt, root, work, program, compiler };
+    let prepared = Prepared { inputs, attempt, work, toolchain };
     let set = prepared.compile(request, store, progress).await?;
     prepared.work.remove();
     Ok(set)
@@ -226,12 +226,38 @@ pub fn check_modules(extra: &[impl AsRef<str>]) -> Result<(), Failure> {
 struct Prepared {
     inputs: Inputs,
     attempt: Attempt,
-    root: PathBuf,
     work: Work,
-    /// The compiler's program.
-    program: String,
-    /// Its version text.
-    compiler: String,
+    toolchain: Toolchain,
+}
+
+/// A build root, and the compiler in it.
+struct Toolchain {
+    root: PathBuf,
+    compiler: Compiler,
+}
+
+impl Inputs {
+    /// Assembles the build root, unless one is given, and checks its compiler.
+    async fn toolchain(
+        &self,
+        request: &Request,
+        archive: &Archive,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Toolchain, Failure> {
+        let (helper, user, stated) = (request.helper.as_path(), request.user, &self.headers.stated);
+        if let Some(given) = &request.build_root {
+            let run = Run { helper, store, user };
+            let compiler = build_root::compiler_for(given, stated, &run).await?;
+            return Ok(Toolchain { root: given.path.clone(), compiler });
+        }
+        let parts = self.root_parts();
+        let root = root::assemble_parts(&parts, request.limit, archive, store, progress).await?;
+        let program = self.headers.compiler_program(&root);
+        let version = compile::compiler_version(helper, &root, store, &program, user).await?;
+        headers::check_compiler(&stated.compiler, &version)?;
+        Ok(Toolchain { root, compiler: Compiler { program, version } })
+    }
 }
 
 impl Prepared {
@@ -243,7 +269,7 @@ impl Prepared {
     ) -> Result<ModuleSet, Failed> {
         let selected = self.sources(request, store).await?;
         let applied = patches::named(&selected);
-        let key = self.inputs.key(self.compiler.clone(), applied);
+        let key = self.inputs.key(self.toolchain.compiler.version.clone(), applied);
         if let Some(set) = store.find_set(&key)? {
             return Ok(set);
         }
@@ -251,7 +277,8 @@ impl Prepared {
         let compile = Compile {
             store,
             helper: &request.helper,
-            root: &self.root,
+            root: &self.toolchain.root,
+            has_many_kernels: request.build_root.is_some(),
             work: &self.work.dir(),
             held: self.work.held(),
             user: request.user,
@@ -259,7 +286,7 @@ impl Prepared {
             driver: &request.driver.version,
             flavour: request.driver.flavour,
             release: &request.kernel_release,
-            compiler: Some(&self.program),
+            compiler: Some(&self.toolchain.compiler.program),
             modules: &self.inputs.modules,
             options: &self.inputs.options,
             jobs: request.jobs(),
@@ -293,8 +320,8 @@ impl Prepared {
     /// Unpacks the sources and selects the patches they need for this kernel.
     async fn sources(&self, request: &Request, store: &Store) -> Result<Vec<Patch>, Failure> {
         self.work.unpack(&self.inputs.driver, &request.driver, store).await?;
-        let (source, output) = compile::kernel_dirs(&self.root, &request.kernel_release)?;
-        let inside = |dir: &Path| self.root.join(dir.strip_prefix("/").unwrap_or(dir));
+        let (source, output) = compile::kernel_dirs(&self.toolchain.root, &request.kernel_release)?;
+        let inside = |dir: &Path| self.toolchain.root.join(dir.strip_prefix("/").unwrap_or(dir));
         let headers = [inside(&source), inside(&output)];
         let headers = headers.each_ref().map(PathBuf::as_path);
         let candidates = &self.inputs.candidates;

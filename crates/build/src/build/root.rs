@@ -30,7 +30,7 @@ use longshore_debian::deb;
 /// Version of the assembly, changed whenever it changes a root's contents.
 const RECIPE: &str = "1";
 /// Mount points of the sandbox.
-const MOUNT_POINTS: [&str; 4] = ["proc", "dev", "tmp", "build"];
+pub(super) const MOUNT_POINTS: [&str; 4] = ["proc", "dev", "tmp", "build"];
 /// Links that maintainer scripts would have made.
 const LINKS: [(&str, &str); 1] = [("usr/bin/awk", "mawk")];
 /// Directories that no build reads; they are a third of the bytes.
@@ -121,7 +121,7 @@ pub(crate) async fn assemble_parts(
     Ok(path)
 }
 
-async fn in_thread<T: Send + 'static>(
+pub(super) async fn in_thread<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -192,9 +192,9 @@ fn copy(trees: &Trees, digests: &BTreeMap<String, String>, root: &Path) -> Resul
 }
 
 /// Reader that fails once its consumer is gone: a cancelled build ends at once.
-struct WhileWanted<'a, R> {
-    inner: R,
-    caller: &'a Weak<()>,
+pub(super) struct WhileWanted<'a, R> {
+    pub(super) inner: R,
+    pub(super) caller: &'a Weak<()>,
 }
 
 impl<R: Read> Read for WhileWanted<'_, R> {

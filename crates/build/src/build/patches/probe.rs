@@ -53,6 +53,10 @@ fn read_first(directories: &[&Path], file: &str) -> io::Result<Option<String>> {
             Ok(meta) if meta.len() > MAX_FILE => {
                 return Err(io::Error::other(format!("{} is too large", path.display())));
             }
+            // Headers may be somebody else's: to read a FIFO or device would not end.
+            Ok(meta) if !meta.is_file() => {
+                return Err(io::Error::other(format!("{} is no regular file", path.display())));
+            }
             Ok(_) => return fs::read(&path).map(|b| Some(String::from_utf8_lossy(&b).into())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),

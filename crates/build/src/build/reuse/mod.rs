@@ -36,6 +36,8 @@ pub(super) struct Purpose<'a> {
     pub(super) store: &'a Store,
     /// The hermetic root.
     pub(super) root: &'a Path,
+    /// The kernel, where the root may have several.
+    pub(super) release: Option<&'a str>,
     /// The directory with the sources in `driver`.
     pub(super) work: &'a Path,
     pub(super) modules: &'a [&'static str],
@@ -69,7 +71,7 @@ impl Reuse {
     }
 
     fn try_prepare(purpose: Purpose<'_>) -> io::Result<Self> {
-        let Purpose { store, root, work, modules, user, headers_from } = purpose;
+        let Purpose { store, root, release, work, modules, user, headers_from } = purpose;
         let mut reuse = Self::nothing(work);
         let sources = work.join("driver");
         let kbuild_path = sources.join("Kbuild");
@@ -80,7 +82,10 @@ impl Reuse {
             return Ok(reuse);
         }
         let names = header_names(&sources)?;
-        let kernel = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut kernel = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(release) = release {
+            kernel = hex(&Sha256::digest(format!("{kernel} {release}")));
+        }
         if let Some(script) = Script::parse(&conftest, &names) {
             let mut answers = Answers::recall(store, &kernel, script, &names);
             answers.write(&work.join("answers"))?;

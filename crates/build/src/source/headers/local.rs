@@ -118,7 +118,7 @@ fn in_directory(dir: &Path, wanted: Wanted<'_>) -> Result<Found, String> {
     ))
 }
 
-fn follow(
+pub(super) fn follow(
     view: View,
     wanted: Wanted<'_>,
     build: &Path,

@@ -11,6 +11,7 @@
 
 mod archive;
 mod compiler;
+mod in_root;
 mod kernel_build;
 mod kernel_image;
 mod local;
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 
 pub use archive::{InArchive, find as find_in_archive, signature_hash};
 pub use compiler::check as check_compiler;
+pub(crate) use in_root::{dirs_in, releases_in, stated_in};
 pub use places::HeaderPlaces;
 pub use stated::Stated;
 pub use toolchain::programs;
@@ -68,6 +70,15 @@ pub enum AvailableHeaders {
         #[serde(default)]
         passed_over: Vec<String>,
     },
+    /// A build root, which has the compiler too.
+    BuildRoot {
+        /// Place that it comes from.
+        place: String,
+        /// sha256 (hex) of an image's manifest, of a tar file, or of a directory.
+        digest: String,
+        /// Compiler that the headers require, where the store has the root unpacked.
+        compiler: Option<String>,
+    },
     /// No headers; names the nearest releases.
     Missing {
         /// Nearest releases the archives have headers for.
@@ -84,7 +95,7 @@ impl AvailableHeaders {
     fn before(&self) -> &[String] {
         match self {
             Self::Archive { passed_over, .. } | Self::Local { passed_over, .. } => passed_over,
-            Self::Missing { .. } => &[],
+            Self::BuildRoot { .. } | Self::Missing { .. } => &[],
         }
     }
 }

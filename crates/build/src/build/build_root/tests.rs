@@ -1,0 +1,247 @@
+use super::*;
+use std::os::unix::fs::symlink;
+
+use longshore_core::disk::Disk;
+use longshore_core::failure::ExitCode;
+use longshore_core::progress::Silent;
+use longshore_modules::artifact::image::digest;
+use rstest::rstest;
+use serde_json::json;
+
+use crate::testing::{UTS_VERSION, put_headers};
+
+const RELEASE: &str = "5.14.0-427.13.1.el9_4.x86_64";
+const GCC: &str = "gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)";
+
+/// A store, and a directory with a build root in Red Hat's layout.
+struct Scene {
+    dir: tempfile::TempDir,
+    store: Store,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store opens");
+        let root = dir.path().join("root");
+        put_headers(&root.join("usr/src/kernels").join(RELEASE), RELEASE, GCC);
+        fs::create_dir_all(root.join("usr/bin")).expect("directory");
+        fs::write(root.join("usr/bin/gcc"), "#!/bin/sh").expect("write");
+        symlink("/etc", root.join("tmp")).expect("link");
+        symlink("usr/bin", root.join("bin")).expect("link");
+        Self { dir, store }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    async fn acquire(&self, path: PathBuf) -> Result<BuildRoot, Failure> {
+        let identified = identify(&BuildRootSource::Path(path)).await?;
+        self.acquire_as(&identified).await
+    }
+
+    async fn acquire_as(&self, identified: &Identified) -> Result<BuildRoot, Failure> {
+        let none = |_: &Repository| Err(Failure::new(FailureKind::Bug, "no registry is asked"));
+        identified.acquire(&none, Duration::from_secs(5), &self.store, &Silent).await
+    }
+
+    fn tar(&self) -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        builder.follow_symlinks(false);
+        builder.append_dir_all(".", self.path("root")).expect("append");
+        builder.into_inner().expect("a tar file")
+    }
+
+    /// Writes an image layout of two layers; `arch` is that of its configuration.
+    fn layout(&self, arch: &str) -> PathBuf {
+        let dir = self.path("layout");
+        fs::create_dir_all(dir.join("blobs/sha256")).expect("directory");
+        let put = |kind: &str, bytes: &[u8]| {
+            let digest = digest(bytes);
+            let path = dir.join("blobs/sha256").join(digest.trim_start_matches("sha256:"));
+            fs::write(path, bytes).expect("write");
+            json!({"mediaType": kind, "digest": digest, "size": bytes.len()})
+        };
+        let config = json!({"architecture": arch, "os": "linux"}).to_string();
+        let config = put("application/vnd.oci.image.config.v1+json", config.as_bytes());
+        let kind = "application/vnd.oci.image.layer.v1.tar+zstd";
+        let packed = zstd::encode_all(self.tar().as_slice(), 1).expect("zstd");
+        let layers = [put(kind, &packed), put(kind, &upper())];
+        let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers}).to_string();
+        let manifest = put("application/vnd.oci.image.manifest.v1+json", manifest.as_bytes());
+        let index = json!({"schemaVersion": 2, "manifests": [manifest]}).to_string();
+        fs::write(dir.join("index.json"), index).expect("write");
+        fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).expect("write");
+        dir
+    }
+
+    fn leaves_nothing(&self) {
+        let count = |dir: &str| {
+            let names = fs::read_dir(self.store.dir(dir)).expect("list").flatten();
+            names.filter(|entry| entry.path().is_dir()).count()
+        };
+        assert_eq!((count("roots"), count("tmp")), (0, 0));
+    }
+}
+
+/// A layer that removes gcc.
+fn upper() -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(0);
+    header.set_mode(0o644);
+    builder.append_data(&mut header, "usr/bin/.wh.gcc", &b""[..]).expect("append");
+    builder.into_inner().expect("a tar file")
+}
+
+fn wanted() -> Wanted<'static> {
+    Wanted { release: RELEASE, version: Some(UTS_VERSION) }
+}
+
+fn is_whole(root: &BuildRoot) {
+    let found = headers(root, wanted()).expect("headers");
+    assert_eq!((found.stated.compiler.as_str(), found.toolchain.len()), (GCC, 0));
+    for point in MOUNT_POINTS {
+        let meta = fs::symlink_metadata(root.path.join(point)).expect("there");
+        assert!(meta.is_dir(), "{point} is no directory");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_becomes_a_root_which_is_used_again() {
+    let scene = Scene::new();
+    let root = scene.acquire(scene.path("root")).await.expect("unpacks");
+    is_whole(&root);
+    assert!(root.path.join("usr/bin/gcc").is_file());
+    fs::write(root.path.join("mark"), "").expect("write");
+    let again = scene.acquire(scene.path("root")).await.expect("is there");
+    assert!(again == root && root.path.join("mark").exists());
+    // A changed directory is another root.
+    fs::write(scene.path("root/usr/bin/make"), "").expect("write");
+    let other = scene.acquire(scene.path("root")).await.expect("unpacks");
+    assert!(other.digest != root.digest && other.path != root.path);
+}
+
+#[tokio::test]
+async fn a_directory_that_changes_after_it_was_planned_is_refused() {
+    let scene = Scene::new();
+    let planned = identify(&BuildRootSource::Path(scene.path("root"))).await.expect("read");
+    fs::write(scene.path("root/usr/bin/gcc"), "another").expect("write");
+    let failure = scene.acquire_as(&planned).await.expect_err("changed");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(failure.to_string().contains("changed while it was read"), "{failure}");
+    scene.leaves_nothing();
+}
+
+#[rstest]
+#[case::plain(|tar: Vec<u8>| tar)]
+#[case::zstd(|tar: Vec<u8>| zstd::encode_all(tar.as_slice(), 1).expect("zstd"))]
+#[tokio::test]
+async fn a_tar_file_becomes_a_root(#[case] packed: fn(Vec<u8>) -> Vec<u8>) {
+    let scene = Scene::new();
+    let path = scene.path("root.tar");
+    fs::write(&path, packed(scene.tar())).expect("write");
+    is_whole(&scene.acquire(path).await.expect("unpacks"));
+}
+
+#[tokio::test]
+async fn a_layout_and_a_tar_file_of_one_become_roots() {
+    let scene = Scene::new();
+    let layout = scene.layout("amd64");
+    let root = scene.acquire(layout.clone()).await.expect("unpacks");
+    is_whole(&root);
+    assert!(!root.path.join("usr/bin/gcc").exists(), "the upper layer removed it");
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.append_dir_all(".", &layout).expect("append");
+    fs::write(scene.path("image.tar"), archive.into_inner().expect("a tar file")).expect("write");
+    let other = scene.acquire(scene.path("image.tar")).await.expect("unpacks");
+    is_whole(&other);
+    assert!(other.digest != root.digest && !other.path.join("oci-layout").exists());
+}
+
+#[rstest]
+#[case::other_machine("arm64", None, "for \"linux arm64\", and this machine is linux amd64")]
+#[case::damaged("amd64", Some("blobs"), "")]
+#[case::no_index("amd64", Some("index.json"), "index.json")]
+#[tokio::test]
+async fn a_bad_layout_is_refused(
+    #[case] arch: &str,
+    #[case] damaged: Option<&str>,
+    #[case] said: &str,
+) {
+    let scene = Scene::new();
+    let layout = scene.layout(arch);
+    match damaged {
+        Some("blobs") => {
+            for blob in fs::read_dir(layout.join("blobs/sha256")).expect("list").flatten() {
+                fs::write(blob.path(), "other").expect("write");
+            }
+        }
+        Some(name) => fs::remove_file(layout.join(name)).expect("removed"),
+        None => {}
+    }
+    let failure = scene.acquire(layout).await.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification, "{}", failure.report());
+    assert!(failure.report().contains(said), "{}", failure.report());
+    scene.leaves_nothing();
+}
+
+#[tokio::test]
+async fn a_layout_that_is_a_link_elsewhere_is_not_followed() {
+    let scene = Scene::new();
+    let layout = scene.layout("amd64");
+    fs::rename(layout.join("blobs"), scene.path("elsewhere")).expect("renamed");
+    symlink(scene.path("elsewhere"), layout.join("blobs")).expect("link");
+    let failure = scene.acquire(layout).await.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification);
+}
+
+#[rstest]
+#[case::absent("absent", ExitCode::Toolchain)]
+#[case::garbage("garbage.tar", ExitCode::Verification)]
+#[tokio::test]
+async fn what_is_no_root_is_refused(#[case] name: &str, #[case] code: ExitCode) {
+    let scene = Scene::new();
+    fs::write(scene.path("garbage.tar"), vec![7; 4096]).expect("write");
+    let failure = scene.acquire(scene.path(name)).await.expect_err("refused");
+    assert_eq!(failure.code(), code, "{}", failure.report());
+    scene.leaves_nothing();
+}
+
+#[tokio::test]
+async fn a_mismatch_names_both_releases_and_the_driver_toolkit() {
+    let scene = Scene::new();
+    let toolkit = json!({
+        "KERNEL_VERSION": RELEASE, "RT_KERNEL_VERSION": "5.14.0-427.13.1.rt14", "RHEL_VERSION": "9.4",
+    });
+    fs::create_dir(scene.path("root/etc")).expect("directory");
+    let file = scene.path("root/etc/driver-toolkit-release.json");
+    fs::write(file, toolkit.to_string()).expect("write");
+    let root = scene.acquire(scene.path("root")).await.expect("unpacks");
+    let other = Wanted { release: "5.14.0-427.14.1.el9_4.x86_64", version: None };
+    let failure = headers(&root, other).expect_err("another kernel");
+    assert_eq!(failure.code(), ExitCode::Toolchain);
+    let text = failure.to_string();
+    for said in [other.release, RELEASE, "driver toolkit for", "427.13.1.rt14"] {
+        assert!(text.contains(said), "{said:?} is not in {text}");
+    }
+    assert!(failure.remedy_or_default().contains("oc adm release info"));
+}
+
+#[tokio::test]
+async fn the_catalog_has_what_is_known_without_unpacking() {
+    let scene = Scene::new();
+    let identified = identify(&BuildRootSource::Path(scene.path("root"))).await.expect("read");
+    let place = scene.path("root").display().to_string();
+    let digest = identified.digest.clone();
+    let unknown = AvailableHeaders::BuildRoot { place, digest, compiler: None };
+    assert_eq!(identified.at_hand(wanted(), &scene.store), unknown);
+    scene.acquire_as(&identified).await.expect("unpacks");
+    let known = identified.at_hand(wanted(), &scene.store);
+    let AvailableHeaders::BuildRoot { compiler, .. } = known else { panic!("{known:?}") };
+    assert_eq!(compiler.as_deref(), Some(GCC));
+    let neighbour = Wanted { release: "6.1.0-50-amd64", version: None };
+    let missing = identified.at_hand(neighbour, &scene.store);
+    assert!(matches!(missing, AvailableHeaders::Missing { .. }), "{missing:?}");
+}
