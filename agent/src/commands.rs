@@ -1,5 +1,6 @@
 //! Commands of the command line, dispatched to the modules that implement them.
 
+mod build_root;
 mod bundle;
 pub mod called;
 mod cdi;
@@ -95,6 +96,9 @@ enum Command {
         #[arg(long)]
         retry: bool,
     },
+    /// List the kernels and compilers in a build root
+    #[command(subcommand)]
+    BuildRoot(build_root::BuildRootCommand),
     /// Sign built modules for kernels that require it (Secure Boot), here or elsewhere
     SignModules(sign_modules::SignModules),
     /// Push built modules to an OCI registry, and sign them
@@ -248,6 +252,7 @@ async fn dispatch(
             let provisioner = Provisioner::new(config).retrying(retry).claiming(claims);
             stoppable(build(config, &provisioner, kernel, out, sign_key)).await
         }
+        Command::BuildRoot(asked) => stoppable(build_root::build_root(config, asked)).await,
         Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,

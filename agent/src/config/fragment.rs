@@ -54,7 +54,8 @@ impl Fragment {
 }
 
 /// Makes of two layers what the merge of each setting cannot see: parameters are merged by name, the
-/// settings of one .run file go together, and `--no-compile` is `compile = false`.
+/// settings of one .run file go together, `--no-compile` is `compile = false`, and a build root takes the place of
+/// headers.
 pub(super) fn decided(mut above: Fragment, mut below: Fragment) -> (Fragment, Fragment) {
     let mut parameters = below.kernel_parameters();
     parameters::merge(&mut parameters, &above.kernel_parameters());
@@ -68,6 +69,12 @@ pub(super) fn decided(mut above: Fragment, mut below: Fragment) -> (Fragment, Fr
         // Another file has another digest.
         above.run_files = None;
         (below.run_files, below.run_file_sha256, below.run_file_checksum) = (None, None, None);
+    }
+    // Each names the place of the headers.
+    if above.build_root.is_some() {
+        below.headers = None;
+    } else if above.headers.is_some() {
+        below.build_root = None;
     }
     if above.no_compile {
         above.compile = Some(false);

@@ -17,6 +17,7 @@ use super::values::{
 };
 use super::{Listen, TerminationMessage};
 use longshore_build::build::BuildUser;
+use longshore_build::build::build_root::BuildRootSource;
 use longshore_core::environment::Env;
 use longshore_core::failure::Failure;
 use longshore_core::flavour::Flavour;
@@ -256,6 +257,7 @@ macro_rules! parsed_alike {
 
 parsed_alike!(
     BoundedDuration,
+    BuildRootSource,
     BuildUser,
     ConflictingDrivers,
     ConfigDigest,

@@ -52,6 +52,7 @@ pub use values::{
 
 use self::layer::{FromEnv, Over};
 use longshore_build::build::BuildUser;
+use longshore_build::build::build_root::BuildRootSource;
 use longshore_build::build::patches::PatchConfig;
 use longshore_build::source::headers::HeaderPlaces;
 use longshore_build::source::runfile::RunFileSource;
@@ -96,6 +97,8 @@ pub struct Config {
     pub module_signing: Option<ModuleSigning>,
     /// Kernel headers to try before the archives: directories and tar files.
     pub headers: Vec<PathBuf>,
+    /// Build root with headers and compiler, instead of those of the archives.
+    pub build_root: Option<BuildRootSource>,
     /// True if compiling is allowed where no built modules are available.
     pub compile: bool,
     /// True if finished modules of packages in the archives may be used.
@@ -141,6 +144,12 @@ impl Config {
     /// Returns the locations of kernel headers beside the archives.
     pub fn header_places(&self) -> HeaderPlaces {
         HeaderPlaces { given: self.headers.clone(), host_root: Some(self.paths.host_root.clone()) }
+    }
+
+    /// True if a compile takes nothing from the archives.
+    pub fn needs_no_archive(&self) -> bool {
+        let signs = self.module_signing.as_ref().is_some_and(|signing| signing.key().is_some());
+        self.build_root.is_some() && !self.run_files.is_empty() && !signs
     }
 
     /// True if a set compiled here may be loaded: it has no signature.
@@ -213,11 +222,22 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     let mut config = Config::with_defaults(all, parameters)?;
     config.operator = config.operator.with_files(&dir);
     places::check(&config.paths)?;
+    check_headers(&config)?;
     check_signatures(&config.signatures)?;
     if !config.signatures.required {
         sources::refuse_plain_http(&config.registries, &insecure)?;
     }
     Ok(config)
+}
+
+/// Refuses two places of the headers.
+fn check_headers(config: &Config) -> Result<(), Failure> {
+    if config.build_root.is_none() || config.headers.is_empty() {
+        return Ok(());
+    }
+    let cause = "both headers and build-root are set, and each names the place of the headers";
+    Err(Failure::new(FailureKind::Usage, cause)
+        .remedy("leave out headers, or leave out build-root, which has a compiler too"))
 }
 
 /// Refuses a policy that cannot be met, and warns about keys without effect.
@@ -261,6 +281,7 @@ impl Config {
             signatures: SignatureConfig::with_defaults(all.require_signature, all.signature_keys),
             module_signing: all.module_signing.validated()?,
             headers: AbsolutePath::list(all.headers),
+            build_root: all.build_root,
             compile: all.compile.unwrap_or(true),
             module_packages: all.module_packages.unwrap_or(true),
             jobs: all.jobs.map(NonZeroU16::get).map(usize::from),

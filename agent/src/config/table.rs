@@ -21,6 +21,7 @@ use super::values::{
 };
 use super::{Listen, TerminationMessage};
 use longshore_build::build::BuildUser;
+use longshore_build::build::build_root::BuildRootSource;
 use longshore_build::source::runfile::RunFileSource;
 use longshore_core::image_reference::Host;
 use longshore_core::value::AbsolutePath;
@@ -166,6 +167,12 @@ settings! {
         key "headers" flag "headers" "PATH" env "LONGSHORE_HEADERS"
         default "none"
         means "kernel headers to try before the archives: directories and tar files ([building.md](building.md))"
+    /// Build root with headers and compiler, instead of those of the archives: an image by its digest
+    /// (oci://HOST/REPOSITORY@sha256:...), a directory, an image layout or a tar file
+    build_root: Option<BuildRootSource>;
+        key "build-root" flag "build-root" "PLACE" env "LONGSHORE_BUILD_ROOT"
+        default "none"
+        means "[build root](build-roots.md) that has headers and compiler, instead of `headers` and the archives: an image by its digest (`oci://HOST/REPOSITORY@sha256:...`), a directory, an OCI image layout or a tar file"
     /// Compile modules where no built ones are available
     compile: Option<bool>;
         key "compile" flag "compile" "BOOL" alone "true" env "LONGSHORE_COMPILE"

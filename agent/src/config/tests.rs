@@ -269,3 +269,28 @@ fn a_bad_flag_is_refused() {
         assert_eq!(load_with(&args, &[], None).unwrap_err().code(), ExitCode::Usage);
     }
 }
+
+#[rstest]
+#[case::flag_over_file(&["plan", "--build-root", "/srv/root"], Some("/srv/root"), 0)]
+#[case::headers_over_file(&["plan", "--headers", "/srv/headers"], None, 1)]
+#[case::file(&["plan"], Some("/srv/of-the-file"), 0)]
+fn the_upper_layer_decides_between_headers_and_build_root(
+    #[case] args: &[&str],
+    #[case] root: Option<&str>,
+    #[case] headers: usize,
+) {
+    let file = "build-root = \"/srv/of-the-file\"\n";
+    let config = load_with(args, &[], Some(file)).unwrap();
+    assert_eq!(config.build_root.map(|root| root.to_string()).as_deref(), root);
+    assert_eq!(config.headers.len(), headers);
+}
+
+#[test]
+fn headers_and_build_root_exclude_each_other() {
+    let file = "build-root = \"/srv/root\"\nheaders = [\"/srv/headers\"]\n";
+    let failure = load_with(&["plan"], &[], Some(file)).unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Usage);
+    let tag = [("LONGSHORE_BUILD_ROOT", "oci://registry.example.com/a:1")];
+    let failure = load_with(&["plan"], &tag, None).unwrap_err();
+    assert!(failure.to_string().contains("by its digest"), "{failure}");
+}

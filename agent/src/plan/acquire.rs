@@ -74,7 +74,11 @@ impl<'a> Supply<'a> {
         let buildable = config.may_compile()
             && matches!(
                 catalog.headers,
-                Probe::Read(AvailableHeaders::Archive { .. } | AvailableHeaders::Local { .. })
+                Probe::Read(
+                    AvailableHeaders::Archive { .. }
+                        | AvailableHeaders::Local { .. }
+                        | AvailableHeaders::BuildRoot { .. }
+                )
             );
         let signer = catalog.signer.as_ref();
         let compiles = buildable && signing::may_load_compiled(facts, signer);
@@ -234,6 +238,20 @@ impl<'a> Supply<'a> {
                 self.add_reason("modules compiled", why);
                 self.passed_over(passed_over);
             }
+            Probe::Read(AvailableHeaders::BuildRoot { place, digest, compiler }) => {
+                let with = compiler.as_deref().unwrap_or("the compiler in it");
+                let digest = digest.get(..12).unwrap_or_default();
+                let why = format!(
+                    "{none}; headers from the build root {place} (sha256 {digest}), with {with}"
+                );
+                self.add_reason("modules compiled", why);
+            }
+            Probe::Read(AvailableHeaders::Missing { passed_over, .. })
+                if config.build_root.is_some() =>
+            {
+                self.add_reason("modules compiled", none);
+                self.findings.push(Finding::refusal(Code::HeadersMissing, passed_over.join("; ")));
+            }
             Probe::Read(AvailableHeaders::Missing { nearest, passed_over }) => {
                 self.add_reason("modules compiled", none);
                 self.passed_over(passed_over);
@@ -253,7 +271,9 @@ impl<'a> Supply<'a> {
     /// Adds the reason why compiled modules are published, or not.
     fn published(&mut self, publish: &PublishConfig, headers: &Probe<AvailableHeaders>) {
         match headers {
-            Probe::Read(AvailableHeaders::Local { place, .. }) if !publish.unsigned_headers => {
+            Probe::Read(
+                AvailableHeaders::Local { place, .. } | AvailableHeaders::BuildRoot { place, .. },
+            ) if !publish.unsigned_headers => {
                 let why =
                     format!("the headers from {place} are unsigned (publish-unsigned-headers)");
                 self.add_reason("modules not published", why);

@@ -126,6 +126,8 @@ enum Named<'a> {
         kernel_release: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         mofed: Option<PathBuf>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        build_root: Option<NamedRoot<'a>>,
     },
     SignSet {
         set: String,
@@ -136,6 +138,24 @@ enum Named<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         sources: Option<Flavour>,
     },
+}
+
+/// A build root as `longshore plan --json` prints it.
+#[derive(Serialize)]
+struct NamedRoot<'a> {
+    place: &'a str,
+    sha256: &'a str,
+}
+
+impl<'a> NamedRoot<'a> {
+    fn of(build: &'a BuildSet) -> Option<Self> {
+        match &build.headers {
+            Some(AvailableHeaders::BuildRoot { place, digest, .. }) => {
+                Some(Self { place, sha256: digest })
+            }
+            _ => None,
+        }
+    }
 }
 
 impl<'a> From<&'a Acquire> for Named<'a> {
@@ -157,6 +177,7 @@ impl<'a> From<&'a Acquire> for Named<'a> {
                 flavour: build.flavour,
                 kernel_release: &build.kernel_release,
                 mofed: build.mofed.as_ref().map(Mofed::place),
+                build_root: NamedRoot::of(build),
             },
             Acquire::SignSet { set, by } => {
                 Self::SignSet { set: set.key.file_stem(), signer: by.to_string() }

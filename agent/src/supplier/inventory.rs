@@ -21,9 +21,11 @@ use crate::prebuilt::{Offers, Prebuilt};
 use crate::provider::Gathered;
 use crate::telemetry::Telemetry;
 use longshore_build::build::mofed::Mofed;
+use longshore_build::source::headers;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Severity};
+use longshore_core::kernel_id::KernelId;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
@@ -131,6 +133,7 @@ impl<'a> Inventory<'a> {
         let release = facts.kernel.release.clone();
         self.mofed().entry(release).or_insert_with(|| catalog.mofed.clone());
         self.leave_out_excluded(&mut catalog);
+        self.leave_out_mofed(&mut catalog);
         let mut plan = self.local_plan(&facts, &catalog);
         let is_adopted = |plan: &Plan| plan::adopts(self.config, &facts, plan);
         if !plan.as_ref().is_some_and(is_adopted)
@@ -166,8 +169,11 @@ impl<'a> Inventory<'a> {
         }
         self.query_run_files(kernel, catalog, store).await;
         let from_archives = !self.suffices(kernel, catalog);
-        if from_archives {
+        if from_archives && !self.config.needs_no_archive() {
             self.query_archives(kernel, catalog, store).await;
+        }
+        if from_archives {
+            self.look_into_build_root(kernel, catalog, store).await;
         }
         Ok(from_registries || self.sources.run_files.are_named() || from_archives)
     }
@@ -200,6 +206,25 @@ impl<'a> Inventory<'a> {
                 catalog.headers = Probe::Unreadable(failure.one_line());
                 catalog.failures.archives = Some(failure);
             }
+        }
+    }
+
+    /// Puts the headers of the configured build root in the place of those of the archives.
+    async fn look_into_build_root(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
+        let KernelId { release, version, .. } = kernel.id();
+        let wanted = headers::Wanted { release, version };
+        match self.sources.build_root().await {
+            Ok(None) => {}
+            Ok(Some(root)) => catalog.headers = Probe::Read(root.at_hand(wanted, store)),
+            Err(failure) => catalog.headers = Probe::Unreadable(failure.one_line()),
+        }
+    }
+
+    /// Leaves MOFED's headers out where a build root is used as it is.
+    fn leave_out_mofed(&self, catalog: &mut Catalog) {
+        if self.config.build_root.is_some() && matches!(catalog.mofed, Probe::Read(Some(_))) {
+            let why = "nothing is added to a build root from elsewhere (build-root)";
+            catalog.mofed = Probe::Unreadable(why.to_owned());
         }
     }
 

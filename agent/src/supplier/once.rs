@@ -210,8 +210,13 @@ impl SharedBuild<'_> {
         if self.publish.unsigned_headers {
             return None;
         }
+        if let Some(root) = &self.provisioner.config().build_root {
+            return Some(root.to_string());
+        }
         match self.headers().await? {
-            AvailableHeaders::Local { place, .. } => Some(place),
+            AvailableHeaders::Local { place, .. } | AvailableHeaders::BuildRoot { place, .. } => {
+                Some(place)
+            }
             AvailableHeaders::Archive { .. } | AvailableHeaders::Missing { .. } => None,
         }
     }

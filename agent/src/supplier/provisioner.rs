@@ -1,6 +1,8 @@
 //! Acquisition of what a plan lacks: compiled, signed and assembled here, or brought in with
 //! fallback (`acquire`); and the same for the commands that fill a store (`obtain`).
 
+use std::path::Path;
+
 use super::Inventory;
 use super::run_files::Archives;
 use super::signing::Signing;
@@ -12,6 +14,7 @@ use crate::plan::{self, BuildSet, Plan};
 use crate::provider::{Gathered, Provider};
 use crate::steps::Step;
 use crate::telemetry::{Origin, Telemetry};
+use longshore_build::build::build_root::{Contents, Run, inspect};
 use longshore_build::build::{self, Failed, KnownFailure};
 use longshore_build::source::driver::{self, AvailableDriver};
 use longshore_build::source::runfile::AvailableRunFile;
@@ -153,7 +156,7 @@ impl<'a> Provisioner<'a> {
     pub(super) async fn compile(&self, build: &BuildSet) -> Result<ModuleSet, Failed> {
         let (request, store) = (self.request(build).await?, self.store()?);
         let sources = &self.inventory.sources;
-        let archive = sources.archive(&store).await?;
+        let archive = sources.archive_to_build(&store).await?;
         let set = build::build(&request, archive, &store, sources.progress()).await?;
         self.telemetry.origin(Origin::Compiled);
         Ok(self.sign(set).await?)
@@ -168,7 +171,7 @@ impl<'a> Provisioner<'a> {
     ) -> Result<Option<Failure>, Failure> {
         let (request, store) = (self.request(build).await?, self.store()?);
         let sources = &self.inventory.sources;
-        let archive = sources.archive(&store).await?;
+        let archive = sources.archive_to_build(&store).await?;
         build::predict_failure(&request, archive, &store, sources.progress(), reported).await
     }
 
@@ -190,10 +193,27 @@ impl<'a> Provisioner<'a> {
         request.limit = config.deadlines.build;
         request.patches = config.patches.clone();
         request.headers = config.header_places();
+        request.build_root = sources.unpacked_root(&self.store()?).await?;
         request.available_headers.clone_from(&build.headers);
         request.mofed.clone_from(&build.mofed);
         request.retry = self.retry;
         Ok(request)
+    }
+
+    /// Unpacks a build root into the store, and lists what it has.
+    ///
+    /// # Errors
+    /// Exit code 2 where none is configured; as [`build::build_root::Identified::acquire`] and
+    /// [`build::build_root::inspect`].
+    pub async fn inspect_build_root(&self) -> Result<Contents, Failure> {
+        self.inventory.store.share().await?;
+        let (config, store) = (self.config(), self.store()?);
+        let root = self.inventory.sources.unpacked_root(&store).await?.ok_or_else(|| {
+            Failure::new(FailureKind::Usage, "no build root is named and none is configured")
+                .remedy("name one: `longshore build-root inspect PLACE`, or set build-root")
+        })?;
+        let helper = Path::new("/proc/self/exe");
+        inspect(&root, &Run { helper, store: &store, user: config.build_user }).await
     }
 
     /// Signs a set for the kernel, where configured and not done yet.

@@ -10,13 +10,16 @@ use crate::config::Config;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::{Counted, Telemetry};
 use crate::terminal;
+use longshore_build::build::build_root::{self, BuildRoot, Identified};
 use longshore_build::source::driver::{self, AvailableDriver};
 use longshore_core::failure::Failure;
 use longshore_core::flavour::Flavour;
+use longshore_core::image_reference::Repository;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_fetch::http::{Policy, UnreachableHosts};
+use longshore_modules::registry::{Registry, RegistrySource};
 
 /// The configured sources.
 pub(super) struct Sources<'a> {
@@ -25,6 +28,9 @@ pub(super) struct Sources<'a> {
     /// Unreachable servers, shared by all sources so that none queries them again.
     away: UnreachableHosts,
     pub(super) archive: OnceCell<Archive>,
+    /// The configured build root, read once.
+    build_root: OnceCell<Identified>,
+    no_archive: OnceCell<Archive>,
     pub(super) run_files: RunFiles<'a>,
 }
 
@@ -33,8 +39,9 @@ impl<'a> Sources<'a> {
     pub(super) fn new(config: &'a Config) -> Self {
         let away = UnreachableHosts::default();
         let run_files = RunFiles::new(config, away.clone());
+        let (build_root, no_archive) = (OnceCell::new(), OnceCell::new());
         let (progress, archive) = (terminal::progress(), OnceCell::new());
-        Self { config, progress, away, archive, run_files }
+        Self { config, progress, away, archive, build_root, no_archive, run_files }
     }
 
     /// Counts transfers in `telemetry`, too.
@@ -76,6 +83,50 @@ impl<'a> Sources<'a> {
     /// Exit code 2 for an unreadable public key.
     pub(super) fn prebuilt(&self) -> Result<Prebuilt<'a>, Failure> {
         Ok(Prebuilt::new(self.config)?.sharing(&self.away))
+    }
+
+    /// Returns the configured build root by its digest; None where none is configured.
+    ///
+    /// # Errors
+    /// As [`build_root::identify`].
+    pub(super) async fn build_root(&self) -> Result<Option<&Identified>, Failure> {
+        let Some(source) = &self.config.build_root else { return Ok(None) };
+        self.build_root.get_or_try_init(|| build_root::identify(source)).await.map(Some)
+    }
+
+    /// Returns the configured build root, unpacked into the store; None where none is configured.
+    ///
+    /// # Errors
+    /// As [`Identified::acquire`].
+    pub(super) async fn unpacked_root(&self, store: &Store) -> Result<Option<BuildRoot>, Failure> {
+        let Some(identified) = self.build_root().await? else { return Ok(None) };
+        let open = |repository: &Repository| self.registry_of(repository);
+        let limit = self.config.deadlines.build;
+        identified.acquire(&open, limit, store, self.progress()).await.map(Some)
+    }
+
+    /// Opens the registry of a repository, with the mirrors that are configured for it.
+    fn registry_of(&self, repository: &Repository) -> Result<Registry, Failure> {
+        let configured = self.config.registries.iter().find(|one| one.reference == *repository);
+        let alone = || RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
+        let source = configured.cloned().unwrap_or_else(alone);
+        let policy = Policy::of(&self.config.downloads);
+        let policy = Policy { away: self.away.clone(), ..policy };
+        let env = |name: &str| std::env::var(name).ok();
+        Registry::open_with(policy, &source, &self.config.paths.host_root, &env)
+    }
+
+    /// Returns the archives for a compile: an empty one, where nothing is taken from them.
+    ///
+    /// # Errors
+    /// As [`Archives::archive`].
+    pub(super) async fn archive_to_build(&self, store: &Store) -> Result<&Archive, Failure> {
+        if !self.config.needs_no_archive() {
+            return self.archive(store).await;
+        }
+        let none =
+            async || Archive::without_sources(Policy::of(&self.config.downloads), self.apt_root());
+        self.no_archive.get_or_try_init(none).await
     }
 
     /// Returns the root of the apt sources to read: the host's. A captured tree without apt sources

@@ -154,6 +154,34 @@ fn missing_headers_end_with_exit_code_11_and_the_nearest() {
     assert!(refusal.to_string().contains("nearest: 6.1.0-56-amd64"), "{refusal}");
 }
 
+#[rstest]
+#[case::not_unpacked(None, "with the compiler in it")]
+#[case::unpacked(Some("gcc (GCC) 11.4.1"), "with gcc (GCC) 11.4.1")]
+fn a_build_root_is_named_with_its_digest(#[case] compiler: Option<&str>, #[case] said: &str) {
+    let place = "oci://registry.example.com/el9@sha256:1".to_owned();
+    let (digest, compiler) = ("1".repeat(64), compiler.map(str::to_owned));
+    let headers = Probe::Read(AvailableHeaders::BuildRoot { place, digest, compiler });
+    let catalog = Catalog { headers, ..archives() };
+    let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    let reason = plan.reasons.iter().find(|r| r.topic == "modules compiled").expect("a reason");
+    for text in ["oci://registry.example.com/el9", "(sha256 111111111111)", said] {
+        assert!(reason.reason.contains(text), "{}", reason.reason);
+    }
+    assert!(plan.refusal().is_none());
+}
+
+#[test]
+fn a_build_root_for_another_kernel_is_refused_in_its_own_words() {
+    let mut config = config("535", "auto");
+    config.build_root = Some("/srv/root".parse().unwrap());
+    let passed_over = vec!["the build root /srv/root does not fit".to_owned()];
+    let headers = AvailableHeaders::Missing { nearest: Vec::new(), passed_over };
+    let catalog = Catalog { headers: Probe::Read(headers), ..archives() };
+    let refusal = plan(&config, &facts("bookworm-t4"), &catalog).unwrap().refusal().unwrap();
+    assert_eq!(refusal.code(), ExitCode::Toolchain);
+    assert!(refusal.to_string().contains("the build root /srv/root does not fit"), "{refusal}");
+}
+
 #[test]
 fn the_compiler_is_the_kernels_own_where_no_dependency_names_it() {
     let mut catalog = archives();

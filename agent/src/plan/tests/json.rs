@@ -48,6 +48,15 @@ fn in_run_file() -> (HostFacts, Catalog) {
     (facts("bookworm-t4"), Catalog { run_files: Probe::Read(vec![file]), ..archives() })
 }
 
+fn with_build_root() -> (HostFacts, Catalog) {
+    let headers = AvailableHeaders::BuildRoot {
+        place: "/srv/root".into(),
+        digest: "1".repeat(64),
+        compiler: None,
+    };
+    (facts("bookworm-t4"), Catalog { headers: Probe::Read(headers), ..archives() })
+}
+
 const TREE: &str = r#"{"acquire":"assemble-userspace","driver_version":"535.261.03"}"#;
 const BUILD: &str = r#"{"acquire":"build-set","driver_version":"535.261.03","flavour":"open","kernel_release":"6.1.0-50-amd64"}"#;
 
@@ -61,6 +70,7 @@ const BUILD: &str = r#"{"acquire":"build-set","driver_version":"535.261.03","fla
     r#"{"acquire":"pull-set","registry":"registry.example.com/a","manifest":"sha256:1"}"#
 )]
 #[case::build((facts("bookworm-t4"), archives()), BUILD)]
+#[case::build_root(with_build_root(), "ROOT")]
 #[case::sign(to_sign(), "SIGN")]
 #[case::run_file(in_run_file(), "RUN")]
 fn acquisitions_are_named_in_json(
@@ -75,6 +85,11 @@ fn acquisitions_are_named_in_json(
         ),
         "RUN" => format!(
             r#"{{"acquire":"fetch-run-file","name":"NVIDIA-Linux-x86_64-535.261.03.run","sha256":"{}"}},{BUILD}"#,
+            "1".repeat(64)
+        ),
+        "ROOT" => format!(
+            r#"{},"build_root":{{"place":"/srv/root","sha256":"{}"}}}}"#,
+            BUILD.trim_end_matches('}'),
             "1".repeat(64)
         ),
         other => other.to_owned(),
