@@ -6,6 +6,7 @@
 //! cosign and oras of a later Debian (scripts/setup).
 
 mod behind;
+mod build_root;
 mod compiled_elsewhere;
 mod cosign;
 mod cut;

@@ -67,7 +67,7 @@ pub(crate) fn archive(padding: usize, waits: bool) -> Suite {
 }
 
 /// Returns the libraries of this process, which are also the stand-in's.
-fn libraries() -> Vec<(String, Vec<u8>)> {
+pub(crate) fn libraries() -> Vec<(String, Vec<u8>)> {
     let maps = fs::read_to_string("/proc/self/maps").expect("maps");
     let mut paths: Vec<&str> =
         maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).collect();
@@ -82,7 +82,7 @@ fn libraries() -> Vec<(String, Vec<u8>)> {
 }
 
 /// Returns the path by which programs name the dynamic linker.
-fn loader(libraries: &[(String, Vec<u8>)]) -> Item<'_> {
+pub(crate) fn loader(libraries: &[(String, Vec<u8>)]) -> Item<'_> {
     let is_loader = |(path, _): &&(String, Vec<u8>)| path.contains("/ld-linux");
     let (path, _) = libraries.iter().find(is_loader).expect("a dynamic linker");
     let name = if cfg!(target_arch = "aarch64") {

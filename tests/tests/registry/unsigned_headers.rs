@@ -10,6 +10,12 @@ use longshore_tests::scene::{Scene as Host, until};
 /// Makes headers in a directory of the host, without any record of their digests.
 fn headers(host: &Host) -> String {
     let dir = host.path("headers");
+    put_headers(&dir);
+    dir.to_str().expect("a path").to_owned()
+}
+
+/// Writes a kernel's build tree.
+pub(crate) fn put_headers(dir: &Path) {
     let release = format!("#define UTS_RELEASE \"{KERNEL}\"\n");
     let compiler = format!("CONFIG_CC_VERSION_TEXT={COMPILER}\n");
     let files = [
@@ -26,7 +32,6 @@ fn headers(host: &Host) -> String {
         fs::create_dir_all(path.parent().expect("a directory")).expect("dirs");
         fs::write(path, text).expect("writes");
     }
-    dir.to_str().expect("a path").to_owned()
 }
 
 /// Returns the annotations of the set's manifest in a registry.
