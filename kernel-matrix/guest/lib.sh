@@ -23,6 +23,8 @@ section() {
 . /run/matrix/engines.sh
 # shellcheck source-path=SCRIPTDIR source=consumers.sh
 . /run/matrix/consumers.sh
+# shellcheck source-path=SCRIPTDIR source=selinux.sh
+. /run/matrix/selinux.sh
 # shellcheck source-path=SCRIPTDIR source=in-roots.sh
 . /run/matrix/in-roots.sh
 

@@ -27,10 +27,9 @@ root_files() {
 
 # Runs a later container that is given the driver root in the usual way.
 neighbour() {
-    # shellcheck disable=SC2086,SC2016
-    pod run --rm --network none -v "$DRIVER_ROOT:/driver:ro" --entrypoint /bin/sh $IMAGE \
-        -c 'cd /driver/usr && for f in bin/nvidia-smi lib/x86_64-linux-gnu/libcuda.so.1; do
-                [ -s $f ] && echo "sees $f"; done'
+    # shellcheck disable=SC2016
+    "in_$ENGINE" 'cd /driver/usr && for f in bin/nvidia-smi lib/x86_64-linux-gnu/libcuda.so.1; do
+                [ -s $f ] && echo "sees $f"; done' -v "$DRIVER_ROOT:/driver:ro"
 }
 
 # ask PATH: prints the agent's HTTP answer, head and body. (busybox, which is static, crashes when

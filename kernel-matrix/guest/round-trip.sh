@@ -68,6 +68,7 @@ prepare
 state before
 look before
 import
+first_run
 start_agent
 if await has_phase ready; then
     phase ready
@@ -79,6 +80,7 @@ if await has_phase ready; then
     section ready.look look_at_driver
     section ready.published published
     consume
+    report_selinux
     section ready.store store_of_host
     served
     section agent-log cat /run/matrix/agent.log

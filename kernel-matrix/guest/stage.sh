@@ -37,9 +37,15 @@ usual_mounts() {
     mount --make-rshared /
 }
 
-case $$-$INIT in
-    1-systemd) start_systemd ;;
-    1-*) usual_mounts ;;
+# shellcheck source-path=SCRIPTDIR source=selinux.sh
+. /run/matrix/selinux.sh
+case $$-$INIT-${CONFINED:-} in
+    1-systemd-*) start_systemd ;;
+    1-*-yes) setenforce 1 && echo 'SELinux enforces from here' >/dev/kmsg ;;
+    1-*)
+        usual_mounts
+        [ -z "$SELINUX" ] || enforce_selinux
+        ;;
 esac
 mount -t tmpfs tmp /tmp
 mkdir -p /run/nvidia

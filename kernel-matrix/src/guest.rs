@@ -26,12 +26,13 @@ const STAGE: &str = include_str!("../guest/stage.sh");
 /// The seccomp profile in deploy/; /run/matrix/seccomp.json in the guest.
 const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
 /// Shell libraries that scenarios source, and programs that they start, by name.
-const LIBRARIES: [(&str, &str); 8] = [
+const LIBRARIES: [(&str, &str); 9] = [
     ("lib.sh", include_str!("../guest/lib.sh")),
     ("engines.sh", include_str!("../guest/engines.sh")),
     ("consumers.sh", include_str!("../guest/consumers.sh")),
     ("in-roots.sh", include_str!("../guest/in-roots.sh")),
     ("ready.sh", include_str!("../guest/ready.sh")),
+    ("selinux.sh", include_str!("../guest/selinux.sh")),
     ("events.sh", include_str!("../guest/events.sh")),
     ("rounds.sh", include_str!("../guest/rounds.sh")),
     ("cri.py", include_str!("../guest/cri.py")),
@@ -153,7 +154,7 @@ impl<'a> Guest<'a> {
             "NONCE={nonce}\nIMAGE={}\nPULL={}\nVERSION={}\n{drivers}\
              AGENT_ARGUMENTS='run{flags}{host_apt}{arguments}'\n\
              IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\nARCHIVE={}\nSUITE={}\n\
-             LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\nENGINE={}\nDAEMONS='{}'\nCONSUMERS='{}'\nINIT={}\n",
+             LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\nENGINE={}\nDAEMONS='{}'\nCONSUMERS='{}'\nINIT={}\nSELINUX={}\n",
             delivery.image.as_deref().unwrap_or(image::NAME),
             of(delivery.image.is_some(), "yes"),
             self.prepared.seed.set.key.driver_version,
@@ -173,6 +174,7 @@ impl<'a> Guest<'a> {
             cell.daemons().join(" "),
             cell.consumers.iter().map(|consumer| consumer.name()).collect::<Vec<_>>().join(" "),
             cell.init.name(),
+            of(cell.selinux, "yes"),
         )
     }
 
@@ -232,7 +234,7 @@ impl<'a> Guest<'a> {
         Ok(Spec {
             kernel: kernel.vmlinuz.clone(),
             initrd: path,
-            arguments: self.cell.kernel_arguments.clone(),
+            arguments: self.arguments(),
             firmware: self.prepared.firmware.clone(),
             disks,
             network,
@@ -242,6 +244,15 @@ impl<'a> Guest<'a> {
             counts: boot.counts,
             on_terminal: false,
         })
+    }
+
+    /// Returns the kernel's arguments; the policy is loaded before it is enforced.
+    fn arguments(&self) -> String {
+        let arguments = &self.cell.kernel_arguments;
+        if !self.cell.selinux {
+            return arguments.clone();
+        }
+        format!("{arguments} security=selinux selinux=1 enforcing=0")
     }
 
     /// Returns the disks in the order of [`DISKS`].

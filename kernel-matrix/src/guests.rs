@@ -31,6 +31,13 @@ pub struct Guests {
     pub named: BTreeMap<String, Guest>,
 }
 
+impl Guest {
+    /// True if it has a policy for SELinux: its files then have the policy's labels.
+    pub fn has_policy(&self) -> bool {
+        self.packages.iter().any(|package| package == "selinux-policy-default")
+    }
+}
+
 impl Guests {
     /// Returns the guest `name`; an empty name is the default guest.
     ///

@@ -17,6 +17,7 @@ use crate::operator;
 use crate::records::Records;
 use crate::restored;
 use crate::scene::Scene;
+use crate::selinux;
 use crate::served;
 use crate::trials;
 use crate::upgrade;
@@ -142,6 +143,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
                 wrong.extend(checks::store_of_host(records));
             }
             wrong.extend(confinement::wrong(cell, records));
+            wrong.extend(cell.selinux.then(|| selinux::wrong(records)).into_iter().flatten());
         }
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
         Scenario::InUse => wrong.extend(in_use::wrong(expected, records)),

@@ -58,6 +58,7 @@ pub mod said;
 pub mod scene;
 pub mod secure_boot;
 pub mod seed;
+pub mod selinux;
 pub mod served;
 pub mod shaped;
 pub mod show;

@@ -78,6 +78,9 @@ pub struct Cell {
     /// True if the guest boots by UEFI under Secure Boot, with modules signed for it.
     #[serde(default)]
     pub secure_boot: bool,
+    /// True if the guest's kernel enforces the policy of SELinux that its packages have.
+    #[serde(default)]
+    pub selinux: bool,
     /// Expected exit code.
     #[serde(default)]
     pub exit: i32,

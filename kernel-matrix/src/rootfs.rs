@@ -17,6 +17,9 @@ const LEFT_OUT: &[&str] = &["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/
 /// Makes the container roots.
 const ROOTS: &str = include_str!("../guest/roots.sh");
 
+/// Labels of a policy's own list.
+const LABELS: &str = "/etc/selinux/default/contexts/files/file_contexts";
+
 /// A finished root file system.
 #[derive(Debug)]
 pub struct Rootfs {
@@ -36,6 +39,7 @@ pub fn make(cache: &Cache, guest: &Guest, versions: &str) -> Result<Rootfs, Erro
     let left_out = LEFT_OUT.join(",");
     let mut inputs = vec![guest.suite.as_str(), &packages, versions, &left_out];
     inputs.extend(guest.roots.then_some(ROOTS));
+    inputs.extend(guest.has_policy().then_some(LABELS));
     let dir = cache.produce("rootfs", &inputs, |dir| fill(dir, guest, &packages))?;
     Ok(Rootfs { image: dir.join("rootfs.ext4"), busybox: dir.join("busybox") })
 }
@@ -64,6 +68,10 @@ fn fill(dir: &Path, guest: &Guest, packages: &str) -> Result<(), Error> {
         let mut roots = Command::new("bash");
         roots.args(["-c", ROOTS, "roots"]).arg(tree.join("srv/roots")).arg(&sources);
         run(&mut roots, LIMIT)?;
+    }
+    if guest.has_policy() {
+        let mut labels = Command::new("chroot");
+        run(labels.arg(&tree).args(["setfiles", "-F", LABELS, "/"]), LIMIT)?;
     }
     let busybox = tree.join("usr/bin/busybox");
     fs::copy(&busybox, dir.join("busybox")).at("copy", &busybox)?;

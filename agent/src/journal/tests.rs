@@ -165,7 +165,7 @@ fn that_a_step_acted_is_written_with_the_next_intent_or_when_asked() {
         state.entries.into_iter().map(|entry| entry.state).collect::<Vec<_>>()
     };
     let intend = |journal: &mut Journal, path: &str| {
-        let step = MountTmpfs { target: path.into() };
+        let step = MountTmpfs { target: path.into(), label: None };
         journal.intend(step.observed(Mounts { count: 0 })).unwrap()
     };
     let first = intend(&mut journal, "/one");

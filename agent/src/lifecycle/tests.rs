@@ -199,9 +199,9 @@ fn plan(version: &str) -> Plan {
     planned(
         version,
         vec![
-            Step::MountRoot(MountRoot { target: ROOT.into() }),
+            Step::MountRoot(MountRoot { target: ROOT.into(), label: None }),
             show(version),
-            Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into() }),
+            Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into(), label: None }),
             Step::MountSysfs(MountSysfs { target: "/run/driver/sys".into() }),
         ],
     )
@@ -213,7 +213,7 @@ fn plan_of_format_3(version: &str) -> Plan {
         version,
         vec![
             Step::Bind(Bind { source: format!("/store/{version}").into(), target: ROOT.into() }),
-            Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into() }),
+            Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into(), label: None }),
         ],
     )
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Reason;
+use super::{Reason, labels};
 use crate::config::{Config, Mode};
 use crate::steps::{MakeDir, MountTmpfs, Share, StartDaemon, Step};
 use longshore_build::source::userspace::AvailableUserspace;
@@ -51,7 +51,8 @@ pub(super) fn daemons(
     daemons.extend(found.fabric(&place, facts));
     if !daemons.is_empty() {
         let run = place.driver_root().join("run");
-        found.steps.push(Step::MountTmpfs(MountTmpfs { target: run }));
+        let label = labels::of_nodes(facts);
+        found.steps.push(Step::MountTmpfs(MountTmpfs { target: run, label }));
     }
     let mut shared: Vec<PathBuf> = Vec::new();
     for daemon in daemons {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::acquire::Supply;
 use super::driver::Choice;
 use super::preflight::has_hosts_dev;
-use super::{conflicts, in_tree, operator};
+use super::{conflicts, in_tree, labels, operator};
 use crate::config::Config;
 use crate::steps::{
     Bind, DEVICE_FILES, LinkNodes, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot,
@@ -60,13 +60,14 @@ pub(super) fn install(
     }));
     let entries = install.entries(choice, supply, wanted);
     install.loads_from_kernel(facts, choice, supply, &entries);
+    install.steps.extend(labels::modules(config, facts, &entries));
     // Right before the load: no GPU is without a driver for longer than that.
     install.steps.extend(in_tree::steps(config, facts));
     for entry in &entries {
         install.steps.push(load(entry, config));
     }
     install.unused_parameters(config, wanted);
-    install.user_mode(config, supply);
+    install.user_mode(config, facts, supply);
     install.nodes(config, facts);
     install
 }
@@ -169,9 +170,11 @@ impl Install {
         }
     }
 
-    fn user_mode(&mut self, config: &Config, supply: &Supply<'_>) {
+    fn user_mode(&mut self, config: &Config, facts: &HostFacts, supply: &Supply<'_>) {
         let root = &config.paths.driver_root;
-        self.steps.push(Step::MountRoot(MountRoot { target: root.clone() }));
+        self.steps.extend(supply.userspace.and_then(|tree| labels::tree(facts, tree)));
+        let label = labels::of_root(facts);
+        self.steps.push(Step::MountRoot(MountRoot { target: root.clone(), label }));
         match supply.userspace {
             Some(tree) => self.steps.extend(TREE_DIRS.map(|dir| {
                 Step::Bind(Bind { source: tree.root.join(dir), target: root.join(dir) })
@@ -179,7 +182,8 @@ impl Install {
             None => self.exact = false,
         }
         self.steps.push(Step::MountSysfs(MountSysfs { target: root.join("sys") }));
-        self.steps.push(Step::MountTmpfs(MountTmpfs { target: root.join("dev") }));
+        let label = labels::of_nodes(facts);
+        self.steps.push(Step::MountTmpfs(MountTmpfs { target: root.join("dev"), label }));
     }
 
     fn nodes(&mut self, config: &Config, facts: &HostFacts) {

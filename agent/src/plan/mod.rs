@@ -12,6 +12,7 @@ mod finished;
 pub mod gpu;
 mod in_tree;
 mod install;
+mod labels;
 mod live;
 mod mofed;
 mod operator;
@@ -142,6 +143,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     findings.extend(install.findings);
     findings.extend(mofed::unusable(catalog));
     findings.extend(operator::findings(config));
+    findings.extend(labels::finding(facts));
     if !findings.iter().any(|f| f.code == Code::KernelUnknown) {
         findings.extend(preflight::kernel_unknown(facts));
     }
@@ -155,6 +157,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     reasons.extend(preflight::store_of_host(config));
     reasons.extend(in_tree::reasons(config, facts));
     reasons.extend(publishing.reason);
+    reasons.extend(labels::reason(facts));
     Ok(Plan {
         driver_version: choice.version,
         flavour: choice.flavour,

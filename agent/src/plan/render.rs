@@ -125,8 +125,13 @@ pub(crate) fn security_line(facts: &HostFacts) -> String {
         Probe::Read(ModuleLoading::Unsupported) => "not supported by the kernel",
         Probe::Unreadable(_) => "not known",
     };
+    let selinux = match &security.selinux {
+        Some(selinux) if selinux.enforcing => ", SELinux enforcing",
+        Some(_) => ", SELinux permissive",
+        None => "",
+    };
     format!(
-        "Secure Boot {}, lockdown {lockdown}, sig_enforce {}, loading modules {modules}",
+        "Secure Boot {}, lockdown {lockdown}, sig_enforce {}, loading modules {modules}{selinux}",
         on(&security.secure_boot),
         on(&security.sig_enforce)
     )

@@ -30,6 +30,7 @@ impl Recorded {
             | Self::UnloadConflicting(_)
             | Self::LinkNodes(_)
             | Self::PublishSpec(_)
+            | Self::LabelFiles(_)
             | Self::WriteStatus(_) => false,
         }
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    Applied, Bind, Bounds, EntryState, Intent, Kind, LinkNodes, LoadModule, MakeDir, MakeNodes,
+    Applied, Bind, Bounds, EntryState, Intent, Kind, LabelFiles, LinkNodes, LoadModule, MakeDir, MakeNodes,
     MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, PublishSpec,
     RemoveLeftover, ReserveDevice, Seen, Share, StartDaemon, Tools, UnloadConflicting,
     WriteParameter, WriteStatus,
@@ -242,6 +242,7 @@ kinds! {
     UnloadConflicting "unload-conflicting" "Unload a driver of the kernel's own that nobody uses."
     LinkNodes "link-nodes" "Make the links to these nodes in /dev/char."
     PublishSpec "cdi-spec" "Publish the CDI spec of a driver."
+    LabelFiles "label-files" "Give files of the store an SELinux label."
     WriteStatus "write-status" "Write a file by which the GPU operator follows the driver."
 }
 

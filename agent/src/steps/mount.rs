@@ -12,6 +12,7 @@ use super::{
     Applied, Bounds, Content, EntryState, Intent, Kind, Progress, Properties, Seen, Tools, exposing,
 };
 use longshore_core::failure::Failure;
+use longshore_host::selinux::is_label;
 use longshore_host::verbs::TMPFS_SOURCE;
 use longshore_host::{Host, VerbError};
 
@@ -38,6 +39,9 @@ pub struct Share {
 pub struct MountTmpfs {
     /// Absolute path of the mount point.
     pub target: PathBuf,
+    /// SELinux label of all its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
 }
 
 /// Mounts that were on the target.
@@ -65,6 +69,9 @@ pub struct Mounted<'a> {
 pub struct MountRoot {
     /// Driver root.
     pub target: PathBuf,
+    /// SELinux label of its directories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
 }
 
 /// Mounts sysfs: an instance of its own, because a recursive unmount of the driver root would reach
@@ -232,14 +239,15 @@ impl Mounting for MountTmpfs {
     }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
-        tools.host.mount_tmpfs(&self.target).map_err(exposing)
+        tools.host.mount_tmpfs(&self.target, self.label.as_deref()).map_err(exposing)
     }
 
     /// Accepts two directories of the driver root.
     fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
         let targets = |root: &PathBuf| ["dev", "run"].map(|name| root.join(name));
         let is_one = bounds.driver_roots.iter().flat_map(targets).any(|at| at == self.target);
-        given(is_one, &self.target)
+        given(is_one, &self.target)?;
+        labelled(self.label.as_deref())
     }
 }
 
@@ -267,12 +275,14 @@ impl Mounting for MountRoot {
     }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
-        tools.host.mount_root(&self.target, &ROOT_DIRS).map_err(exposing)
+        let label = self.label.as_deref();
+        tools.host.mount_root(&self.target, &ROOT_DIRS, label).map_err(exposing)
     }
 
     /// Accepts the driver root.
     fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
-        given(bounds.driver_roots.iter().any(|root| is(&self.target, root)), &self.target)
+        given(bounds.driver_roots.iter().any(|root| is(&self.target, root)), &self.target)?;
+        labelled(self.label.as_deref())
     }
 }
 
@@ -388,6 +398,11 @@ impl<M: Mounting> Kind for M {
     fn check_before(&self, _: &Mounts, _: &Bounds) -> Result<(), String> {
         Ok(())
     }
+}
+
+/// Accepts no label, or one that ends no mount option.
+fn labelled(label: Option<&str>) -> Result<(), String> {
+    given(label.is_none_or(is_label), Path::new(label.unwrap_or_default()))
 }
 
 /// Returns the root of the tree that a mount shows: the tree itself, or one of its [`TREE_DIRS`].

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::conflicting::ConflictingModule;
 use super::gpus::Gpu;
 use super::module_files::ModuleFiles;
+use super::selinux::Selinux;
 use crate::verbs::FileId;
 use longshore_core::flavour::Flavour;
 use longshore_core::kernel_id::KernelId;
@@ -224,6 +225,9 @@ pub struct Security {
     pub load_pin: Probe<bool>,
     /// Public keys of the certificates in the kernel's keyrings, all keyrings together.
     pub keys: Probe<Vec<KernelKey>>,
+    /// SELinux; None where no policy is loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selinux: Option<Selinux>,
 }
 
 fn not_read() -> Probe<bool> {

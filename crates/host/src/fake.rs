@@ -64,6 +64,8 @@ pub struct FakeState {
     pub files: BTreeMap<PathBuf, FileId>,
     /// Symbolic links, with their targets.
     pub links: BTreeMap<PathBuf, PathBuf>,
+    /// SELinux labels.
+    pub labels: BTreeMap<PathBuf, String>,
     /// Published files, and those that were not renamed yet, with their contents.
     pub published: BTreeMap<PathBuf, Vec<u8>>,
     /// Status files.

@@ -20,7 +20,7 @@
 //! bind-ro SOURCE TARGET              the same, read-only in every copy of the mount
 //! from-host SOURCE NAMESPACE TARGET  its parent's open directory of another mount namespace
 //! try-from-host SOURCE NAMESPACE     the same in a namespace that ends with the call
-//! root TARGET DIRECTORY...           a tmpfs with these directories, read-only in every copy
+//! root TARGET DATA DIRECTORY...      a tmpfs with these directories, read-only in every copy
 //! sysfs TARGET                       read-only
 //! tmpfs TARGET DATA
 //! mknod PATH DEVICE MODE UID GID ... character devices, each with exactly this mode and owner

@@ -26,7 +26,7 @@ use super::verbs::{
 use crate::daemon::output::LastLine;
 use crate::daemon::process::Found;
 use crate::daemon::{Daemon, DaemonStatus, Ending, process};
-use crate::nodes;
+use crate::{labels, nodes};
 use longshore_core::deadlines::Deadlines;
 use longshore_core::root::{Root, is_absent};
 use text::{names_in, read};
@@ -50,6 +50,8 @@ pub struct RealHost {
 
 /// Options of a tmpfs that holds only device nodes and sockets of daemons.
 const TMPFS_OPTIONS: &str = "mode=0755,size=1m,nr_inodes=4096";
+/// Options of a driver root's tmpfs: no more than its directories fit.
+const ROOT_OPTIONS: &str = "mode=0755,size=64k";
 
 /// Default time limit for inspecting the processes.
 pub const LOOK: Duration = Duration::from_secs(3);
@@ -260,14 +262,21 @@ impl Host for RealHost {
         self.mount("mount --rbind on", target, call)
     }
 
-    fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
-        let call = Call::Tmpfs { target: &self.at(target), data: TMPFS_OPTIONS };
+    fn mount_tmpfs(&self, target: &Path, label: Option<&str>) -> Result<(), VerbError> {
+        let data = mounted::labelled(TMPFS_OPTIONS, label);
+        let call = Call::Tmpfs { target: &self.at(target), data: &data };
         self.mount("mount -t tmpfs on", target, call)
     }
 
-    fn mount_root(&self, target: &Path, dirs: &[&str]) -> Result<(), VerbError> {
+    fn mount_root(
+        &self,
+        target: &Path,
+        dirs: &[&str],
+        label: Option<&str>,
+    ) -> Result<(), VerbError> {
         let dirs: Vec<PathBuf> = dirs.iter().map(PathBuf::from).collect();
-        let call = Call::Root { target: &self.at(target), dirs: &dirs };
+        let data = mounted::labelled(ROOT_OPTIONS, label);
+        let call = Call::Root { target: &self.at(target), data: &data, dirs: &dirs };
         self.mount("mount -t tmpfs on", target, call)
     }
 
@@ -362,6 +371,14 @@ impl Host for RealHost {
 
     fn remove_file(&self, path: &Path) -> Result<(), VerbError> {
         fs::remove_file(self.at(path)).map_err(|e| VerbError::on_path("unlink", path, &e))
+    }
+
+    fn label(&self, path: &Path, label: &str) -> Result<(), VerbError> {
+        labels::set(&self.at(path), label).map_err(|e| VerbError::on_path("lsetxattr", path, &e))
+    }
+
+    fn has_label(&self, path: &Path, label: &str) -> Result<bool, VerbError> {
+        labels::has(&self.at(path), label).map_err(|e| VerbError::on_path("lgetxattr", path, &e))
     }
 
     fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError> {

@@ -1,7 +1,7 @@
 //! The kernel's rules for loading modules.
 
 use super::facts::{ModuleLoading, Probe, Security};
-use super::keys;
+use super::{keys, selinux};
 use longshore_core::root::{Root, is_absent};
 
 /// The EFI variable, with the GUID of EFI's global variables (UEFI specification, 3.3).
@@ -17,6 +17,7 @@ pub(super) fn read(root: &Root, host: &Root) -> Security {
         module_loading: module_loading(root),
         load_pin: load_pin(root),
         keys: keys::read(root),
+        selinux: selinux::read(root, host),
     }
 }
 

@@ -295,11 +295,18 @@ pub trait Host: Send + Sync {
     fn bind_read_only(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
         self.bind(source, target)
     }
-    /// Mounts a small tmpfs (mode 0755, device nodes allowed) from [`TMPFS_SOURCE`] on `target`.
-    fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError>;
+    /// Mounts a small tmpfs (mode 0755, device nodes allowed) from [`TMPFS_SOURCE`] on `target`; all
+    /// its files have the SELinux label, where one is given.
+    fn mount_tmpfs(&self, target: &Path, label: Option<&str>) -> Result<(), VerbError>;
     /// Mounts a tmpfs from [`TMPFS_SOURCE`] on `target`, with these empty directories (plain names,
-    /// mode 0755), read-only by that mount and every copy of it.
-    fn mount_root(&self, target: &Path, dirs: &[&str]) -> Result<(), VerbError>;
+    /// mode 0755), read-only by that mount and every copy of it; with the SELinux label as
+    /// [`Host::mount_tmpfs`].
+    fn mount_root(
+        &self,
+        target: &Path,
+        dirs: &[&str],
+        label: Option<&str>,
+    ) -> Result<(), VerbError>;
     /// Mounts sysfs on `target`, from [`TMPFS_SOURCE`], read-only.
     fn mount_sysfs(&self, target: &Path) -> Result<(), VerbError>;
     /// Unmounts the topmost mount on `target`.
@@ -329,6 +336,11 @@ pub trait Host: Send + Sync {
     fn make_link(&self, path: &Path, target: &Path) -> Result<(), VerbError>;
     /// Removes a file, node or link.
     fn remove_file(&self, path: &Path) -> Result<(), VerbError>;
+    /// Gives the file or directory at `path`, and everything below it, this SELinux label; follows
+    /// no link.
+    fn label(&self, path: &Path, label: &str) -> Result<(), VerbError>;
+    /// True if all of these have the label.
+    fn has_label(&self, path: &Path, label: &str) -> Result<bool, VerbError>;
     /// Identity of the file at `path`, links not followed; None for nothing or a directory.
     fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError>;
     /// The status file at `path`; None where there is nothing.

@@ -4,6 +4,7 @@ mod crashes;
 mod handover;
 mod in_use;
 mod leftover;
+mod labels;
 mod links;
 mod nodes;
 mod nouveau;
@@ -128,7 +129,7 @@ pub(super) fn install() -> Vec<Step> {
     let mut steps = vec![
         Step::WriteStatus(WriteStatus::not_ready(parent)),
         Step::MakeDir(MakeDir { path: "/run/nvidia/driver".into() }),
-        Step::MountRoot(MountRoot { target: "/run/nvidia/driver".into() }),
+        Step::MountRoot(MountRoot { target: "/run/nvidia/driver".into(), label: None }),
         Step::Bind(Bind { source: "/store/tree".into(), target: "/run/nvidia/driver/usr".into() }),
         Step::MountSysfs(MountSysfs { target: "/run/nvidia/driver/sys".into() }),
         Step::WriteParameter(WriteParameter { path: FIRMWARE.into(), value: "/fw".to_owned() }),
@@ -137,7 +138,7 @@ pub(super) fn install() -> Vec<Step> {
     // Without effect on a host without nouveau.
     steps.extend(nouveau::steps());
     steps.extend(["nvidia", "nvidia_uvm", "nvidia_modeset"].map(load));
-    steps.push(Step::MountTmpfs(MountTmpfs { target: "/store/tree/dev".into() }));
+    steps.push(Step::MountTmpfs(MountTmpfs { target: "/store/tree/dev".into(), label: None }));
     steps.push(Step::MakeNodes(MakeNodes {
         dirs: vec!["/dev".into(), "/store/tree/dev".into()],
         left_to_admin: false,

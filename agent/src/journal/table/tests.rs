@@ -12,6 +12,7 @@ mod any_words;
 mod forged;
 
 const HEX: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+const LABEL: &str = "system_u:object_r:container_ro_file_t:s0";
 const MARK: &str = "00112233445566778899aabbccddeeff";
 const FIRMWARE: &str = "/run/nvidia/driver/lib/firmware";
 const NODES: [&str; 2] = ["/dev", "/run/nvidia/driver/dev"];
@@ -171,6 +172,21 @@ fn entries() -> Vec<(Value, Value)> {
                    "text": "GDRCOPY_ENABLED: false\nGDS_ENABLED: false\nGPU_DIRECT_RDMA_ENABLED: true"}),
             json!({"was": "status", "same": false}),
         ),
+        (
+            json!({"do": "label-files", "label": LABEL, "paths": [
+                "/var/lib/longshore/userspace/535.261.03/root",
+                format!("/var/lib/longshore/blobs/sha256/{HEX}"),
+            ]}),
+            json!({"was": "other-labels"}),
+        ),
+        (
+            json!({"do": "mount-root", "target": "/run/nvidia/driver", "label": LABEL}),
+            json!({"was": "mounts", "count": 0}),
+        ),
+        (
+            json!({"do": "mount-tmpfs", "target": "/run/nvidia/driver/dev", "label": LABEL}),
+            json!({"was": "mounts", "count": 0}),
+        ),
     ]
 }
 
@@ -224,6 +240,9 @@ const SPEC: usize = 20;
 const READY: usize = 21;
 const DIGEST: usize = 22;
 const CONFIRMATION: usize = 23;
+const LABELS: usize = 24;
+const LABELLED_ROOT: usize = 25;
+const LABELLED_TMPFS: usize = 26;
 
 #[test]
 fn a_step_has_before_it_what_such_a_step_has() {

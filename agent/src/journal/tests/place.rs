@@ -63,7 +63,7 @@ impl Scene {
 
 fn tmpfs() -> Recorded {
     let target = PathBuf::from("/run/nvidia/driver/dev");
-    MountTmpfs { target }.observed(Mounts { count: 0 })
+    MountTmpfs { target, label: None }.observed(Mounts { count: 0 })
 }
 
 #[test]

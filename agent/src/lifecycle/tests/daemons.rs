@@ -23,7 +23,7 @@ fn with_daemon(mut plan: Plan) -> Plan {
     };
     let (source, target) = ("/run/driver/run/daemon".into(), "/run/daemon".into());
     plan.install.extend([
-        Step::MountTmpfs(MountTmpfs { target: ROOT_RUN.into() }),
+        Step::MountTmpfs(MountTmpfs { target: ROOT_RUN.into(), label: None }),
         Step::MakeDir(MakeDir { path: "/run/driver/run/daemon".into() }),
         Step::MakeDir(MakeDir { path: "/run/daemon".into() }),
         Step::Share(Share { source, target }),

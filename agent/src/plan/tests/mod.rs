@@ -8,6 +8,7 @@ mod distributions;
 mod finished;
 mod in_tree;
 mod json;
+mod labels;
 mod live;
 mod mofed;
 mod operator;

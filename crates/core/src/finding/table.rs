@@ -334,6 +334,10 @@ codes! {
         means "a mount, a directory, a device node or the firmware path that the agent had made disappeared or changed while the agent was Ready"
         matters "containers that start now do not get the driver; it is restored where nothing else has taken its place"
         remedy "find what removes it (another installer, a clean-up job, udev rules); where it was not restored, remove what is there in its place"
+    FilesUnlabelled "files-unlabelled" Places WarnsOrNotes Expose
+        means "the host has SELinux, and the driver's files, nodes or modules cannot be given the labels by which containers and the kernel may read them"
+        matters "containers that SELinux confines get `Permission denied` from the driver root; others, and containers that get the driver by other mounts, work, and modules are loaded from memory"
+        remedy "install the policy for containers of the host's distribution (container-selinux; the module container of the reference policy), and keep the store on a file system that stores labels"
     CdiUnpublished "cdi-unpublished" Places WarnsOrNotes Expose
         means "the driver's CDI spec is not in the host's /var/run/cdi, or is not the present driver's"
         matters "containers that ask for nvidia.com/gpu by CDI do not get the driver; everything else works, and the agent is Ready"

@@ -117,7 +117,7 @@ impl Host for FakeHost {
         })
     }
 
-    fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
+    fn mount_tmpfs(&self, target: &Path, _: Option<&str>) -> Result<(), VerbError> {
         self.path_verb("tmpfs", target, |inner| {
             if !inner.state.dirs.contains(target) {
                 return Err(Errno::ENOENT);
@@ -127,7 +127,12 @@ impl Host for FakeHost {
         })
     }
 
-    fn mount_root(&self, target: &Path, dirs: &[&str]) -> Result<(), VerbError> {
+    fn mount_root(
+        &self,
+        target: &Path,
+        dirs: &[&str],
+        _: Option<&str>,
+    ) -> Result<(), VerbError> {
         self.path_verb("root", target, |inner| {
             if !inner.state.dirs.contains(target) {
                 return Err(Errno::ENOENT);
@@ -230,6 +235,17 @@ impl Host for FakeHost {
             }
             inner.state.nodes.remove(&path).map(drop).ok_or(Errno::ENOENT)
         })
+    }
+
+    fn label(&self, path: &Path, label: &str) -> Result<(), VerbError> {
+        self.path_verb("label", path, |inner| {
+            inner.state.labels.insert(path.to_path_buf(), label.to_owned());
+            Ok(())
+        })
+    }
+
+    fn has_label(&self, path: &Path, label: &str) -> Result<bool, VerbError> {
+        Ok(self.lock().state.labels.get(path).is_some_and(|there| there == label))
     }
 
     fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError> {

@@ -41,8 +41,8 @@ pub(crate) enum Call<'a> {
     FromHost { source: &'a Path, namespace: &'a Path, target: Option<&'a Path> },
     /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these options, which have no blank.
     Tmpfs { target: &'a Path, data: &'a str },
-    /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these empty directories, read-only in every copy.
-    Root { target: &'a Path, dirs: &'a [PathBuf] },
+    /// mount(2): the same with these empty directories, read-only in every copy.
+    Root { target: &'a Path, data: &'a str, dirs: &'a [PathBuf] },
     /// mount(2): sysfs, from [`TMPFS_SOURCE`], read-only.
     Sysfs { target: &'a Path },
     /// mknod(2) of character devices, one after the other, each with chown(2) and chmod(2), so that
@@ -80,9 +80,9 @@ impl Call<'_> {
                 ("try-from-host", vec![source.into(), namespace.into()])
             }
             Call::Tmpfs { target, data } => ("tmpfs", vec![target.into(), data.into()]),
-            Call::Root { target, dirs } => {
+            Call::Root { target, data, dirs } => {
                 let dirs = dirs.iter().map(Into::into);
-                ("root", [target.into()].into_iter().chain(dirs).collect())
+                ("root", [target.into(), data.into()].into_iter().chain(dirs).collect())
             }
             Call::Sysfs { target } => ("sysfs", vec![target.into()]),
             Call::MakeNodes { nodes } => {
@@ -124,7 +124,7 @@ impl Call<'_> {
                 let at = read_only::MountPoint::open(target)?;
                 mounted(tmpfs.mount(TMPFS_SOURCE, at.path()))
             }
-            Call::Root { target, dirs } => root::mount_on(target, dirs),
+            Call::Root { target, data, dirs } => root::mount_on(target, data, dirs),
             Call::Sysfs { target } => {
                 let flags = MountFlags::RDONLY
                     | MountFlags::NOSUID
@@ -353,9 +353,10 @@ fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
             let data = data.to_str().ok_or(Errno::EINVAL)?;
             Call::Tmpfs { target: Path::new(target), data }.carry_out()
         }
-        [verb, target, dirs @ ..] if verb == "root" => {
+        [verb, target, data, dirs @ ..] if verb == "root" => {
             let dirs: Vec<PathBuf> = dirs.iter().map(PathBuf::from).collect();
-            Call::Root { target: Path::new(target), dirs: &dirs }.carry_out()
+            let data = data.to_str().ok_or(Errno::EINVAL)?;
+            Call::Root { target: Path::new(target), data, dirs: &dirs }.carry_out()
         }
         [verb, target] if verb == "sysfs" => Call::Sysfs { target: Path::new(target) }.carry_out(),
         [verb, nodes @ ..] if verb == "mknod" => {

@@ -15,28 +15,26 @@ use nix::sys::stat::{Mode, mkdirat};
 use super::read_only::{self, MountPoint};
 use crate::verbs::TMPFS_SOURCE;
 
-/// Options of the tmpfs: no more than its directories fit.
-const OPTIONS: &str = "mode=0755,size=64k";
 const DIR_MODE: u32 = 0o755;
 
-/// Mounts the tmpfs with `dirs` (plain names) on `target`.
-pub(super) fn mount_on(target: &Path, dirs: &[PathBuf]) -> Result<(), Errno> {
+/// Mounts the tmpfs with these options and `dirs` (plain names) on `target`.
+pub(super) fn mount_on(target: &Path, data: &str, dirs: &[PathBuf]) -> Result<(), Errno> {
     if !dirs.iter().all(|dir| is_plain_name(dir)) {
         return Err(Errno::EINVAL);
     }
     read_only::staged_or_here(
         target,
         |stage| {
-            mount_tmpfs(stage)?;
+            mount_tmpfs(stage, data)?;
             dirs.iter().try_for_each(|dir| make_dir(&stage.join(dir)))
         },
-        || mount_here(target, dirs),
+        || mount_here(target, data, dirs),
     )
 }
 
 /// Mounts it without a stage: its directories are made after it is attached.
-fn mount_here(target: &Path, dirs: &[PathBuf]) -> Result<(), Errno> {
-    mount_tmpfs(&MountPoint::open(target)?.path())?;
+fn mount_here(target: &Path, data: &str, dirs: &[PathBuf]) -> Result<(), Errno> {
+    mount_tmpfs(&MountPoint::open(target)?.path(), data)?;
     // The descriptor of the tmpfs itself, and not of the directory that it covers.
     let root = MountPoint::open(target)?;
     for dir in dirs {
@@ -45,8 +43,8 @@ fn mount_here(target: &Path, dirs: &[PathBuf]) -> Result<(), Errno> {
     read_only::remount(&root.path(), &root.path())
 }
 
-fn mount_tmpfs(target: &Path) -> Result<(), Errno> {
-    mount(Some(TMPFS_SOURCE), target, Some("tmpfs"), MsFlags::MS_NOSUID, Some(OPTIONS))
+fn mount_tmpfs(target: &Path, data: &str) -> Result<(), Errno> {
+    mount(Some(TMPFS_SOURCE), target, Some("tmpfs"), MsFlags::MS_NOSUID, Some(data))
 }
 
 fn make_dir(path: &Path) -> Result<(), Errno> {
@@ -69,6 +67,8 @@ mod tests {
     use nix::mount::umount;
     use rstest::rstest;
 
+    const DATA: &str = "mode=0755,size=64k";
+
     fn dirs() -> Vec<PathBuf> {
         ["dev", "usr"].map(PathBuf::from).into()
     }
@@ -87,7 +87,7 @@ mod tests {
     #[case::seen_by_none(MsFlags::MS_PRIVATE)]
     fn the_root_has_its_directories_and_no_other(#[case] propagation: MsFlags) {
         in_scene(propagation, |agents, hosts| {
-            mount_on(&agents.join("driver"), &dirs()).unwrap();
+            mount_on(&agents.join("driver"), DATA, &dirs()).unwrap();
             let copies =
                 if propagation == MsFlags::MS_SHARED { vec![agents, hosts] } else { vec![agents] };
             for copy in copies {
@@ -105,7 +105,7 @@ mod tests {
     fn who_has_the_root_mounted_sees_the_next_tree() {
         in_scene(MsFlags::MS_SHARED, |agents, hosts| {
             let root = agents.join("driver");
-            mount_on(&root, &dirs()).unwrap();
+            mount_on(&root, DATA, &dirs()).unwrap();
             for version in ["535", "550"] {
                 fs::create_dir_all(agents.join(version)).unwrap();
                 fs::write(agents.join(version).join("version"), version).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     fn the_sysfs_is_read_only_and_no_copy_of_the_hosts() {
         in_scene(MsFlags::MS_SHARED, |agents, hosts| {
             let root = agents.join("driver");
-            mount_on(&root, &[PathBuf::from("sys")]).unwrap();
+            mount_on(&root, DATA, &[PathBuf::from("sys")]).unwrap();
             let target = root.join("sys");
             Call::Sysfs { target: &target }.carry_out().unwrap();
             assert!(hosts.join("driver/sys/bus").exists());
@@ -155,7 +155,7 @@ mod tests {
     #[case("")]
     fn a_directory_elsewhere_is_refused(#[case] dir: &str) {
         in_scene(MsFlags::MS_SHARED, |agents, _| {
-            let refused = mount_on(&agents.join("driver"), &[PathBuf::from(dir)]);
+            let refused = mount_on(&agents.join("driver"), DATA, &[PathBuf::from(dir)]);
             assert_eq!(refused, Err(Errno::EINVAL));
             assert!(names(&agents.join("driver")).is_empty());
         });

@@ -219,8 +219,8 @@ fn answers(input: &[u8]) -> Vec<i32> {
 #[case(b"init_module  -1\n", &[Errno::EINVAL])]
 #[case(b"bind /x\n", &[Errno::EINVAL])]
 #[case(b"tmpfs /x %ff\n", &[Errno::EINVAL])]
-#[case(b"root /nonexistent/x dev\n", &[Errno::ENOENT])]
-#[case(b"root /nonexistent/x a/b\n", &[Errno::EINVAL])]
+#[case(b"root /nonexistent/x size=1m dev\n", &[Errno::ENOENT])]
+#[case(b"root /nonexistent/x size=1m a/b\n", &[Errno::EINVAL])]
 #[case(b"sysfs /x /y\n", &[Errno::EINVAL])]
 #[case(b"sysfs /nonexistent/x\n", &[Errno::ENOENT])]
 #[case(b"mknod /x -1 0\n", &[Errno::EINVAL])]
@@ -267,8 +267,12 @@ fn words_arrive_as_they_were() {
             "tmpfs /c mode=0755,size=1m\n",
         ),
         (
-            Call::Root { target: Path::new("/c"), dirs: &["dev".into(), "a b".into()] },
-            "root /c dev a%20b\n",
+            Call::Root {
+                target: Path::new("/c"),
+                data: "size=1m,context=u:r:t:s0",
+                dirs: &["dev".into(), "a b".into()],
+            },
+            "root /c size=1m,context=u:r:t:s0 dev a%20b\n",
         ),
         (Call::Sysfs { target: Path::new("/c") }, "sysfs /c\n"),
         (

@@ -11,6 +11,13 @@ use crate::verbs::VerbError;
 use crate::{facts, mounts};
 use longshore_core::root::is_absent;
 
+/// Returns the mount options with that of an SELinux label, as container runtimes mount a container's
+/// own file systems (mount(8), `context`).
+pub(super) fn labelled(options: &str, label: Option<&str>) -> String {
+    let label = label.map(|label| format!(",context={label}"));
+    format!("{options}{}", label.unwrap_or_default())
+}
+
 impl RealHost {
     /// The path below the root with its links resolved, as mountinfo has it; None where there is
     /// nothing.
