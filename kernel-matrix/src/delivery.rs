@@ -75,10 +75,7 @@ fn supply(
 ) -> Result<Delivery, Error> {
     match (cell.from, &prepared.run_file) {
         (
-            Supply::Archive
-            | Supply::UbuntuArchive
-            | Supply::BuildRoot
-            | Supply::FinishedModules,
+            Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot | Supply::FinishedModules,
             _,
         )
         | (Supply::RunFile, None) => Ok(Delivery::default()),

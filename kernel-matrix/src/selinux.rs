@@ -37,9 +37,8 @@ fn labels(records: &Records) -> Vec<String> {
     let has = |name: &str, kind: &str| {
         seen.iter().any(|line| {
             let line = line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ');
-            line.split_once(' ').is_some_and(|(at, label)| {
-                at == name && label.split(':').nth(2) == Some(kind)
-            })
+            line.split_once(' ')
+                .is_some_and(|(at, label)| at == name && label.split(':').nth(2) == Some(kind))
         })
     };
     let mut wanted = LABELS.to_vec();
@@ -62,7 +61,8 @@ fn confined(records: &Records) -> Vec<String> {
     }
     let refused = seen.iter().any(|line| line.contains("LD_PRELOAD"));
     let missing = SEEN.iter().filter(|line| !seen.iter().any(|seen| seen == *line));
-    let missing = missing.map(|line| format!("no `{line}`")).chain(refused.then(|| "libcuda".into()));
+    let missing =
+        missing.map(|line| format!("no `{line}`")).chain(refused.then(|| "libcuda".into()));
     wrong.extend(missing.map(|why| format!("confined container: {why}; it says {seen:?}")));
     wrong
 }

@@ -56,12 +56,7 @@ pub fn ubuntu(cache: &Cache, bits: &Bits, contents: Contents<'_>) -> Result<Path
 ///
 /// # Errors
 /// The suite has no such kernel, or the script failed.
-pub fn el_root(
-    cache: &Cache,
-    bits: &Bits,
-    suite: &str,
-    release: &str,
-) -> Result<PathBuf, Error> {
+pub fn el_root(cache: &Cache, bits: &Bits, suite: &str, release: &str) -> Result<PathBuf, Error> {
     let headers = bits.newest(&format!("linux-headers-{release}"), suite)?;
     let dir = cache.produce("el-root", &[EL, SUITE, &headers.sha256], |dir| {
         let mut command = Command::new(script("make-el-root"));

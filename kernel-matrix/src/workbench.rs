@@ -242,10 +242,10 @@ impl Workbench {
                 fetch.arg("--build-root").arg(root);
             }
             (Supply::FinishedModules, Some(plain)) => {
-                let digests: Vec<&str> = plain.set.modules.iter().map(|m| m.sha256.as_str()).collect();
-                let modules = cache.produce("finished-modules", &digests, |dir| {
-                    seed::write_modules(plain, dir)
-                })?;
+                let digests: Vec<&str> =
+                    plain.set.modules.iter().map(|m| m.sha256.as_str()).collect();
+                let modules = cache
+                    .produce("finished-modules", &digests, |dir| seed::write_modules(plain, dir))?;
                 let contents = Contents { modules: Some(&modules), ..contents };
                 fetch.arg("--no-compile").arg("--config");
                 fetch.arg(shaped::ubuntu(cache, bits, contents)?);

@@ -6,9 +6,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    Applied, Bind, Bounds, EntryState, Intent, Kind, LabelFiles, LinkNodes, LoadModule, MakeDir, MakeNodes,
-    MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, PublishSpec,
-    RemoveLeftover, ReserveDevice, Seen, Share, StartDaemon, Tools, UnloadConflicting,
+    Applied, Bind, Bounds, EntryState, Intent, Kind, LabelFiles, LinkNodes, LoadModule, MakeDir,
+    MakeNodes, MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties,
+    PublishSpec, RemoveLeftover, ReserveDevice, Seen, Share, StartDaemon, Tools, UnloadConflicting,
     WriteParameter, WriteStatus,
 };
 use longshore_core::failure::Failure;

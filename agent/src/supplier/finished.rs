@@ -4,7 +4,7 @@
 use std::slice;
 
 use super::Provisioner;
-use super::acquire::{Missed, missed};
+use super::acquire::{Missed, Source, missed};
 use super::fits::Host;
 use super::inventory::read_host;
 use super::run_files::Archives;
@@ -31,7 +31,7 @@ impl Provisioner<'_> {
         let read = tokio::task::spawn_blocking(move || set_of(&config, &of, &store)).await;
         let set = read.or_fail(FailureKind::Bug, || "reading a package's modules")?;
         let set = set.map_err(|failure| match failure.kind() {
-            FailureKind::Verification => Missed::Source(place.clone(), failure),
+            FailureKind::Verification => Missed::Source(Source::Set(place.clone()), failure),
             _ => Missed::Failed(failure),
         })?;
         tracing::info!("the modules are those of {place}");

@@ -290,13 +290,18 @@ impl<'a> Inventory<'a> {
     /// Counts a source that failed as unavailable from now on.
     pub(super) fn leave_out(&self, source: &Source, failure: &Failure) {
         match source {
-            Source::Set(place) => self.excluded().push(place.clone()),
+            Source::Set(place) => self.exclude(place.clone()),
             Source::Mofed { release, place } => {
                 let (place, why) = (place.display(), failure.one_line());
                 let why = format!("a compile with those in {place} failed: {why}");
                 self.mofed().insert(release.clone(), Probe::Unreadable(why));
             }
         }
+    }
+
+    /// Leaves the set in `place` out of every later catalog.
+    pub(super) fn exclude(&self, place: SetPlace) {
+        self.excluded().push(place);
     }
 
     fn mofed(&self) -> MutexGuard<'_, BTreeMap<String, Probe<Option<Mofed>>>> {

@@ -76,6 +76,7 @@ impl Strict {
 
 fn nothing() -> Catalog {
     Catalog {
+        finished: Vec::new(),
         sets: Vec::new(),
         refused: Vec::new(),
         unread: Vec::new(),

@@ -3,8 +3,8 @@
 mod crashes;
 mod handover;
 mod in_use;
-mod leftover;
 mod labels;
+mod leftover;
 mod links;
 mod nodes;
 mod nouveau;

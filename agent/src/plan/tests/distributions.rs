@@ -100,7 +100,7 @@ fn catalog_of(facts: &HostFacts) -> Catalog {
         "ubuntu" => AvailableHeaders::Archive {
             package: format!("linux-headers-{release}"),
             version: "1".into(),
-            compiler: "gcc".into(),
+            compiler: Some("gcc".into()),
             passed_over: Vec::new(),
         },
         _ => AvailableHeaders::Missing { nearest: Vec::new(), passed_over: Vec::new() },

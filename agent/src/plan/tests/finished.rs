@@ -25,6 +25,7 @@ fn finished(facts: &HostFacts, driver: &str) -> FinishedModules {
             depends: Vec::new(),
             provides: Vec::new(),
             base_url: "https://archive.example.com".into(),
+            phased: None,
         },
         driver_version: driver.into(),
         flavour: Flavour::Open,

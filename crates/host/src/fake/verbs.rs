@@ -127,12 +127,7 @@ impl Host for FakeHost {
         })
     }
 
-    fn mount_root(
-        &self,
-        target: &Path,
-        dirs: &[&str],
-        _: Option<&str>,
-    ) -> Result<(), VerbError> {
+    fn mount_root(&self, target: &Path, dirs: &[&str], _: Option<&str>) -> Result<(), VerbError> {
         self.path_verb("root", target, |inner| {
             if !inner.state.dirs.contains(target) {
                 return Err(Errno::ENOENT);

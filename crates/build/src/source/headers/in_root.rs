@@ -95,6 +95,7 @@ impl Headers {
             stated,
             compiler: String::new(),
             toolchain: Vec::new(),
+            parts: Vec::new(),
             trees: None,
             from: HeadersFrom::Named,
             passed_over: Vec::new(),

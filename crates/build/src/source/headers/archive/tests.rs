@@ -15,6 +15,7 @@ fn package(version: &str) -> Package {
         depends: Vec::new(),
         provides: Vec::new(),
         base_url: "".into(),
+        phased: None,
     }
 }
 
