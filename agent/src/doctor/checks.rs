@@ -152,14 +152,12 @@ pub(super) const ALL: [Definition; 31] = [
             Ok(live.map_or_else(|| "none".to_owned(), |live| live.version.clone()))
         },
     ),
-    check(Area::OtherDrivers, "driver of the distribution", &[Code::HostBringsDriver], |s| {
-        let os = &s.look.facts.os;
-        match (plan::brings_driver(os), os.id.is_empty()) {
-            (Some(name), _) => Ok(format!("{name} has one; it is loaded, or a set is available")),
-            (None, true) => Err(unread(s, &["os-release"]).unwrap_or_else(|| NO_ID.to_owned())),
-            (None, false) => Ok(format!("{} brings none by itself", os.id)),
-        }
-    }),
+    check(
+        Area::OtherDrivers,
+        "driver of the distribution",
+        &[Code::HostBringsDriver],
+        of_distribution,
+    ),
     check(
         Area::OtherDrivers,
         "driver of the host itself",
@@ -306,6 +304,22 @@ const PLACES: [&str; 2] = ["places", "mounts"];
 /// Returns the reason why one of these sources of the facts could not be read.
 fn unread(input: &Input<'_>, sources: &[&str]) -> Option<String> {
     sources.iter().find_map(|source| input.look.facts.unread.get(*source)).cloned()
+}
+
+fn of_distribution(input: &Input<'_>) -> Text {
+    let look = input.look;
+    let os = &look.facts.os;
+    match plan::brings_driver(os) {
+        None if os.id.is_empty() => {
+            Err(unread(input, &["os-release"]).unwrap_or_else(|| NO_ID.to_owned()))
+        }
+        None => Ok(format!("{} brings none by itself", os.id)),
+        Some(name) if look.facts.loaded.contains_key("nvidia") => {
+            Ok(format!("{name} brings one, and a driver is loaded"))
+        }
+        Some(_) if !look.online && !look.config.registries.is_empty() => Err(NOT_ASKED.to_owned()),
+        Some(name) => Ok(format!("{name} brings one, and the kernel accepts other modules")),
+    }
 }
 
 /// Describes the acquisition, where it is known without queries or the sources were queried.
