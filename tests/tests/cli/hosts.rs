@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use longshore_tests::packages::{self, KERNEL};
 use longshore_tests::scene::{Scene, finish, fixture, names};
@@ -193,6 +194,21 @@ fn every_captured_tree_is_decided_upon() {
         }
         scene.assert_sound();
     }
+}
+
+#[test]
+fn a_host_that_brings_its_own_driver_is_told_its_mechanism() {
+    let scene = Scene::new();
+    let tree = scene.path("tree");
+    let copied = Command::new("cp").arg("-r").arg(fixture("bookworm-t4")).arg(&tree).status();
+    assert!(copied.expect("cp").success());
+    fs::write(tree.join("etc/os-release"), "ID=talos\nVERSION_ID=v1.13.0\n").expect("written");
+    let root = tree.display().to_string();
+    let said = ["host-brings-driver", "Talos brings NVIDIA's driver itself", "system extensions"];
+    scene.refuses(scene.agent(&["run", "--root", &root]), 10, &said);
+    let ended = finish(&mut scene.agent(&["plan", "--root", &root]));
+    assert_eq!(ended.code, Some(10), "{ended}");
+    assert!(ended.out.contains("system extensions"), "{ended}");
 }
 
 #[test]
