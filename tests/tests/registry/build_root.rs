@@ -107,8 +107,8 @@ fn every_form_of_a_build_root_makes_the_same_modules() {
         assert_eq!(set.key.headers.keys().collect::<Vec<_>>(), ["build-root"]);
         assert!(!set.has_signed_headers());
     }
-    let named = |set: &ModuleSet| format!("sha256:{}", set.key.headers["build-root"]);
-    assert_eq!([&sets[2], &sets[3]].map(named), [manifest.clone(), manifest]);
+    // skopeo compresses the layer, so that the image in the registry is another one than the layout's.
+    assert_eq!(format!("sha256:{}", sets[3].key.headers["build-root"]), manifest);
     // Of the archive there is the driver alone, beside the three modules.
     assert_eq!(longshore_tests::scene::names(&host.path("directory/blobs/sha256")).len(), 4);
 }

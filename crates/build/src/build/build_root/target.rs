@@ -22,7 +22,7 @@ use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 /// Number of links without a target that are followed to make a directory.
 const MOST_LINKS: usize = 40;
 /// Maximum number of directories that no entry names.
-const MOST_IMPLIED: u64 = 50_000;
+const MOST_IMPLIED: u64 = 20_000;
 /// Flags of a directory in which entries are made.
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
