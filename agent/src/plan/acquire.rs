@@ -250,7 +250,10 @@ impl<'a> Supply<'a> {
                 if config.build_root.is_some() =>
             {
                 self.add_reason("modules compiled", none);
-                self.findings.push(Finding::refusal(Code::HeadersMissing, passed_over.join("; ")));
+                let unfit = Finding::refusal(Code::HeadersMissing, passed_over.join("; "));
+                self.findings.push(unfit.remedy(
+                    "make a build root with the headers of exactly this kernel (docs/build-roots.md)",
+                ));
             }
             Probe::Read(AvailableHeaders::Missing { nearest, passed_over }) => {
                 self.add_reason("modules compiled", none);
