@@ -10,6 +10,8 @@ in_podman() {
     in_command=$1
     shift
     if [ -n "$SELINUX" ]; then
+        # It has the categories of the container that made it.
+        rm -f "$SAID/lines"
         pod_podman run --rm --network none -v "$SAID:/said" "$@" \
             --entrypoint /bin/sh "$IMAGE" -c "exec >/said/lines 2>&1; $in_command"
         cat "$SAID/lines"

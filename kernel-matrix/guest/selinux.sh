@@ -23,7 +23,8 @@ enforce_selinux() {
 first_run() {
     [ -n "$SELINUX" ] || return 0
     section before.labels labels
-    start_agent
+    agent &
+    RUN=$!
     await has_phase ready
     stop_agent
     wait "$RUN"
@@ -49,7 +50,7 @@ labels() {
 # level, the loader's complaint about libcuda, and a node that opens.
 # shellcheck disable=SC2016
 confined() {
-    in_podman 'tr -d "\0" </proc/self/attr/current && echo
+    in_podman 'read -r label </proc/self/attr/current; echo "$label"
         echo /driver/*
         LD_PRELOAD=/driver/usr/lib/x86_64-linux-gnu/libcuda.so.1 busybox true && echo "tried libcuda.so.1"
         (: </driver/dev/nvidiactl) && echo "opens nvidiactl"' \

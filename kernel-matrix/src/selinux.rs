@@ -23,7 +23,7 @@ pub fn wrong(records: &Records) -> Vec<String> {
     let mut wrong = labels(records);
     wrong.extend(confined(records));
     let denials = records.section("ready.denials").unwrap_or_default();
-    let denied = denials.iter().filter(|line| !is_harness(line));
+    let denied = denials.iter().filter(|line| !is_of_others(line));
     wrong.extend(denied.map(|line| format!("SELinux: {line}")));
     let log = records.text("agent-log");
     if log.contains("from memory instead of its file") {
@@ -67,10 +67,13 @@ fn confined(records: &Records) -> Vec<String> {
     wrong
 }
 
-/// True for a denial of the harness's own making: pipes between a container and the engine, and the
-/// console that the initramfs opened.
-fn is_harness(line: &str) -> bool {
-    ["pipefs", "rootfs"].iter().any(|device| line.contains(&format!("dev=\"{device}\"")))
+/// True for a denial that is not about the driver's files: pipes between a container and the engine, the
+/// console that the initramfs opened, the results port, which tools of a domain of their own inherit, and
+/// a sysctl that nvidia-smi asks for and does without.
+fn is_of_others(line: &str) -> bool {
+    const OTHERS: [&str; 4] =
+        ["dev=\"pipefs\"", "dev=\"rootfs\"", "path=\"/dev/vport", "name=\"mmap_min_addr\""];
+    OTHERS.iter().any(|other| line.contains(other))
 }
 
 #[cfg(test)]
