@@ -4,6 +4,7 @@
 use super::acquire::Supply;
 use super::signing;
 use crate::catalog::Catalog;
+use longshore_build::source::headers::AvailableHeaders;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
 use longshore_host::facts::{OsRelease, Probe};
@@ -80,7 +81,7 @@ pub(super) fn finding(
     catalog: &Catalog,
     supply: &Supply<'_>,
 ) -> Option<Finding> {
-    brought(facts, catalog, supply).or_else(|| built_by_clang(facts, supply))
+    brought(facts, catalog, supply).or_else(|| built_by_clang(facts, catalog, supply))
 }
 
 fn brought(facts: &HostFacts, catalog: &Catalog, supply: &Supply<'_>) -> Option<Finding> {
@@ -116,8 +117,10 @@ fn accepts_compiled(facts: &HostFacts, signer: Option<&Signer>) -> bool {
     signing::may_load_compiled(facts, signer) && (signer.is_some() || !locked)
 }
 
-fn built_by_clang(facts: &HostFacts, supply: &Supply<'_>) -> Option<Finding> {
-    if !supply.builds || !facts.kernel.is_built_by_clang() {
+/// A build root has a compiler of its own, which is compared with the kernel's when it is used.
+fn built_by_clang(facts: &HostFacts, catalog: &Catalog, supply: &Supply<'_>) -> Option<Finding> {
+    let in_root = matches!(catalog.headers, Probe::Read(AvailableHeaders::BuildRoot { .. }));
+    if !supply.builds || in_root || !facts.kernel.is_built_by_clang() {
         return None;
     }
     let compiler = facts.kernel.compiler.as_deref().unwrap_or_default();

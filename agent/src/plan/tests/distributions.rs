@@ -266,6 +266,13 @@ fn a_kernel_built_by_clang_is_refused_before_a_compile_and_takes_a_set() {
     assert!(finding.detail.contains("clang version 19.1.7"), "{}", finding.detail);
     assert_eq!(finding.exit_code().number(), 11);
     assert!(planned(&facts, &stocked(&facts, Flavour::Open)).refusal().is_none());
+    let headers = AvailableHeaders::BuildRoot {
+        place: "/srv/root".into(),
+        digest: "1".repeat(64),
+        compiler: Some("Debian clang version 19.1.7 (3~deb12u1)".into()),
+    };
+    let catalog = Catalog { headers: Probe::Read(headers), ..archives() };
+    assert!(refusal_of(&facts, &catalog, Code::KernelByClang).is_none());
 }
 
 #[rstest]

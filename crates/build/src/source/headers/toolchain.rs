@@ -129,7 +129,8 @@ pub(super) fn toolchain(
 /// # Errors
 /// Exit code 11 where it is not gcc, or states no version.
 pub(super) fn compiler_package(stated: &Stated) -> Result<String, Failure> {
-    let remedy = "the archives' compiler is gcc only; use a prebuilt set for this kernel";
+    let remedy = "the archives' compiler is gcc only; use a prebuilt set for this kernel, or a build root \
+                  with its compiler (build-root)";
     let cause = match Compiler::named(&stated.compiler) {
         Some(compiler) if compiler.is_gcc() => return Ok(format!("gcc-{}", compiler.major)),
         Some(other) => format!("the kernel was built with {other} ({:?})", stated.compiler),
