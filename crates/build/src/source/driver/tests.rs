@@ -145,6 +145,15 @@ fn an_unknown_version_names_the_nearest(
     assert!(text.contains(&format!("available are: {remedy}")), "{text}");
 }
 
+#[rstest]
+#[case::packed("usr/src/nvidia-kernel.tar.xz", true)]
+#[case::unpacked("usr/src/nvidia-580.178.04/Kbuild", true)]
+#[case::changelog("usr/share/doc/nvidia-kernel-source-570/changelog.Debian.gz", false)]
+#[case::elsewhere("usr/share/doc/nvidia-kernel-source-570/examples.tar.gz", false)]
+fn a_package_of_a_changelog_holds_no_sources(#[case] path: &str, #[case] expected: bool) {
+    assert_eq!(may_be_sources(Path::new(path)), expected);
+}
+
 #[test]
 fn an_archive_without_drivers_says_what_is_missing() {
     let failure = find(&[], None, None).expect_err("none");
