@@ -51,6 +51,28 @@ fn driver() -> Suite {
     Suite { packages: files.map(package).into(), ..Suite::usual() }
 }
 
+/// Makes a transitional package of that driver, in Ubuntu's form.
+fn transitional() -> (String, Vec<u8>) {
+    let stanza = format!(
+        "Package: nvidia-kernel-source-525-open\nVersion: {VERSION}-1\nArchitecture: {ARCH}\n\
+         Source: nvidia-graphics\nDepends: nvidia-open-kernel-source\n"
+    );
+    let path = "./usr/share/doc/nvidia-kernel-source-525-open/changelog.Debian.gz";
+    (stanza, deb(&[(path, b"changelog")]))
+}
+
+#[tokio::test]
+async fn a_transitional_package_does_not_stand_for_the_sources() {
+    let mut suite = driver();
+    suite.packages.push(transitional());
+    let scene = Scene::with(suite);
+    let tree = assemble(&scene, Flavour::Open).await.expect("assembled");
+    let manifest = userspace::manifest_of(&tree).expect("manifest");
+    let names: Vec<_> = manifest.packages.iter().map(|used| used.name.as_str()).collect();
+    assert!(names.contains(&"nvidia-open-kernel-source"), "{names:?}");
+    assert!(!names.contains(&"nvidia-kernel-source-525-open"), "{names:?}");
+}
+
 async fn assemble(scene: &Scene, flavour: Flavour) -> Result<AvailableUserspace, Failure> {
     let archive = scene.open().await?;
     userspace::assemble(VERSION, Some(flavour), &archive, &scene.store, &Silent).await
