@@ -37,7 +37,7 @@ pub(super) struct Definition {
 }
 
 /// All checks, in display order.
-pub(super) const ALL: [Definition; 31] = [
+pub(super) const ALL: [Definition; 32] = [
     check(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
         Ok(s.look.facts.kernel.arch.clone())
     }),
@@ -207,6 +207,15 @@ pub(super) const ALL: [Definition; 31] = [
             Ok(if here { "on the host itself" } else { "mounts propagate to the host" }.to_owned())
         },
     ),
+    check(Area::Places, "SELinux labels", &[Code::FilesUnlabelled], |s| {
+        match &s.look.facts.security.selinux {
+            None => Err("the host has no SELinux".to_owned()),
+            Some(selinux) if selinux.enforcing => {
+                Ok("the policy has each, and is enforced".to_owned())
+            }
+            Some(_) => Ok("the policy has each, and is not enforced".to_owned()),
+        }
+    }),
     check(Area::Places, "free space", &[Code::SpaceShort], |s| {
         let room = |room: &longshore_host::facts::FreeSpace| {
             format!("{} MiB for {}", room.free_bytes >> 20, room.path.display())

@@ -50,9 +50,11 @@ impl Package {
         names.into_iter().find(|name| *name != self.name && is_successor(name))
     }
 
-    /// Returns the URL of the .deb.
+    /// Returns the URL of the .deb. Filename is a path, in which `%3a` (an epoch's colon, as dpkg-deb writes it)
+    /// is no escape.
     pub fn url(&self) -> String {
-        format!("{}/{}", self.base_url.trim_end_matches('/'), self.filename)
+        let path = self.filename.replace('%', "%25");
+        format!("{}/{path}", self.base_url.trim_end_matches('/'))
     }
 }
 
