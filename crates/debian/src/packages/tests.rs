@@ -158,3 +158,10 @@ proptest::proptest! {
         index.providing("a");
     }
 }
+
+#[test]
+fn a_percent_sign_of_a_file_name_is_no_escape() {
+    let index = read(&stanza("a", "").replace("pool/a.deb", "pool/a_1%3a2.deb"));
+    let url = index.named("a").remove(0).url();
+    assert_eq!(url, "https://archive.example.com/debian/pool/a_1%253a2.deb");
+}
