@@ -13,6 +13,7 @@ use crate::error::{At, Error};
 use crate::process::run;
 
 const SCRIPT: &str = include_str!("../../scripts/make-run-file");
+const SUITE: &str = include_str!("../../scripts/suite");
 /// Time limit: half a gigabyte of packages is fetched, and half of that compressed.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// Packages whose versions identify everything that the file is made of.
@@ -43,7 +44,7 @@ impl RunFile {
 /// # Errors
 /// The suite has no such driver; the script or mke2fs failed.
 pub fn make(cache: &Cache, bits: &Bits, suite: &str, branch: &str) -> Result<RunFile, Error> {
-    let mut inputs = vec![SCRIPT.to_owned(), suite.to_owned(), COMPRESSION.to_owned()];
+    let mut inputs = vec![[SCRIPT, SUITE].concat(), suite.to_owned(), COMPRESSION.to_owned()];
     for name in MADE_OF {
         inputs.push(bits.newest(name, suite)?.version);
     }

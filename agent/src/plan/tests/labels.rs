@@ -24,18 +24,26 @@ fn planned(enforcing: bool, labels: [Probe<String>; 3]) -> Plan {
     plan(&config, &facts, &stocked(&facts, Flavour::Proprietary)).unwrap()
 }
 
-fn labels(plan: &Plan) -> (Vec<(usize, String)>, Option<String>, Vec<Option<String>>) {
+/// Labels of a plan.
+struct Labels {
+    /// Number of paths and label of each step for files.
+    files: Vec<(usize, String)>,
+    root: Option<String>,
+    nodes: Vec<Option<String>>,
+}
+
+fn labels(plan: &Plan) -> Labels {
     let files = plan.install.iter().filter_map(LabelFiles::of);
     let files = files.map(|step| (step.paths.len(), step.label.clone())).collect();
     let root = plan.install.iter().find_map(MountRoot::of).and_then(|step| step.label.clone());
     let nodes = plan.install.iter().filter_map(MountTmpfs::of).map(|step| step.label.clone());
-    (files, root, nodes.collect())
+    Labels { files, root, nodes: nodes.collect() }
 }
 
 #[test]
 fn a_host_with_selinux_gets_every_label_before_its_use() {
     let plan = planned(true, [read(FILES), read(NODES), read(MODULES)]);
-    let (files, root, nodes) = labels(&plan);
+    let Labels { files, root, nodes } = labels(&plan);
     assert_eq!(files, [(3, MODULES.to_owned()), (1, FILES.to_owned())]);
     assert_eq!(root.as_deref(), Some(FILES));
     assert!(nodes.iter().all(|label| label.as_deref() == Some(NODES)), "{nodes:?}");
@@ -57,7 +65,7 @@ fn a_label_that_the_policy_lacks_is_left_out_and_said(
     #[case] severity: Severity,
 ) {
     let plan = planned(enforcing, [unknown(), unknown(), read(MODULES)]);
-    let (files, root, nodes) = labels(&plan);
+    let Labels { files, root, nodes } = labels(&plan);
     assert_eq!(files, [(3, MODULES.to_owned())]);
     assert!(root.is_none() && nodes.iter().all(Option::is_none));
     assert_eq!(codes(&plan, severity), ["files-unlabelled"]);
@@ -69,7 +77,7 @@ fn a_host_without_selinux_gets_none() {
     let facts = facts("bookworm-t4");
     let config = config("535.261.03", "proprietary");
     let plan = plan(&config, &facts, &stocked(&facts, Flavour::Proprietary)).unwrap();
-    let (files, root, nodes) = labels(&plan);
+    let Labels { files, root, nodes } = labels(&plan);
     assert!(files.is_empty() && root.is_none() && nodes.iter().all(Option::is_none));
     assert!(why(&plan, "SELinux").is_empty());
 }
