@@ -14,6 +14,7 @@ use crate::registry::{self, Registry};
 use crate::relay::Relay;
 use crate::runfile::RunFile;
 use crate::seed::{self, Seed};
+use crate::shaped;
 use crate::vm::Disk;
 use crate::workbench::{Agent, Prepared, Workbench};
 
@@ -74,11 +75,11 @@ fn supply(
     dir: &Path,
 ) -> Result<Delivery, Error> {
     match (cell.from, &prepared.run_file) {
-        (
-            Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot | Supply::FinishedModules,
-            _,
-        )
+        (Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot, _)
         | (Supply::RunFile, None) => Ok(Delivery::default()),
+        (Supply::FinishedModules, _) => {
+            of_package(&workbench.finished_modules(cell, prepared)?, dir)
+        }
         (Supply::RunFile, Some(file)) => Ok(of_run_file(file)),
         (Supply::Bundle, _) => {
             let command = workbench.longshore("bundle", &prepared.kernel.release, cell);
@@ -102,6 +103,19 @@ fn of_run_file(file: &RunFile) -> Delivery {
     let place = format!("{PLACE}/{}", file.name());
     let arguments = arguments_of(&["--run-file", &place, "--run-file-sha256", &file.sha256]);
     Delivery { arguments, media: Some(file.disk.clone()), ..Delivery::default() }
+}
+
+fn of_package(archive: &Path, dir: &Path) -> Result<Delivery, Error> {
+    let (media, image) = (dir.join("media"), dir.join("media.ext4"));
+    fs::create_dir(&media).at("make", &media)?;
+    run(Command::new("cp").arg("-a").arg(archive).arg(media.join("archive")), LIMIT)?;
+    shaped::configure(&media.join("archive.toml"), &Path::new(PLACE).join("archive"))?;
+    disk::make(&media, &image, 1)?;
+    Ok(Delivery {
+        arguments: arguments_of(&["--no-compile", "--config", "/srv/archive.toml"]),
+        media: Some(image),
+        ..Delivery::default()
+    })
 }
 
 fn of_bundle(mut command: Command, signed: &Signed<'_>) -> Result<Delivery, Error> {

@@ -154,8 +154,8 @@ pub enum Supply {
     /// A store with modules that were compiled in a build root of Enterprise Linux's layout. No
     /// network.
     BuildRoot,
-    /// A store that `longshore fetch --no-compile` filled from an archive with finished modules. No
-    /// network.
+    /// Archives on a disk at /srv, with the modules as a package, and without headers, compiler and
+    /// kernel sources. The guest's store is empty. No network.
     FinishedModules,
 }
 
@@ -167,14 +167,13 @@ impl Supply {
             Self::Compile => "store-of-one-archive",
             Self::UbuntuArchive => "store-of-ubuntu-archive",
             Self::BuildRoot => "store-of-build-root",
-            Self::FinishedModules => "store-of-finished-modules",
             _ => "store",
         }
     }
 
     /// True if its modules must equal those that the Debian archive's packages give.
     pub fn is_of_another_shape(self) -> bool {
-        matches!(self, Self::UbuntuArchive | Self::BuildRoot | Self::FinishedModules)
+        matches!(self, Self::UbuntuArchive | Self::BuildRoot)
     }
 
     /// True if the (first) guest reaches a registry.

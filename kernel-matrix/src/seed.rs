@@ -43,13 +43,10 @@ struct Parts {
 impl Parts {
     fn of(from: Supply) -> Self {
         let (modules, userspace) = match from {
-            Supply::Archive
-            | Supply::UbuntuArchive
-            | Supply::BuildRoot
-            | Supply::FinishedModules => (true, true),
+            Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot => (true, true),
             Supply::RunFile => (true, false),
             Supply::Registry | Supply::Store => (false, true),
-            Supply::Bundle | Supply::Compile => (false, false),
+            Supply::Bundle | Supply::Compile | Supply::FinishedModules => (false, false),
         };
         Self { modules, userspace, compiled: from == Supply::Compile }
     }

@@ -30,8 +30,7 @@ pub struct Contents<'a> {
     pub modules: Option<&'a Path>,
 }
 
-/// Makes archives as Ubuntu and NVIDIA have them, or returns the cached ones; returns a configuration
-/// file with both and no other.
+/// Makes archives as Ubuntu and NVIDIA have them, or returns the cached ones: a directory.
 ///
 /// # Errors
 /// The suite has no such kernel or driver, or the script failed.
@@ -41,15 +40,21 @@ pub fn ubuntu(cache: &Cache, bits: &Bits, contents: Contents<'_>) -> Result<Path
     let sources = bits.newest("nvidia-open-kernel-source", suite)?;
     let finished = modules.map_or(Ok(String::new()), digests)?;
     let inputs = [UBUNTU, SUITE, &headers.sha256, &sources.sha256, &finished];
-    let dir = cache.produce("ubuntu-archive", &inputs, |dir| {
+    let made = cache.produce("ubuntu-archive", &inputs, |dir| {
         let script = script("make-ubuntu-archive");
         let mut command = Command::new(script);
         command.args([suite, release, driver]).arg(dir.join("archive")).args(modules);
         run(&mut command, LIMIT).map(drop)
     })?;
-    let (config, archive) = (dir.join("archive.toml"), dir.join("archive"));
-    fs::write(&config, configuration(&archive)).at("write", &config)?;
-    Ok(config)
+    Ok(made.join("archive"))
+}
+
+/// Writes a configuration with the archives that are at `archive` when it is read, and no other.
+///
+/// # Errors
+/// It cannot be written.
+pub fn configure(config: &Path, archive: &Path) -> Result<(), Error> {
+    fs::write(config, configuration(archive)).at("write", config)
 }
 
 /// Makes a build root with the layout of Enterprise Linux, or returns the cached one, a tar archive.

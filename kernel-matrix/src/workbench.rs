@@ -180,14 +180,12 @@ impl Workbench {
             fetch.arg("--config").arg(&config);
         }
         let plain = self.plain(cell, &kernel, sink)?;
-        self.shape(cell, &kernel, plain.as_ref(), &mut fetch)?;
+        self.shape(cell, &kernel, &mut fetch)?;
         let mut firmware = None;
         if cell.secure_boot {
             let signer = secure_boot::signer(&self.cache)?;
             firmware = Some(secure_boot::firmware(&self.cache, &signer, &kernel.vmlinuz)?);
-            if cell.from != Supply::FinishedModules {
-                sign(&mut fetch, &signer);
-            }
+            sign(&mut fetch, &signer);
         }
         let (store, release) = (self.store(cell), &kernel.release);
         let first = Fetch { command: fetch, driver };
@@ -209,50 +207,43 @@ impl Workbench {
             return Ok(None);
         }
         let cell = Cell { from: Supply::Archive, ..cell.clone() };
-        let mut command = self.longshore("fetch", &kernel.release, &cell);
-        if cell.secure_boot {
-            sign(&mut command, &secure_boot::signer(&self.cache)?);
-        }
+        let command = self.longshore("fetch", &kernel.release, &cell);
         let fetch = Fetch { command, driver: &cell.driver };
         let (store, from) = (self.store(&cell), cell.from);
         seed::make(&self.cache, fetch, None, &store, &kernel.release, from, sink).map(Some)
     }
 
     /// Adds the source of modules of another shape to a `longshore fetch`, if the cell has one.
-    fn shape(
-        &self,
-        cell: &Cell,
-        kernel: &Kernel,
-        plain: Option<&Seed>,
-        fetch: &mut Command,
-    ) -> Result<(), Error> {
-        let contents = Contents {
-            suite: &cell.kernel.suite,
-            release: &kernel.release,
-            driver: &cell.driver.branch,
-            modules: None,
-        };
+    fn shape(&self, cell: &Cell, kernel: &Kernel, fetch: &mut Command) -> Result<(), Error> {
+        let contents = contents(cell, kernel);
         let (cache, bits) = (&self.cache, &self.bits);
-        match (cell.from, plain) {
-            (Supply::UbuntuArchive, _) => {
-                fetch.arg("--config").arg(shaped::ubuntu(cache, bits, contents)?);
+        match cell.from {
+            Supply::UbuntuArchive => {
+                let archive = shaped::ubuntu(cache, bits, contents)?;
+                let config = cache.dir("ubuntu-archive.toml");
+                shaped::configure(&config, &archive)?;
+                fetch.arg("--config").arg(config);
             }
-            (Supply::BuildRoot, _) => {
+            Supply::BuildRoot => {
                 let root = shaped::el_root(cache, bits, contents.suite, contents.release)?;
                 fetch.arg("--build-root").arg(root);
-            }
-            (Supply::FinishedModules, Some(plain)) => {
-                let digests: Vec<&str> =
-                    plain.set.modules.iter().map(|m| m.sha256.as_str()).collect();
-                let modules = cache
-                    .produce("finished-modules", &digests, |dir| seed::write_modules(plain, dir))?;
-                let contents = Contents { modules: Some(&modules), ..contents };
-                fetch.arg("--no-compile").arg("--config");
-                fetch.arg(shaped::ubuntu(cache, bits, contents)?);
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Returns a directory with archives that have the seed's modules as a package, and no compiler.
+    ///
+    /// # Errors
+    /// A file cannot be written, or the script that makes them failed.
+    pub fn finished_modules(&self, cell: &Cell, prepared: &Prepared) -> Result<PathBuf, Error> {
+        let (seed, cache) = (&prepared.seed, &self.cache);
+        let digests: Vec<&str> = seed.set.modules.iter().map(|m| m.sha256.as_str()).collect();
+        let modules =
+            cache.produce("finished-modules", &digests, |dir| seed::write_modules(seed, dir))?;
+        let contents = Contents { modules: Some(&modules), ..contents(cell, &prepared.kernel) };
+        shaped::ubuntu(cache, &self.bits, contents)
     }
 
     fn run_file(&self, cell: &Cell) -> Result<Option<RunFile>, Error> {
@@ -285,6 +276,15 @@ impl Workbench {
         let made = Arc::new(image::load(&self.cache, &self.agent.image, for_others)?);
         self.image.insert(for_others, Arc::clone(&made));
         Ok(made)
+    }
+}
+
+fn contents<'a>(cell: &'a Cell, kernel: &'a Kernel) -> Contents<'a> {
+    Contents {
+        suite: &cell.kernel.suite,
+        release: &kernel.release,
+        driver: &cell.driver.branch,
+        modules: None,
     }
 }
 
