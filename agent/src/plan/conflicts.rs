@@ -210,23 +210,34 @@ struct Package {
     remove: &'static str,
 }
 
-const PACKAGES: [Package; 4] = [
+/// Begins of the `ID`s of distributions whose packages dnf manages.
+const BY_DNF: &[&str] = &["rhel", "rhcos", "rocky", "alma", "ol", "centos", "fedora", "amzn"];
+/// Begins of the `ID`s of SUSE's distributions.
+const OF_SUSE: &[&str] = &["sle", "sl-", "opensuse"];
+
+const PACKAGES: [Package; 5] = [
     Package {
         place: "extra/",
-        of: &[],
+        of: BY_DNF,
         name: "kmod package of RPM",
         remove: "dnf remove 'kmod-nvidia*'",
     },
     // Links to modules of another release of the kernel, of which its symbols are taken to be the same.
     Package {
         place: "weak-updates/",
-        of: &[],
+        of: BY_DNF,
         name: "kmod package of RPM for another release of the kernel",
         remove: "dnf remove 'kmod-nvidia*'",
     },
     Package {
+        place: "weak-updates/",
+        of: OF_SUSE,
+        name: "kernel module package of SUSE for another release of the kernel",
+        remove: "zypper remove 'nvidia*-kmp-*'",
+    },
+    Package {
         place: "updates/",
-        of: &["sle", "sl-", "opensuse"],
+        of: OF_SUSE,
         name: "kernel module package of SUSE",
         remove: "zypper remove 'nvidia*-kmp-*'",
     },

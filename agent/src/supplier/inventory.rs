@@ -172,7 +172,7 @@ impl<'a> Inventory<'a> {
         if from_archives && !self.config.needs_no_archive() {
             self.query_archives(kernel, catalog, store).await;
         }
-        if from_archives {
+        if from_archives && self.config.may_compile() {
             self.look_into_build_root(kernel, catalog, store).await;
         }
         Ok(from_registries || self.sources.run_files.are_named() || from_archives)
@@ -222,7 +222,8 @@ impl<'a> Inventory<'a> {
 
     /// Leaves MOFED's headers out where a build root is used as it is.
     fn leave_out_mofed(&self, catalog: &mut Catalog) {
-        if self.config.build_root.is_some() && matches!(catalog.mofed, Probe::Read(Some(_))) {
+        let in_root = self.config.build_root.is_some() && self.config.may_compile();
+        if in_root && matches!(catalog.mofed, Probe::Read(Some(_))) {
             let why = "nothing is added to a build root from elsewhere (build-root)";
             catalog.mofed = Probe::Unreadable(why.to_owned());
         }

@@ -14,7 +14,7 @@ use longshore_core::finding::{Code, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_core::kernel_id::KernelId;
 use longshore_host::HostFacts;
-use longshore_modules::artifact::{ModuleSet, SetQuery};
+use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
@@ -83,6 +83,8 @@ impl Provisioner<'_> {
         sets.retain(|set| {
             query.matches_with(set, &wish.extra_modules)
                 && config.patches.allows(set.key.patches.keys())
+                // The catalog has those of packages where they are wanted and fit.
+                && set.headers_origin() != HeadersFrom::Package
                 && store.holds(set)
         });
         let Some(set) = sets.pop().filter(|_| sets.is_empty()) else { return Ok(None) };

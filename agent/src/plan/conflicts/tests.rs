@@ -182,6 +182,14 @@ fn a_driver_of_the_host_is_told_from_the_kernels_own_modules(
 )]
 #[case::dkms_on_debian("updates/dkms/nvidia.ko.xz", "rhel", "nvidia", false, None)]
 #[case::dkms_on_el("extra/nvidia.ko.xz", "rocky", "nvidia", true, None)]
+#[case::by_hand_on_debian("extra/nvidia.ko", "debian", "nvidia", false, None)]
+#[case::weak_on_suse(
+    "weak-updates/updates/nvidia.ko",
+    "sles",
+    "nvidia",
+    false,
+    Some("zypper remove 'nvidia*-kmp-*'")
+)]
 #[case::updates_elsewhere("updates/nvidia.ko", "debian", "nvidia", false, None)]
 #[case::unknown("misc/nvidia.ko", "rhel", "nvidia", false, None)]
 fn other_installers_are_recognized_by_place(

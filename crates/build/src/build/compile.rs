@@ -104,7 +104,7 @@ pub(crate) async fn compiler_version(
             FailureKind::Toolchain,
             format!("{program} does not run in {}: {outcome:?}, {text:?}", root.display()),
         )
-        .remedy("remove that directory and build again")),
+        .remedy("check the build root's compiler; of one that longshore made, remove that directory and build again")),
     }
 }
 

@@ -70,8 +70,8 @@ pub(super) fn names_build(version: &str, kernel: &Kernel) -> Option<bool> {
     if let Some(upload) = first.strip_suffix("-Ubuntu") {
         let abi = kernel.release.splitn(3, '-').take(2).collect::<Vec<_>>().join("-");
         let found = version.strip_prefix(&format!("{abi}."))?;
-        let found = found.split('+').next().unwrap_or(found);
-        return Some(found == upload);
+        let again = found.strip_prefix(upload).is_some_and(|rest| rest.starts_with('+'));
+        return Some(found == upload || again);
     }
     let of_debian = words.skip_while(|word| *word != "Debian").nth(1)?;
     version.contains(of_debian).then_some(true)

@@ -103,6 +103,7 @@ fn a_driver_version_is_stated_in_several_ways(#[case] version: &str, #[case] mor
 #[case::rebuilt("#151-Ubuntu SMP", "6.8.0-142.151+1", Some(true))]
 #[case::another_upload("#151-Ubuntu SMP", "6.8.0-142.150", Some(false))]
 #[case::another_release("#151-Ubuntu SMP", "6.8.0-142.151~22.04.1", Some(false))]
+#[case::kernel_rebuilt("#15~24.04.1+1-Ubuntu SMP", "6.8.0-142.15~24.04.1+1", Some(true))]
 #[case::backported("#151~22.04.1-Ubuntu SMP", "6.8.0-142.151~22.04.1+1", Some(true))]
 #[case::named_otherwise("#151-Ubuntu SMP", "580.173.02-1", None)]
 #[case::debian("#1 SMP PREEMPT_DYNAMIC Debian 6.8.7-1 (2026-07-02)", "580.1+6.8.7-1", Some(true))]

@@ -11,7 +11,8 @@ use super::stated::{Reading, Stated, defined};
 use super::trees::Trees;
 use super::view::View;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
-use longshore_core::root::read_below;
+use longshore_core::module_dir::module_dir;
+use longshore_core::root::{Root, read_below};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::compression;
@@ -74,7 +75,8 @@ pub(super) fn look(path: &Path, wanted: Wanted<'_>) -> Result<String, String> {
 
 /// Reads the headers below the host's /lib/modules.
 pub(super) fn of_host(root: &Path, wanted: Wanted<'_>) -> Result<Found, String> {
-    let modules = Path::new("/lib/modules").join(wanted.release);
+    let host = Root::open(root).map_err(|e| e.to_string())?;
+    let modules = Path::new("/").join(module_dir(&host, wanted.release));
     follow(View::new("/", root), wanted, &modules.join("build"), Some(&modules.join("source")))
 }
 

@@ -61,8 +61,9 @@ impl Reading {
         let compiler =
             configured(&conf, "CONFIG_CC_VERSION_TEXT").or_else(|| compiled_with(&generated));
         let compiler = compiler.ok_or_else(|| {
+            // Another source's headers may say it.
             let cause = format!("{name} does not say which compiler its kernel was built with");
-            Failure::new(FailureKind::Verification, cause)
+            Failure::new(FailureKind::Toolchain, cause)
         })?;
         let realtime = configured(&conf, "CONFIG_PREEMPT_RT").as_deref() == Some("y");
         Ok(Self { kernel_version, compiler, realtime })
@@ -166,8 +167,8 @@ mod tests {
     #[case::stated(UTS, CONF, true, Ok("#1 SMP"))]
     #[case::implied("", CONF, true, Ok(NOBLE))]
     #[case::unknown("", CONF, false, Err(ExitCode::Toolchain))]
-    #[case::no_compiler(UTS, "", true, Err(ExitCode::Verification))]
-    #[case::empty_compiler(&format!("{UTS}#define LINUX_COMPILER \"\"\n"), "", true, Err(ExitCode::Verification))]
+    #[case::no_compiler(UTS, "", true, Err(ExitCode::Toolchain))]
+    #[case::empty_compiler(&format!("{UTS}#define LINUX_COMPILER \"\"\n"), "", true, Err(ExitCode::Toolchain))]
     fn the_version_is_stated_or_implied(
         #[case] compile_h: &str,
         #[case] conf: &str,

@@ -1,13 +1,16 @@
 //! View of another system's file system, with paths and links as that system sees them.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
-use longshore_core::root::is_absent;
+use longshore_core::root::{is_absent, open_regular};
+use nix::fcntl::OFlag;
 
 /// Maximum number of links followed one after the other: the kernel's own limit.
 const MOST_LINKS: usize = 40;
+/// Maximum size of a file that is read; the Makefiles and generated headers have some kB.
+const MOST: u64 = 16 << 20;
 
 /// Maps the path `inside` of its system, and everything below it, to `outside` here: `/` to a
 /// host's root, or `/usr/src` to a directory with header trees.
@@ -92,11 +95,21 @@ impl View {
         let Some(lies) = self.resolve(path)?.and_then(|path| self.outside(&path)) else {
             return Ok(String::new());
         };
-        match fs::read(&lies) {
+        match read_bounded(&lies) {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Err(e) if is_absent(&e) => Ok(String::new()),
             Err(e) => Err(io::Error::new(e.kind(), format!("{}: {e}", lies.display()))),
         }
+    }
+}
+
+/// Reads a regular file of at most [`MOST`] bytes: a build root's files may be anybody's.
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path, OFlag::empty())?.take(MOST + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > MOST {
+        true => Err(io::Error::other(format!("it has more than {MOST} bytes"))),
+        false => Ok(bytes),
     }
 }
 
@@ -155,5 +168,17 @@ mod tests {
         assert_eq!(view.read(Path::new("/usr/src/h/Makefile")).expect("reads"), "text");
         assert_eq!(view.resolve(Path::new("/usr/lib/modules")).expect("resolves"), None);
         assert_eq!(view.read(Path::new("/usr/src/h")).unwrap_or_default(), "");
+    }
+
+    #[test]
+    fn files_without_an_end_are_not_read_whole() {
+        let dir = host();
+        let view = View::new("/", dir.path());
+        let endless = fs::File::create(dir.path().join("usr/src/endless")).expect("create");
+        endless.set_len(MOST + 1).expect("length");
+        symlink("/dev/zero", dir.path().join("usr/src/device")).expect("link");
+        let error = view.read(Path::new("/usr/src/endless")).expect_err("too large");
+        assert!(error.to_string().contains("more than"), "{error}");
+        assert_eq!(view.read(Path::new("/usr/src/device")).expect("reads"), "");
     }
 }
