@@ -13,7 +13,7 @@ use super::reuse::{Purpose, Reuse};
 use super::sandbox::{self, Bind, Held, Log, Outcome, Spec};
 use super::{make_progress, user};
 use crate::build::BuildUser;
-use crate::source::headers::dirs_in;
+use crate::source::headers::{KernelDirs, dirs_in};
 use longshore_core::driver_modules;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -40,6 +40,8 @@ pub struct Compile<'a> {
     pub helper: &'a Path,
     /// The hermetic root.
     pub root: &'a Path,
+    /// The kernel's source and output directories inside it.
+    pub kernel_dirs: &'a (PathBuf, PathBuf),
     /// True if it may have the headers of several kernels.
     pub has_many_kernels: bool,
     /// Scratch directory with the sources in `driver` and an empty `tmp`. Handed over to the
@@ -165,7 +167,7 @@ impl Compile<'_> {
     /// Specification of the sandbox that make runs in.
     fn make_spec(&self, reuse: &Reuse) -> Result<Spec, Failure> {
         let sources = self.work.join("driver");
-        let mut spec = self.place().spec(self.command(&sources)?, INSIDE, "make")?;
+        let mut spec = self.place().spec(self.command(&sources), INSIDE, "make")?;
         spec.environment.extend(self.dated(&sources)?.into_iter().chain(reuse.environment()));
         spec.binds.push(fresh_tmp(self.work));
         spec.binds.extend(reuse.binds());
@@ -206,11 +208,11 @@ impl Compile<'_> {
     }
 
     /// Returns make's command line.
-    fn command(&self, sources: &Path) -> Result<Vec<String>, Failure> {
+    fn command(&self, sources: &Path) -> Vec<String> {
         let stems = driver_modules::ALL.map(|module| module.stem);
         let is_excluded = |stem: &&str| sources.join(stem).is_dir() && !self.modules.contains(stem);
         let excluded: Vec<&str> = stems.into_iter().filter(is_excluded).collect();
-        let (source, output) = kernel_dirs(self.root, self.release)?;
+        let (source, output) = self.kernel_dirs;
         let mut command = vec![
             "/usr/bin/make".to_owned(),
             format!("-j{}", self.jobs),
@@ -222,7 +224,7 @@ impl Compile<'_> {
         command.extend(self.options.iter().cloned());
         command.extend(self.compiler.map(|program| format!("CC={program}")));
         command.push("modules".to_owned());
-        Ok(command)
+        command
     }
 
     /// Environment with the time of the driver's sources, for everything that records a build time.
@@ -358,9 +360,9 @@ pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) 
     Ok(())
 }
 
-/// The kernel's source and output directories, as paths inside the root: on Debian the targets of the links
+/// The kernel's source and output directories, as paths inside an assembled root: on Debian the targets of the links
 /// `source` (its common part) and `build` below /lib/modules/RELEASE, absolute until Debian 12, relative since.
-pub(crate) fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBuf), Failure> {
+pub(crate) fn kernel_dirs(root: &Path, release: &str) -> Result<KernelDirs, Failure> {
     dirs_in(root, release).ok_or_else(|| {
         let cause = format!("no headers for {release} are in {}", root.display());
         Failure::new(FailureKind::Toolchain, cause)
@@ -389,6 +391,7 @@ mod tests {
             store: &store,
             helper: Path::new("/proc/self/exe"),
             root: dir.path(),
+            kernel_dirs: &("/usr/src/common".into(), "/usr/src/flavour".into()),
             has_many_kernels: false,
             work: &work,
             held: None,
@@ -406,7 +409,10 @@ mod tests {
         };
         let spec = compile.strip_spec().expect("this machine's architecture is known");
         let sources: Vec<_> = spec.binds.into_iter().map(|b| b.source).collect();
-        assert_eq!(sources, [work]);
+        assert_eq!(sources, [work.clone()]);
+        let command = compile.command(&work);
+        let has = |argument: &str| command.iter().any(|one| one == argument);
+        assert!(has("SYSSRC=/usr/src/common") && has("SYSOUT=/usr/src/flavour"), "{command:?}");
     }
 
     #[rstest]

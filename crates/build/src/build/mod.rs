@@ -32,7 +32,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::source::driver::{self, AvailableDriver};
-use crate::source::headers::{self, AvailableHeaders, HeaderPlaces};
+use crate::source::headers::{self, AvailableHeaders, HeaderPlaces, KernelDirs};
 use build_root::{BuildRoot, Compiler, Run};
 pub use build_user::BuildUser;
 use compile::Compile;
@@ -267,7 +267,8 @@ impl Prepared {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<ModuleSet, Failed> {
-        let selected = self.sources(request, store).await?;
+        let kernel_dirs = self.kernel_dirs(&request.kernel_release)?;
+        let selected = self.sources(request, &kernel_dirs, store).await?;
         let applied = patches::named(&selected);
         let key = self.inputs.key(self.toolchain.compiler.version.clone(), applied);
         if let Some(set) = store.find_set(&key)? {
@@ -278,6 +279,7 @@ impl Prepared {
             store,
             helper: &request.helper,
             root: &self.toolchain.root,
+            kernel_dirs: &kernel_dirs,
             has_many_kernels: request.build_root.is_some(),
             work: &self.work.dir(),
             held: self.work.held(),
@@ -317,12 +319,24 @@ impl Prepared {
         Failed { failure, known: known.map(Box::new) }
     }
 
+    /// Returns the directories of the headers: in a given root those that were checked.
+    fn kernel_dirs(&self, release: &str) -> Result<KernelDirs, Failure> {
+        match &self.inputs.headers.dirs {
+            Some(dirs) => Ok(dirs.clone()),
+            None => compile::kernel_dirs(&self.toolchain.root, release),
+        }
+    }
+
     /// Unpacks the sources and selects the patches they need for this kernel.
-    async fn sources(&self, request: &Request, store: &Store) -> Result<Vec<Patch>, Failure> {
+    async fn sources(
+        &self,
+        request: &Request,
+        (source, output): &KernelDirs,
+        store: &Store,
+    ) -> Result<Vec<Patch>, Failure> {
         self.work.unpack(&self.inputs.driver, &request.driver, store).await?;
-        let (source, output) = compile::kernel_dirs(&self.toolchain.root, &request.kernel_release)?;
         let inside = |dir: &Path| self.toolchain.root.join(dir.strip_prefix("/").unwrap_or(dir));
-        let headers = [inside(&source), inside(&output)];
+        let headers = [inside(source), inside(output)];
         let headers = headers.each_ref().map(PathBuf::as_path);
         let candidates = &self.inputs.candidates;
         let selected = patches::select(candidates, &headers, &self.work.sources())?;

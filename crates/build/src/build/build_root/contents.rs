@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::BuildRoot;
 use super::compilers::{self, Compiler, Run};
-use crate::source::headers::{Headers, Stated, Wanted, releases_in, stated_in};
+use crate::source::headers::{Headers, Stated, Wanted, headers_in, releases_in};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::root::Root;
 
@@ -97,8 +97,8 @@ pub async fn inspect(root: &BuildRoot, run: &Run<'_>) -> Result<Contents, Failur
 
 impl Kernel {
     fn read(root: &BuildRoot, release: String, found: &[Compiler]) -> Self {
-        match stated_in(&root.path, Wanted { release: &release, version: None }) {
-            Ok(Stated { kernel_version, compiler, .. }) => {
+        match headers_in(&root.path, Wanted { release: &release, version: None }) {
+            Ok((Stated { kernel_version, compiler, .. }, _)) => {
                 let chosen = compilers::choose(&compiler, found, &root.place);
                 let unusable = chosen.err().map(|failure| failure.to_string());
                 let (version, compiler) = (Some(kernel_version), Some(compiler));
@@ -114,8 +114,8 @@ impl Kernel {
 /// # Errors
 /// Exit code 11 where it has none that fit, naming those that it has.
 pub(in crate::build) fn headers(root: &BuildRoot, wanted: Wanted<'_>) -> Result<Headers, Failure> {
-    match stated_in(&root.path, wanted) {
-        Ok(stated) => Ok(Headers::in_root(wanted.release, stated)),
+    match headers_in(&root.path, wanted) {
+        Ok((stated, dirs)) => Ok(Headers::in_root(wanted.release, stated, dirs)),
         Err(why) => Err(unfit(root, wanted.release, &why)),
     }
 }

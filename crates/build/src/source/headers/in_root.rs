@@ -33,8 +33,12 @@ fn places(release: &str) -> Vec<(PathBuf, Option<PathBuf>)> {
     places
 }
 
-/// Returns the paths, inside a root, of a kernel's sources and output directory; None where it has none.
-pub(crate) fn dirs_in(root: &Path, release: &str) -> Option<(PathBuf, PathBuf)> {
+/// Paths, inside a root, of a kernel's sources and output directory.
+pub(crate) type KernelDirs = (PathBuf, PathBuf);
+
+/// Returns a kernel's directories in a root that was assembled of its headers alone; None where it has none. A root
+/// that others filled may have more, of which only some fit: see [`headers_in`].
+pub(crate) fn dirs_in(root: &Path, release: &str) -> Option<KernelDirs> {
     let view = View::new("/", root);
     let directory = |path: &Path| {
         let found = view.resolve(path).ok().flatten()?;
@@ -47,11 +51,12 @@ pub(crate) fn dirs_in(root: &Path, release: &str) -> Option<(PathBuf, PathBuf)> 
     })
 }
 
-/// Reads what the headers of a kernel in a root state, which only this process writes to.
+/// Finds the headers of a kernel that fit in a root, which only this process writes to: returns what they state, and
+/// their directories, which are the ones to compile against.
 ///
 /// # Errors
 /// The reason why there are none that fit.
-pub(crate) fn stated_in(root: &Path, wanted: Wanted<'_>) -> Result<Stated, String> {
+pub(crate) fn headers_in(root: &Path, wanted: Wanted<'_>) -> Result<(Stated, KernelDirs), String> {
     let view = View::new("/", root);
     let mut why = None;
     for (build, source) in places(wanted.release) {
@@ -59,7 +64,7 @@ pub(crate) fn stated_in(root: &Path, wanted: Wanted<'_>) -> Result<Stated, Strin
             continue;
         }
         match local::follow(view.clone(), wanted, &build, source.as_deref()) {
-            Ok(found) => return Ok(found.stated),
+            Ok(found) => return Ok((found.stated, found.trees.dirs())),
             Err(unfit) => drop(why.get_or_insert(unfit)),
         }
     }
@@ -89,7 +94,7 @@ pub(crate) fn releases_in(root: &Path) -> Vec<String> {
 
 impl Headers {
     /// Returns headers that are in the build root already, beside their compiler.
-    pub(crate) fn in_root(release: &str, stated: Stated) -> Self {
+    pub(crate) fn in_root(release: &str, stated: Stated, dirs: KernelDirs) -> Self {
         Self {
             release: release.to_owned(),
             stated,
@@ -97,6 +102,7 @@ impl Headers {
             toolchain: Vec::new(),
             parts: Vec::new(),
             trees: None,
+            dirs: Some(dirs),
             from: HeadersFrom::Named,
             passed_over: Vec::new(),
             _unpacked: None,
@@ -179,8 +185,11 @@ mod tests {
             place.rsplit('/').next().unwrap_or_default().trim_start_matches("linux-headers-");
         let of = if said.is_some() { made } else { release };
         let root = root(of, place, links);
-        match (stated_in(root.path(), wanted(release)), said) {
-            (Ok(stated), None) => assert!(stated.compiler.contains("11.4.1")),
+        match (headers_in(root.path(), wanted(release)), said) {
+            (Ok((stated, dirs)), None) => {
+                assert!(stated.compiler.contains("11.4.1"));
+                assert_eq!(Some(dirs), dirs_in(root.path(), release));
+            }
             (Err(why), Some(said)) => assert!(why.contains(said), "{why}"),
             (found, said) => panic!("{found:?} instead of {said:?}"),
         }
@@ -195,7 +204,24 @@ mod tests {
     fn headers_of_another_build_of_the_release_are_refused() {
         let root = root(RELEASE, "usr/src/kernels/5.14.0-427.13.1.el9_4.x86_64", &[]);
         let other = Wanted { release: RELEASE, version: Some("#1 SMP of another day") };
-        let why = stated_in(root.path(), other).expect_err("another build");
+        let why = headers_in(root.path(), other).expect_err("another build");
         assert!(why.contains("of another day"), "{why}");
+    }
+
+    #[rstest]
+    #[case::of_another_kernel(|root: &Path, place: &str| {
+        put_headers(&root.join(place), "5.14.0-1.el9.x86_64", "gcc (GCC) 11.4.1");
+    })]
+    #[case::empty(|root: &Path, place: &str| {
+        fs::create_dir_all(root.join(place)).expect("directory");
+    })]
+    fn the_directories_are_those_of_the_headers_that_fit(#[case] put: fn(&Path, &str)) {
+        let fits = format!("usr/src/kernels/{RELEASE}");
+        let root = root(RELEASE, &fits, &[]);
+        put(root.path(), &format!("lib/modules/{RELEASE}/build"));
+        let (stated, dirs) = headers_in(root.path(), wanted(RELEASE)).expect("fit");
+        assert!(stated.compiler.contains("11.4.1-3"), "{stated:?}");
+        let fits = Path::new("/").join(fits);
+        assert_eq!(dirs, (fits.clone(), fits));
     }
 }

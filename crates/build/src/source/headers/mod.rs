@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 pub use archive::{InArchive, find as find_in_archive, signature_hash};
 pub use compiler::check as check_compiler;
-pub(crate) use in_root::{dirs_in, releases_in, stated_in};
+pub(crate) use in_root::{KernelDirs, dirs_in, headers_in, releases_in};
 pub use places::HeaderPlaces;
 pub use stated::Stated;
 pub use toolchain::programs;
@@ -124,6 +124,8 @@ pub struct Headers {
     pub parts: Vec<Package>,
     /// The headers if they are not packages.
     pub trees: Option<Trees>,
+    /// Directories of sources and output inside a given build root; None where the root is assembled.
+    pub dirs: Option<(PathBuf, PathBuf)>,
     /// Origin of the headers.
     pub from: HeadersFrom,
     /// Reasons why the sources before it were not used.
@@ -244,6 +246,7 @@ async fn packaged(
         parts: toolchain::parts_among(&found.package, &toolchain),
         toolchain,
         trees: None,
+        dirs: None,
         from: HeadersFrom::Archive,
         passed_over: Vec::new(),
         _unpacked: None,
@@ -288,6 +291,7 @@ fn with_toolchain(
         toolchain,
         parts: Vec::new(),
         trees: Some(trees),
+        dirs: None,
         from,
         passed_over,
         _unpacked: unpacked,

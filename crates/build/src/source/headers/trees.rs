@@ -104,6 +104,11 @@ impl Trees {
         }
     }
 
+    /// Returns the directories of the sources and of the output; one where they lie together.
+    pub(super) fn dirs(&self) -> (PathBuf, PathBuf) {
+        (self.source.clone().unwrap_or_else(|| self.build.clone()), self.build.clone())
+    }
+
     /// Reads a file of the headers by its path in them; empty where it does not exist.
     pub(super) fn read(&self, path: &str) -> io::Result<String> {
         self.view.read(&self.build.join(path))
