@@ -26,7 +26,7 @@ pub mod sign;
 pub(crate) mod user;
 mod work;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -335,11 +335,9 @@ impl Prepared {
         store: &Store,
     ) -> Result<Vec<Patch>, Failure> {
         self.work.unpack(&self.inputs.driver, &request.driver, store).await?;
-        let inside = |dir: &Path| self.toolchain.root.join(dir.strip_prefix("/").unwrap_or(dir));
-        let headers = [inside(source), inside(output)];
-        let headers = headers.each_ref().map(PathBuf::as_path);
         let candidates = &self.inputs.candidates;
-        let selected = patches::select(candidates, &headers, &self.work.sources())?;
+        let (root, headers) = (&self.toolchain.root, [source.as_path(), output.as_path()]);
+        let selected = patches::select(candidates, root, &headers, &self.work.sources())?;
         if !candidates.is_empty() {
             let question = self.inputs.patch_question();
             patches::memory::keep(store, &question, &patches::named(&selected))?;

@@ -24,6 +24,7 @@ use diff::Diff;
 use longshore_core::digest::hex;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
+use longshore_core::root::Root;
 use longshore_debian::version;
 use probe::Probe;
 
@@ -141,16 +142,20 @@ impl Patch {
             && self.about.flavours.contains(&flavour)
     }
 
-    fn holds(&self, headers: &[&Path], sources: &Path) -> Result<bool, Failure> {
-        let all = |probes: &[Probe], directories: &[&Path]| -> std::io::Result<bool> {
+    fn holds(&self, root: &Path, headers: &[&Path], sources: &Path) -> Result<bool, Failure> {
+        let all = |probes: &[Probe], root: &Path, directories: &[&Path]| -> std::io::Result<bool> {
+            let root = Root::open(root)?;
             for probe in probes {
-                if !probe.holds(directories)? {
+                if !probe.holds(&root, directories)? {
                     return Ok(false);
                 }
             }
             Ok(true)
         };
-        let both = || Ok(all(&self.about.kernel, headers)? && all(&self.about.source, &[sources])?);
+        let both = || {
+            Ok(all(&self.about.kernel, root, headers)?
+                && all(&self.about.source, sources, &[Path::new("")])?)
+        };
         both().map_err(|e: std::io::Error| {
             Failure::new(FailureKind::Verification, format!("asking for the patch {}", self.name))
                 .with_source(e)
@@ -227,18 +232,19 @@ fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
 }
 
 /// Returns those of `candidates` whose probes all hold. `headers` are the kernel's source and
-/// output directories, searched for a header in this order.
+/// output directories inside the build root `root`, searched for a header in this order.
 ///
 /// # Errors
 /// Exit code 13 where a probed file cannot be read.
 pub(super) fn select(
     candidates: &[Patch],
+    root: &Path,
     headers: &[&Path],
     sources: &Path,
 ) -> Result<Vec<Patch>, Failure> {
     let mut selected = Vec::new();
     for patch in candidates {
-        if patch.holds(headers, sources)? {
+        if patch.holds(root, headers, sources)? {
             selected.push(patch.clone());
         }
     }

@@ -1,9 +1,9 @@
 //! Probes: conditions on the C text of a file, checked before a patch is applied.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
+use longshore_core::root::Root;
 use serde::Deserialize;
 
 /// Larger than any header or source of a driver; larger files are not read.
@@ -23,12 +23,12 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Checks the probe in the first of `directories` that has the file.
+    /// Checks the probe in the first of `directories`, paths inside `root`, that has the file.
     ///
     /// # Errors
     /// An error where the file exists and cannot be read.
-    pub fn holds(&self, directories: &[&Path]) -> io::Result<bool> {
-        let text = read_first(directories, &self.file)?;
+    pub fn holds(&self, root: &Root, directories: &[&Path]) -> io::Result<bool> {
+        let text = read_first(root, directories, &self.file)?;
         let found = |wanted: &str| text.as_deref().is_some_and(|text| contains(text, wanted));
         Ok(self.has.as_deref().is_none_or(found) && !self.lacks.as_deref().is_some_and(found))
     }
@@ -47,17 +47,11 @@ impl Probe {
     }
 }
 
-fn read_first(directories: &[&Path], file: &str) -> io::Result<Option<String>> {
+/// Headers may be somebody else's: links lead inside their root, and nothing but a regular file is read, to a limit.
+fn read_first(root: &Root, directories: &[&Path], file: &str) -> io::Result<Option<String>> {
     for path in directories.iter().map(|dir| dir.join(file)) {
-        match fs::metadata(&path) {
-            Ok(meta) if meta.len() > MAX_FILE => {
-                return Err(io::Error::other(format!("{} is too large", path.display())));
-            }
-            // Headers may be somebody else's: to read a FIFO or device would not end.
-            Ok(meta) if !meta.is_file() => {
-                return Err(io::Error::other(format!("{} is no regular file", path.display())));
-            }
-            Ok(_) => return fs::read(&path).map(|b| Some(String::from_utf8_lossy(&b).into())),
+        match root.read_small_text(&path, MAX_FILE) {
+            Ok(text) => return Ok(Some(text)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
         }
@@ -99,6 +93,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;
+    use std::fs;
+    use std::os::unix::fs::symlink;
 
     /// As in include/linux/pci.h of Debian's 6.1.0-56.
     const NEW: &str = "int __must_check pci_resize_resource(struct pci_dev *dev, int i, int size,\n\
@@ -143,11 +139,50 @@ mod tests {
     #[case::absent(probe("c.h", Some("int c;"), None), false)]
     #[case::absent_lacks_all(probe("c.h", None, Some("int c;")), true)]
     fn files_are_asked(#[case] probe: Probe, #[case] holds: bool) {
-        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("temporary directory"));
-        fs::write(dirs[0].path().join("a.h"), "int a;").expect("write");
-        fs::write(dirs[1].path().join("a.h"), "int b;").expect("write");
-        fs::write(dirs[1].path().join("b.h"), "int b;").expect("write");
-        assert_eq!(probe.holds(&[dirs[0].path(), dirs[1].path()]).expect("reads"), holds);
+        let (_dir, root) = root(&[("1/a.h", "int a;"), ("2/a.h", "int b;"), ("2/b.h", "int b;")]);
+        let dirs = [Path::new("/1"), Path::new("2")];
+        assert_eq!(probe.holds(&root, &dirs).expect("reads"), holds);
+    }
+
+    /// A root with these files, below a directory that also has the file `outside`.
+    fn root(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let top = dir.path().join("root");
+        fs::create_dir(&top).expect("directory");
+        fs::write(dir.path().join("outside"), "int a;").expect("write");
+        for (path, text) in files {
+            let path = top.join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("directory");
+            fs::write(path, text).expect("write");
+        }
+        let root = Root::open(&top).expect("opens");
+        (dir, root)
+    }
+
+    #[rstest]
+    #[case::absolute_link_is_inner("/usr/include/a.h", Some(true))]
+    #[case::link_that_climbs_is_inner("../../../usr/include/a.h", Some(true))]
+    #[case::absent_inside("../../outside", Some(false))]
+    #[case::file_of_the_kernel("/proc/self/status", Some(false))]
+    #[case::fifo("fifo", None)]
+    #[case::large("large", None)]
+    #[case::round("a.h", None)]
+    fn a_hostile_root_has_no_file_of_the_outside_read(
+        #[case] target: &str,
+        #[case] holds: Option<bool>,
+    ) {
+        let (_dir, root) = root(&[("usr/include/a.h", "int a;"), ("src/large", "")]);
+        let src = root.path().join("src");
+        fs::File::options()
+            .write(true)
+            .open(src.join("large"))
+            .expect("opens")
+            .set_len(MAX_FILE + 1)
+            .expect("grows");
+        nix::unistd::mkfifo(&src.join("fifo"), nix::sys::stat::Mode::S_IRUSR).expect("fifo");
+        symlink(target, src.join("a.h")).expect("link");
+        let found = probe("a.h", Some("int a;"), None).holds(&root, &[Path::new("/src")]);
+        assert_eq!(found.ok(), holds);
     }
 
     #[rstest]

@@ -76,7 +76,7 @@ fn a_patch_is_selected_where_all_probes_hold(
     let headers = tree(&[("include/linux/pci.h", header)]);
     let sources = tree(&[("nvidia/a.c", source)]);
     let patches = [patch("a", CHANGE_A)];
-    let found = select(&patches, &[headers.path()], sources.path()).expect("reads");
+    let found = select(&patches, headers.path(), &[Path::new("/")], sources.path()).expect("reads");
     assert_eq!(found.len(), usize::from(selected));
 }
 
@@ -92,7 +92,7 @@ fn either_the_kernel_or_the_sources_may_be_left_unasked(
     let headers = tree(&[("include/linux/pci.h", "int f(int a);")]);
     let sources = tree(&[("nvidia/a.c", source)]);
     let patches = [Patch::parse("a", &about, CHANGE_A.as_bytes()).expect("a patch")];
-    let found = select(&patches, &[headers.path()], sources.path()).expect("reads");
+    let found = select(&patches, headers.path(), &[Path::new("/")], sources.path()).expect("reads");
     assert_eq!(found.len(), usize::from(selected));
 }
 
@@ -124,7 +124,7 @@ fn a_driver_that_has_learnt_the_further_argument_is_left_alone(
     let headers = tree(&[("include/linux/pci.h", header)]);
     let sources = tree(&[("nvidia/nv-pci.c", source)]);
     let patches = [shipped().expect("all parse")["pci-resize-resource-exclude-bars"].clone()];
-    let found = select(&patches, &[headers.path()], sources.path()).expect("reads");
+    let found = select(&patches, headers.path(), &[Path::new("/")], sources.path()).expect("reads");
     assert_eq!(found.len(), usize::from(selected));
 }
 
@@ -181,7 +181,7 @@ fn a_driver_that_lists_only_what_was_opened_is_left_alone(
     assert_eq!(text == LISTS_TOO_EARLY, selected, "the case changes what it says it changes");
     let sources = tree(&[("nvidia/nv.c", &text)]);
     let patches = [shipped().expect("all parse")["list-only-opened-files"].clone()];
-    let found = select(&patches, &[], sources.path()).expect("reads");
+    let found = select(&patches, sources.path(), &[], sources.path()).expect("reads");
     assert_eq!(found.len(), usize::from(selected));
 }
 
