@@ -109,10 +109,22 @@ impl Target {
         remove(&dir, &name)
     }
 
-    /// Removes everything below a directory, if it exists.
+    /// Removes an entry that is no directory, if it exists.
+    pub(super) fn remove_leaf(&mut self, path: &Path) -> io::Result<()> {
+        let Some((dir, name)) = self.existing(path)? else { return Ok(()) };
+        match found(&dir, &name)? {
+            Some(Found::Leaf(..)) => {
+                self.last = None;
+                remove(&dir, &name)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes everything below a directory, if it exists; a link to one is left alone.
     pub(super) fn clear(&mut self, path: &Path) -> io::Result<()> {
         self.last = None;
-        let dir = match self.look_up(path) {
+        let dir = match self.open_dir(path, DIRECTORY | OFlag::O_NOFOLLOW) {
             Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
             Err(errno) => return Err(errno.into()),
@@ -134,7 +146,8 @@ impl Target {
         let (parent, name) = split(path)?;
         match self.look_up(parent) {
             Ok(dir) => Ok(Some((dir, name.to_owned()))),
-            Err(Errno::ENOENT) => Ok(None),
+            // A file has nothing below it.
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -186,8 +199,12 @@ impl Target {
     }
 
     fn look_up(&self, path: &Path) -> nix::Result<OwnedFd> {
+        self.open_dir(path, DIRECTORY)
+    }
+
+    fn open_dir(&self, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
         let within = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        let how = OpenHow::new().flags(DIRECTORY).resolve(within);
+        let how = OpenHow::new().flags(flags).resolve(within);
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         loop {
             match openat2(&self.top, path, how) {

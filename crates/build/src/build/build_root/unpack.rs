@@ -99,15 +99,21 @@ impl Unpacking {
     pub(super) fn layer<R: Read>(&mut self, open: impl Fn() -> io::Result<R>) -> Outcome<()> {
         if !std::mem::take(&mut self.is_empty) {
             let layer = open().map_err(Refusal::Read)?;
-            each_entry(layer, self.limits, |path, _| self.take_away(path))?;
+            each_entry(layer, self.limits, |path, entry| self.take_away(path, entry))?;
         }
         let layer = open().map_err(Refusal::Read)?;
         each_entry(layer, self.limits, |path, entry| self.add(path, entry))
     }
 
-    /// Removes what a whiteout names.
-    fn take_away(&mut self, path: &Path) -> Outcome<()> {
-        let Some(name) = whiteout(path) else { return Ok(()) };
+    /// Removes what a whiteout names, and what the layer's directories replace: a whiteout below them must not
+    /// reach what a link in their place leads to. Entries count in the layer's order, a directory before
+    /// the whiteouts in it.
+    fn take_away(&mut self, path: &Path, entry: &Entry<'_, '_>) -> Outcome<()> {
+        let Some(name) = whiteout(path) else {
+            let is_dir = entry.header().entry_type().is_dir() && !path.as_os_str().is_empty();
+            let removed = if is_dir { self.target.remove_leaf(path) } else { Ok(()) };
+            return removed.map_err(|e| self.refusal(path, e));
+        };
         let dir = path.parent().unwrap_or(Path::new(""));
         let removed = match name {
             OPAQUE => self.target.clear(dir),

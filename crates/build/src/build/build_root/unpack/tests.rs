@@ -124,6 +124,40 @@ use Made::File as F;
     vec![vec![Link("up", "../.."), F("outside", "1")], vec![F("up/.wh.outside", "")]],
     &["up -> ../.."]
 )]
+#[case::opaque_directory_over_a_link(
+    vec![
+        vec![F("src/k/Makefile", "1"), Link("lib/build", "/src/k")],
+        vec![Dir("lib/build"), F("lib/build/.wh..wh..opq", ""), F("lib/build/Makefile", "2")],
+    ],
+    &["lib/", "lib/build/", "lib/build/Makefile=2", "src/", "src/k/", "src/k/Makefile=1"]
+)]
+#[case::opaque_mark_before_its_directory(
+    vec![vec![F("k/a", "1"), Link("d", "k")], vec![F("d/.wh..wh..opq", ""), Dir("d"), F("d/a", "2")]],
+    &["d/", "d/a=2", "k/", "k/a=1"]
+)]
+#[case::opaque_mark_below_a_directory_over_a_link(
+    vec![
+        vec![F("k/e/a", "1"), Link("d", "k")],
+        vec![Dir("d"), Dir("d/e"), F("d/e/.wh..wh..opq", ""), F("d/e/b", "2")],
+    ],
+    &["d/", "d/e/", "d/e/b=2", "k/", "k/e/", "k/e/a=1"]
+)]
+#[case::opaque_directory_below_a_link_that_stays(
+    vec![
+        vec![F("usr/lib/d/a", "1"), Link("lib", "usr/lib")],
+        vec![Dir("lib/d"), F("lib/d/.wh..wh..opq", ""), F("lib/d/b", "2")],
+    ],
+    &["lib -> usr/lib", "usr/", "usr/lib/", "usr/lib/d/", "usr/lib/d/b=2"]
+)]
+#[case::whiteout_below_a_directory_over_a_link(
+    vec![vec![F("k/a", "1"), Link("d", "k")], vec![Dir("d"), F("d/.wh.a", "")]],
+    &["d/", "k/", "k/a=1"]
+)]
+#[case::whiteout_below_a_file(vec![vec![F("a", "1")], vec![F("a/.wh.b", "")]], &["a=1"])]
+#[case::whiteout_below_a_directory_over_a_file(
+    vec![vec![F("a", "1")], vec![Dir("a"), F("a/.wh.b", "")]],
+    &["a/"]
+)]
 #[case::devices_are_left_out(vec![vec![Fifo("f"), Device("d"), F("a", "1")]], &["a=1"])]
 #[case::device_over_a_file(vec![vec![F("a", "1"), F("b", "1")], vec![Device("a")]], &["b=1"])]
 fn layers_lie_over_each_other(#[case] layers: Vec<Vec<Made<'_>>>, #[case] wanted: &[&str]) {
