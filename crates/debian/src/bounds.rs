@@ -18,7 +18,17 @@ pub struct Bounded<R> {
 impl<R: Read> Bounded<R> {
     /// Returns a reader of `inner` that fails after `most` bytes.
     pub fn new(inner: R, most: u64) -> Self {
-        Self { inner, left: most, most }
+        Self::after(0, inner, most)
+    }
+
+    /// Returns the next of several readers that have at most `most` bytes together: those before had `read`.
+    pub fn after(read: u64, inner: R, most: u64) -> Self {
+        Self { inner, left: most.saturating_sub(read), most }
+    }
+
+    /// Number of bytes read, with those before.
+    pub fn read_so_far(&self) -> u64 {
+        self.most - self.left
     }
 }
 

@@ -74,7 +74,9 @@ pub(super) struct Unpacking {
     into: PathBuf,
     pub(super) target: Target,
     count: Count,
-    limits: Limits,
+    /// Most unpacked bytes of all layers, and those read so far: what is skipped takes time too.
+    most: u64,
+    read: u64,
     is_empty: bool,
 }
 
@@ -90,7 +92,8 @@ impl Unpacking {
             into: dir.to_path_buf(),
             target,
             count: Count::new(limits),
-            limits,
+            most: limits.bytes.saturating_add(MOST_OVERHEAD),
+            read: 0,
             is_empty: true,
         })
     }
@@ -99,10 +102,15 @@ impl Unpacking {
     pub(super) fn layer<R: Read>(&mut self, open: impl Fn() -> io::Result<R>) -> Outcome<()> {
         if !std::mem::take(&mut self.is_empty) {
             let layer = open().map_err(Refusal::Read)?;
-            each_entry(layer, self.limits, |path, entry| self.take_away(path, entry))?;
+            each_entry(self.bounded(layer)?, |path, entry| self.take_away(path, entry))?;
         }
         let layer = open().map_err(Refusal::Read)?;
-        each_entry(layer, self.limits, |path, entry| self.add(path, entry))
+        self.read = each_entry(self.bounded(layer)?, |path, entry| self.add(path, entry))?;
+        Ok(())
+    }
+
+    fn bounded<'a>(&self, layer: impl Read + 'a) -> Outcome<Bounded<Box<dyn Read + 'a>>> {
+        Ok(Bounded::after(self.read, unpacked(layer)?, self.most))
     }
 
     /// Removes what a whiteout names, and what the layer's directories replace: a whiteout below them must not
@@ -135,8 +143,8 @@ impl Unpacking {
             // A few bytes of it can declare any number of zeros.
             return Err(Refusal::Bad(format!("{} is a sparse file", path.display())));
         }
-        let size = if kind.is_file() || kind.is_contiguous() { entry.size() } else { 0 };
-        self.count.add(size).map_err(Refusal::Bad)?;
+        // Of every kind: a link or directory can have contents too, which are skipped.
+        self.count.add(entry.size()).map_err(Refusal::Bad)?;
         if path.as_os_str().is_empty() {
             return Ok(());
         }
@@ -247,15 +255,21 @@ fn link_target(path: &Path, entry: &Entry<'_, '_>) -> Outcome<PathBuf> {
     target.ok_or_else(|| Refusal::Bad(format!("the link {} has no target", path.display())))
 }
 
-/// Visits the entries of a tar file in any compression, and reads it to its end.
-pub(super) fn each_entry(
+/// Visits the entries of a tar file, reads it to its end, and returns the number of bytes read so far.
+fn each_entry(
+    mut layer: Bounded<impl Read>,
+    visit: impl FnMut(&Path, &mut Entry<'_, '_>) -> Outcome<()>,
+) -> Outcome<u64> {
+    visit_entries(&mut layer, visit)?;
+    Ok(layer.read_so_far())
+}
+
+fn visit_entries(
     layer: impl Read,
-    limits: Limits,
     mut visit: impl FnMut(&Path, &mut Entry<'_, '_>) -> Outcome<()>,
 ) -> Outcome<()> {
-    let mut data = Bounded::new(unpacked(layer)?, limits.bytes.saturating_add(MOST_OVERHEAD));
     let budget = Budget::default();
-    let mut data = budget.limit(&mut data);
+    let mut data = budget.limit(layer);
     let data: &mut dyn Read = &mut data;
     let mut tar = tar::Archive::new(data);
     let mut entries = tar.entries().map_err(Refusal::Read)?;

@@ -282,3 +282,40 @@ fn directories_without_an_entry_are_bounded() {
     assert_eq!(failure.code(), ExitCode::Verification);
     assert!(failure.to_string().contains("20000 directories"), "{failure}");
 }
+
+/// A link with contents, which are skipped.
+fn link_of(size: usize) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = header(EntryType::Symlink, 0o777);
+    named(&mut header, "link", "target");
+    header.set_size(size as u64);
+    header.set_cksum();
+    builder.append(&header, vec![0; size].as_slice()).expect("append");
+    builder.into_inner().expect("a tar file")
+}
+
+#[test]
+fn contents_of_every_kind_of_entry_are_counted() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let limits = Limits { entries: 10, bytes: 1 << 20 };
+    let mut unpacking = Unpacking::within(dir.path(), limits).expect("opens");
+    let bomb = link_of(2 << 20);
+    let failure = unpacking.layer(|| Ok(bomb.as_slice())).expect_err("refused").failure("here");
+    assert!(failure.to_string().contains("more than 1 MiB"), "{failure}");
+}
+
+#[test]
+fn bytes_after_the_end_of_layers_are_bounded_for_all_together() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut unpacking = Unpacking::into(dir.path()).expect("opens");
+    unpacking.most = 8 << 20;
+    let mut padded = layer(&[F("a", "1")]);
+    padded.resize(3 << 20, 0);
+    let padded = compressed(&padded, "gz");
+    for _ in 0..2 {
+        unpacking.layer(|| Ok(padded.as_slice())).expect("within");
+    }
+    let refusal = unpacking.layer(|| Ok(padded.as_slice())).expect_err("9 MiB");
+    let report = refusal.failure("here").report();
+    assert!(report.contains("more than 8 MiB"), "{report}");
+}
