@@ -16,16 +16,17 @@ mod target;
 mod unpack;
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use self::bounds::LIMITS;
 use self::directory::Directory;
 use self::layout::Layout;
-use self::unpack::{Refusal, Unpacking};
+use self::unpack::{Refusal, Unpacking, copy};
 use super::build_lock;
 use super::outputs::OutputDir;
 use super::root::{MOUNT_POINTS, WhileWanted, in_thread};
@@ -231,18 +232,35 @@ impl Filling {
                 }
             },
             Opened::File { file, .. } => {
-                to.layer(|| self.opened(file)).map_err(refused)?;
-                let digest = opened.digest()?;
-                self.inner_layout(dir, to)?;
-                digest
+                let blob = self.imported(file)?;
+                to.layer(|| self.opened(&blob)).map_err(refused)?;
+                return self.inner_layout(dir, to);
             }
         };
-        if digest == self.root.digest {
-            return Ok(());
+        if digest == self.root.digest { Ok(()) } else { Err(self.changed()) }
+    }
+
+    /// Copies a tar file into the store, verified: the file itself can change between its hashing and unpacking.
+    fn imported(&self, file: &File) -> Result<File, Failure> {
+        let digest = &self.root.digest;
+        if !self.store.has_blob(digest) {
+            let read = |e| Refusal::Read(e).failure(&self.root.place);
+            let mut from = self.opened(file).map_err(read)?.take(bounded_size(file).map_err(read)?);
+            let mut to = self.store.blob_writer()?;
+            let unwritten = |e| Refusal::Write(self.store.root().to_path_buf(), e);
+            copy(&mut from, &mut to, unwritten).map_err(|e| e.failure(&self.root.place))?;
+            to.commit(Some(digest)).map_err(|failure| match failure.kind() {
+                FailureKind::Verification => self.changed(),
+                _ => failure,
+            })?;
         }
+        self.store.open_blob(digest)
+    }
+
+    fn changed(&self) -> Failure {
         let cause = format!("the build root {} changed while it was read", self.root.place);
-        Err(Failure::new(FailureKind::Verification, cause)
-            .remedy("run again when no process writes to it any more"))
+        Failure::new(FailureKind::Verification, cause)
+            .remedy("run again when no process writes to it any more")
     }
 
     fn layout(&self, layout: &Layout<'_>, to: &mut Unpacking) -> Result<(), Failure> {
@@ -310,11 +328,20 @@ impl Opened {
                 }
             },
             Self::File { file, place } => {
-                let hash = || digest_of(reopen(file)?);
+                let hash = || digest_of(reopen(file)?.take(bounded_size(file)?));
                 hash().map_err(|e| Refusal::Read(e).failure(place))
             }
         }
     }
+}
+
+/// Returns the size of a tar file; refuses one that is too large to be read.
+fn bounded_size(file: &File) -> io::Result<u64> {
+    let (size, most) = (file.metadata()?.len(), LIMITS.bytes);
+    if size <= most {
+        return Ok(size);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {} GiB", most >> 30)))
 }
 
 #[cfg(test)]

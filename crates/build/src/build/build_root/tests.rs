@@ -146,6 +146,42 @@ async fn a_tar_file_becomes_a_root(#[case] packed: fn(Vec<u8>) -> Vec<u8>) {
 }
 
 #[tokio::test]
+async fn a_tar_file_that_changes_after_it_was_planned_is_refused() {
+    let scene = Scene::new();
+    let path = scene.path("root.tar");
+    fs::write(&path, scene.tar()).expect("write");
+    let planned = identify(&BuildRootSource::Path(path.clone())).await.expect("read");
+    fs::write(scene.path("root/usr/bin/gcc"), "another").expect("write");
+    fs::write(&path, scene.tar()).expect("write");
+    let failure = scene.acquire_as(&planned).await.expect_err("changed");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(failure.to_string().contains("changed while it was read"), "{failure}");
+    assert!(!scene.store.has_blob(&planned.digest));
+    scene.leaves_nothing();
+}
+
+#[tokio::test]
+async fn a_tar_file_is_unpacked_from_its_verified_copy() {
+    let scene = Scene::new();
+    let path = scene.path("root.tar");
+    fs::write(&path, scene.tar()).expect("write");
+    let planned = identify(&BuildRootSource::Path(path.clone())).await.expect("read");
+    scene.store.put(&scene.tar()).expect("the copy");
+    fs::write(&path, "another").expect("write");
+    is_whole(&scene.acquire_as(&planned).await.expect("unpacks the copy"));
+}
+
+#[tokio::test]
+async fn a_far_too_large_file_is_not_read() {
+    let scene = Scene::new();
+    let path = scene.path("huge.tar");
+    File::create(&path).and_then(|file| file.set_len(1 << 42)).expect("a sparse file");
+    let failure = identify(&BuildRootSource::Path(path)).await.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(failure.report().contains("more than 12 GiB"), "{}", failure.report());
+}
+
+#[tokio::test]
 async fn a_layout_and_a_tar_file_of_one_become_roots() {
     let scene = Scene::new();
     let layout = scene.layout("amd64");

@@ -8,7 +8,7 @@
 //! out. Nothing is written outside of the directory ([`super::target`]), and all of it is bounded.
 
 use std::ffi::OsStr;
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -301,9 +301,10 @@ fn unpacked<'a>(layer: impl Read + 'a) -> Outcome<Box<dyn Read + 'a>> {
     decompressed(kind, layer).map_err(Refusal::Read)
 }
 
-fn copy(
+/// Copies everything; returns its size.
+pub(super) fn copy(
     from: &mut dyn Read,
-    to: &mut File,
+    to: &mut dyn Write,
     unwritten: impl Fn(io::Error) -> Refusal,
 ) -> Outcome<u64> {
     let mut buffer = [0; 1 << 16];
