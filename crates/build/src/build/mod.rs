@@ -409,6 +409,15 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_is_refused() {
+        // A file system that has no blocks at all.
+        let store = Store::at(Path::new("/proc"), longshore_core::disk::Disk::default());
+        let failure = check_space(&store).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        assert!(failure.to_string().contains("0.0 GiB free"), "{failure}");
+    }
+
+    #[test]
     fn an_unknown_module_is_a_mistake_of_the_caller() {
         let failure = wanted_modules(&["nouveau".to_owned()]).expect_err("unknown");
         assert_eq!(failure.code(), ExitCode::Usage);

@@ -10,11 +10,15 @@ use super::image::{Descriptor, Manifest, hex_of};
 use super::index::entry_for;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::machine::Machine;
+use longshore_core::space;
+use longshore_core::store::Store;
 
 /// Maximum number of layers: container runtimes mount at most 128.
 const MOST_LAYERS: usize = 256;
 /// Maximum size of all layers as they are fetched: images with a compiler have some hundred MiB.
 const MOST_PACKED: u64 = 8 << 30;
+/// Size of an image's layers and of what they unpack to, in sizes of its layers.
+const WITH_UNPACKED: u64 = 3;
 /// Media types of an image's configuration.
 const CONFIGS: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
@@ -94,6 +98,16 @@ impl RootImage {
         }
     }
 
+    /// Checks that the layers and what they unpack to fit into the store, before a layer is written.
+    ///
+    /// # Errors
+    /// Exit code 15 where they do not.
+    pub fn check_space(&self, store: &Store) -> Result<(), Failure> {
+        let sizes = self.layers.iter().map(|layer| layer.size);
+        let size = sizes.fold(0, u64::saturating_add);
+        space::require(store.root(), size.saturating_mul(WITH_UNPACKED))
+    }
+
     /// Checks that the image is for the machine `arch` (`uname -m`), by its configuration.
     ///
     /// # Errors
@@ -131,6 +145,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::{Value, json};
 
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
 
     const OCI: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
@@ -156,6 +171,23 @@ mod tests {
     fn layers_of_every_tool_are_read(#[case] layer: &str) {
         let image = parse(&manifest(CONFIGS[0], layer, 2, 1 << 20)).expect("an image");
         assert_eq!(image.layers.len(), 2);
+    }
+
+    #[rstest]
+    #[case::one(vec![u64::MAX / 2])]
+    #[case::sum(vec![1 << 61, 1 << 61])]
+    #[case::overflow(vec![u64::MAX, u64::MAX])]
+    fn layers_that_do_not_fit_are_refused_before_they_are_fetched(#[case] sizes: Vec<u64>) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::at(dir.path(), Disk::default());
+        let mut image = parse(&manifest(CONFIGS[0], OCI, sizes.len(), 1)).expect("an image");
+        image.check_space(&store).expect("fits");
+        for (layer, size) in image.layers.iter_mut().zip(sizes) {
+            layer.size = size;
+        }
+        let failure = image.check_space(&store).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        assert!(failure.to_string().contains("MiB free"), "{failure}");
     }
 
     #[rstest]

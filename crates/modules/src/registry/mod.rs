@@ -236,7 +236,7 @@ impl Registry {
     ///
     /// # Errors
     /// Exit code 12 where it cannot be fetched, 13 where it is damaged, no image of a file system, or one for another
-    /// machine, 15 where the store cannot be written.
+    /// machine, 15 where the store cannot be written, or has too little space for the layers and what they unpack to.
     pub async fn pull_image(
         &self,
         digest: &str,

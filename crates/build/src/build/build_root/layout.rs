@@ -55,6 +55,7 @@ impl<'a> Layout<'a> {
         let image = RootImage::parse(&bytes, self.place)?;
         let config = self.blob(&image.config.digest)?;
         image.check_platform(&config, std::env::consts::ARCH, self.place)?;
+        image.check_space(store)?;
         for layer in &image.layers {
             self.import_layer(layer, store)?;
         }

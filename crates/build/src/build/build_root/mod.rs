@@ -27,9 +27,9 @@ use self::bounds::LIMITS;
 use self::directory::Directory;
 use self::layout::Layout;
 use self::unpack::{Refusal, Unpacking, copy};
-use super::build_lock;
 use super::outputs::OutputDir;
 use super::root::{MOUNT_POINTS, WhileWanted, in_thread};
+use super::{build_lock, check_space};
 use crate::source::headers::{AvailableHeaders, Wanted};
 use longshore_core::digest::{digest_of, hex};
 use longshore_core::durable::write_failure;
@@ -38,6 +38,7 @@ use longshore_core::image_reference::Repository;
 use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::root::reopen;
 use longshore_core::scratch::claim;
+use longshore_core::space;
 use longshore_core::store::Store;
 use longshore_modules::artifact::image::{Descriptor, hex_of};
 use longshore_modules::registry::Registry;
@@ -131,7 +132,7 @@ impl Identified {
     ///
     /// # Errors
     /// Exit code 12 where the image cannot be fetched, 13 where it is damaged, hostile, for another machine, or
-    /// changed meanwhile, 15 where the store cannot be written.
+    /// changed meanwhile, 15 where the store cannot be written or has too little space.
     pub async fn acquire(
         &self,
         open: OpenRegistry<'_>,
@@ -150,6 +151,7 @@ impl Identified {
         if root.path.is_dir() {
             return Ok(root);
         }
+        check_space(store)?;
         let from = match &self.source {
             BuildRootSource::Image { repository, digest } => {
                 let registry = open(repository)?;
@@ -246,6 +248,7 @@ impl Filling {
         if !self.store.has_blob(digest) {
             let read = |e| Refusal::Read(e).failure(&self.root.place);
             let mut from = self.opened(file).map_err(read)?.take(bounded_size(file).map_err(read)?);
+            space::require(self.store.root(), from.limit().saturating_mul(2))?;
             let mut to = self.store.blob_writer()?;
             let unwritten = |e| Refusal::Write(self.store.root().to_path_buf(), e);
             copy(&mut from, &mut to, unwritten).map_err(|e| e.failure(&self.root.place))?;
