@@ -72,7 +72,8 @@ impl Kind for LabelFiles {
             // another program labelled.
             recheck: Recheck::Never,
             carries_daemons: false,
-            next: Next::Wanted,
+            // Undo leaves the labels: no change of driver has to wait for it.
+            next: Next::AnyDriver,
             content: None,
             watch: Watch::Nothing,
             announces: Announces::Nothing,

@@ -12,6 +12,7 @@ use super::{
     Applied, Bounds, Content, EntryState, Intent, Kind, Progress, Properties, Seen, Tools, exposing,
 };
 use longshore_core::failure::Failure;
+use longshore_core::finding::Code;
 use longshore_host::selinux::is_label;
 use longshore_host::verbs::TMPFS_SOURCE;
 use longshore_host::{Host, VerbError};
@@ -142,6 +143,12 @@ trait Mounting: fmt::Display + Clone + PartialEq {
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure>;
 
+    /// True if both steps mount the same. A label counts only when the mount is made: consumers hold a mount that is
+    /// there.
+    fn is_same_mount(&self, other: &Self) -> bool {
+        self == other
+    }
+
     /// Checks that an agent can have written such a step.
     fn allowed(&self, bounds: &Bounds) -> Result<(), String>;
 }
@@ -239,7 +246,12 @@ impl Mounting for MountTmpfs {
     }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
-        tools.host.mount_tmpfs(&self.target, self.label.as_deref()).map_err(exposing)
+        let mount = |label: Option<&str>| tools.host.mount_tmpfs(&self.target, label);
+        with_label(self.label.as_deref(), mount).map_err(exposing)
+    }
+
+    fn is_same_mount(&self, other: &Self) -> bool {
+        self.target == other.target
     }
 
     /// Accepts two directories of the driver root.
@@ -275,8 +287,12 @@ impl Mounting for MountRoot {
     }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
-        let label = self.label.as_deref();
-        tools.host.mount_root(&self.target, &ROOT_DIRS, label).map_err(exposing)
+        let mount = |label: Option<&str>| tools.host.mount_root(&self.target, &ROOT_DIRS, label);
+        with_label(self.label.as_deref(), mount).map_err(exposing)
+    }
+
+    fn is_same_mount(&self, other: &Self) -> bool {
+        self.target == other.target
     }
 
     /// Accepts the driver root.
@@ -314,6 +330,26 @@ impl Mounting for MountSysfs {
     }
 }
 
+/// Mounts with a label, or without it where the host's policy refuses one: a driver without labels is of use to
+/// all but confined containers.
+fn with_label(
+    label: Option<&str>,
+    mount: impl Fn(Option<&str>) -> Result<(), VerbError>,
+) -> Result<(), VerbError> {
+    match mount(label) {
+        Err(error) if label.is_some() && is_refused(error.errno) => {
+            let code = Code::FilesUnlabelled;
+            tracing::warn!("{code}: mounting without an SELinux label: {error}");
+            mount(None)
+        }
+        mounted => mounted,
+    }
+}
+
+fn is_refused(errno: Errno) -> bool {
+    matches!(errno, Errno::EACCES | Errno::EPERM | Errno::EINVAL)
+}
+
 impl<M: Mounting> Kind for M {
     type Before = Mounts;
     const WAS: &'static str = "mounts";
@@ -327,7 +363,7 @@ impl<M: Mounting> Kind for M {
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        self == other
+        self.is_same_mount(other)
     }
 
     fn properties(&self) -> Properties<'_> {

@@ -232,13 +232,15 @@ fn suite_name(wanted: &Wanted, place: &Place, release: &Release) -> String {
 }
 
 /// True if a host's source is the distribution's own, by its Release's Origin: `Debian` and `Debian
-/// Backports` are Debian's. A flat source may be of the drivers' maker, too.
+/// Backports` are Debian's. A flat source may be of the drivers' maker, too; one without an Origin may be
+/// anybody's, since no suite's name speaks for it.
 fn is_ours(release: &Release, wanted: &Wanted) -> bool {
-    if is_flat(&wanted.suite) && is_of_maker(release) {
+    let of_host_flat = is_flat(&wanted.suite) && !wanted.explicit;
+    if of_host_flat && is_of_maker(release) {
         return true;
     }
     let Some(origin) = release.origin.as_ref().filter(|_| !wanted.origins.is_empty()) else {
-        return true;
+        return !of_host_flat;
     };
     let first = origin.split_whitespace().next().unwrap_or_default().to_lowercase();
     wanted.origins.contains(&first)

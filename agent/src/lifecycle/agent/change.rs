@@ -267,7 +267,8 @@ fn loads(plan: &Plan) -> impl Iterator<Item = &Step> {
 /// True if the plan wants a step's effect, or is not harmed by it.
 fn stays(step: &Recorded, plan: &Plan) -> bool {
     let replaced = |name: &str| plan.replaces.iter().any(|replaced| replaced.module == name);
-    let wanted = || plan.install.contains(&step.step());
+    let own = without_label(step.step());
+    let wanted = || plan.install.iter().any(|wanted| without_label(wanted.clone()) == own);
     let mut written = plan.install.iter().filter_map(WriteParameter::of);
     match step.properties().next {
         Next::AnyDriver => true,
@@ -280,6 +281,17 @@ fn stays(step: &Recorded, plan: &Plan) -> bool {
         Next::Wanted => wanted(),
         Next::WantedUnlessReplaced(module) => wanted() && !replaced(module),
     }
+}
+
+/// Returns a step without the label of what it mounts, which counts only when the mount is made: a mount that is
+/// there stays under its consumers.
+fn without_label(mut step: Step) -> Step {
+    match &mut step {
+        Step::MountRoot(mount) => mount.label = None,
+        Step::MountTmpfs(mount) => mount.label = None,
+        _ => {}
+    }
+    step
 }
 
 /// Returns the changed settings that an agent reads only at its start.

@@ -70,7 +70,8 @@ pub fn drivers(archive: &Archive) -> Vec<AvailableDriver> {
 
 /// Returns the drivers of these packages, newest first. A transitional package holds only a changelog;
 /// the sources are its successor's.
-fn of_packages(packages: Vec<Package>) -> Vec<AvailableDriver> {
+fn of_packages(mut packages: Vec<Package>) -> Vec<AvailableDriver> {
+    leave_out_halted(&mut packages);
     let open: HashSet<_> = packages.iter().filter_map(open_successor).collect();
     let of_package = |package: &Package| {
         let is_open = open.contains(&(package.name.clone(), package.version.clone()));
@@ -81,6 +82,15 @@ fn of_packages(packages: Vec<Package>) -> Vec<AvailableDriver> {
         packages.iter().filter(|p| successor(p).is_none()).filter_map(of_package).collect();
     found.sort_by(newest_first);
     found
+}
+
+/// Leaves out packages of a phased update at 0 percent, by which Ubuntu stops an update that breaks hosts, where
+/// there is another version of the package.
+fn leave_out_halted(packages: &mut Vec<Package>) {
+    let is_halted = |package: &Package| package.phased == Some(0);
+    let sound: HashSet<String> =
+        packages.iter().filter(|p| !is_halted(p)).map(|p| p.name.clone()).collect();
+    packages.retain(|p| !is_halted(p) || !sound.contains(&p.name));
 }
 
 /// Returns the package of kernel sources that a transitional one leads to.
