@@ -12,7 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use longshore_build::build::BuildUser;
-use longshore_build::build::compile::Compile;
+use longshore_build::build::compile::{Compile, kernel_dirs};
 use longshore_build::build::sandbox::{INIT_SUBCOMMAND, SUBCOMMAND, sandbox_main};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::Silent;
@@ -47,10 +47,13 @@ fn compile(args: &[PathBuf]) -> Result<(), String> {
     let uid = uid.first().and_then(|uid| uid.to_str()).map(BuildUser::from_str).transpose();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let store = Store::open(store, disk()).map_err(|f| f.report())?;
+    let release = release.to_str().unwrap_or_default();
+    let kernel_dirs = kernel_dirs(root, release).map_err(|f| f.report())?;
     let compile = Compile {
         store: &store,
         helper: Path::new("/proc/self/exe"),
         root,
+        kernel_dirs: &kernel_dirs,
         has_many_kernels: false,
         work,
         held: None,
@@ -58,7 +61,7 @@ fn compile(args: &[PathBuf]) -> Result<(), String> {
         headers_from: HeadersFrom::Archive,
         driver: "535.261.03",
         flavour: Flavour::Open,
-        release: release.to_str().unwrap_or_default(),
+        release,
         compiler: None,
         modules: &["nvidia"],
         options: &[],

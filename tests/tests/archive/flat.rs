@@ -19,7 +19,11 @@ fn release(suite: &Suite) -> String {
     let files = [("./Packages", index.as_bytes()), ("./Packages.gz", &gz)];
     let files = files.map(|(name, bytes)| format!(" {} {} {name}\n", digest(bytes), bytes.len()));
     let (origin, date) = (&suite.origin, &suite.date);
-    format!("Origin: {origin}\nLabel: {origin} CUDA\nDate: {date}\nSHA256:\n{}", files.concat())
+    let names = match origin.as_str() {
+        "" => String::new(),
+        origin => format!("Origin: {origin}\nLabel: {origin} CUDA\n"),
+    };
+    format!("{names}Date: {date}\nSHA256:\n{}", files.concat())
 }
 
 /// Returns the files of a flat archive at `/cuda/`.
@@ -104,7 +108,7 @@ async fn a_flat_archive_that_another_key_signed_is_refused() {
 
 #[tokio::test]
 async fn a_flat_source_of_the_host_is_read_where_it_is_the_makers() {
-    for (origin, count) in [("NVIDIA", 2), ("Test", 2), ("Somebody", 1)] {
+    for (origin, count) in [("NVIDIA", 2), ("Test", 2), ("Somebody", 1), ("", 1)] {
         let scene = Scene::new();
         let mut suite = of(origin);
         suite.packages[0].0 = suite.packages[0].0.replace("2-1", "3-1");

@@ -362,7 +362,10 @@ pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) 
 
 /// The kernel's source and output directories, as paths inside an assembled root: on Debian the targets of the links
 /// `source` (its common part) and `build` below /lib/modules/RELEASE, absolute until Debian 12, relative since.
-pub(crate) fn kernel_dirs(root: &Path, release: &str) -> Result<KernelDirs, Failure> {
+///
+/// # Errors
+/// Exit code 11 where the root has no headers for the kernel.
+pub fn kernel_dirs(root: &Path, release: &str) -> Result<KernelDirs, Failure> {
     dirs_in(root, release).ok_or_else(|| {
         let cause = format!("no headers for {release} are in {}", root.display());
         Failure::new(FailureKind::Toolchain, cause)
@@ -409,7 +412,7 @@ mod tests {
         };
         let spec = compile.strip_spec().expect("this machine's architecture is known");
         let sources: Vec<_> = spec.binds.into_iter().map(|b| b.source).collect();
-        assert_eq!(sources, [work.clone()]);
+        assert_eq!(sources, std::slice::from_ref(&work));
         let command = compile.command(&work);
         let has = |argument: &str| command.iter().any(|one| one == argument);
         assert!(has("SYSSRC=/usr/src/common") && has("SYSOUT=/usr/src/flavour"), "{command:?}");

@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_refused() {
         // A file system that has no blocks at all.
-        let store = Store::at(Path::new("/proc"), longshore_core::disk::Disk::default());
+        let store = Store::at(std::path::Path::new("/proc"), longshore_core::disk::Disk::default());
         let failure = check_space(&store).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Preflight);
         assert!(failure.to_string().contains("0.0 GiB free"), "{failure}");

@@ -172,3 +172,19 @@ fn sources_are_found_and_say_their_version() {
     assert_eq!(find_sources(dir.path(), 3).expect("reads"), Some(sources.clone()));
     assert_eq!(stated_version(&sources).expect("reads").as_deref(), Some("535.261.03"));
 }
+
+#[rstest]
+#[case::of_two(&[("580.2", Some(0)), ("580.1", None)], "580.1")]
+#[case::going_on(&[("580.2", Some(10)), ("580.1", None)], "580.2")]
+#[case::alone(&[("580.2", Some(0))], "580.2")]
+fn an_update_that_its_archive_stopped_is_passed_over(
+    #[case] offered: &[(&str, Option<u8>)],
+    #[case] chosen: &str,
+) {
+    let of_phase = |(version, phased): &(&str, Option<u8>)| Package {
+        phased: *phased,
+        ..package(&format!("nvidia-kernel-source-580 {version}-0ubuntu1"))
+    };
+    let found = of_packages(offered.iter().map(of_phase).collect());
+    assert_eq!(found[0].version, chosen);
+}
