@@ -62,6 +62,8 @@ pub struct SourceFailures {
     pub archives: Option<Failure>,
     /// Failure of the .run files.
     pub run_files: Option<Failure>,
+    /// Sources of the host's apt that could not be read though the other archives were, one text each.
+    pub unread: Vec<String>,
 }
 
 impl SourceFailures {
@@ -100,6 +102,7 @@ impl Catalog {
         let KernelId { release, version, .. } = kernel.id();
         let wanted = headers::Wanted { release, version };
         self.drivers = Probe::Read(driver::drivers(archive));
+        self.failures.unread = archive.unread().to_vec();
         self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));
         if let (Some(version), true) = (version, config.takes_module_packages()) {
             let of = finished::Kernel { release: release.to_owned(), version: version.to_owned() };

@@ -18,6 +18,8 @@ pub(super) struct Candidate<'a> {
     pub(super) from: Origin<'a>,
     /// True if the kernel may accept the signature, where it requires one.
     pub(super) loadable: bool,
+    /// True if it is of a flat source of the host's apt, beside the distribution's own archives.
+    pub(super) host_flat: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,11 @@ pub(super) enum Origin<'a> {
 impl Origin<'_> {
     pub(super) fn is_built(self) -> bool {
         matches!(self, Self::Store | Self::Prebuilt | Self::Registry | Self::Finished { .. })
+    }
+
+    /// True for a package of an archive.
+    pub(super) fn is_package(self) -> bool {
+        matches!(self, Self::Finished { .. } | Self::Archive { .. })
     }
 
     pub(super) fn describe(self) -> String {
@@ -74,6 +81,7 @@ pub(super) fn candidates<'a>(
             }
         },
         loadable: signing::standing(&s.set.key, facts, signer).may_load(),
+        host_flat: false,
     });
     let finished = finished::offered(config, catalog).map(|one| Candidate {
         version: &one.driver_version,
@@ -84,6 +92,7 @@ pub(super) fn candidates<'a>(
             suite: &one.package.suite,
         },
         loadable: finished::may_load(facts, catalog, one),
+        host_flat: one.package.host_flat,
     });
     let packages = match &catalog.drivers {
         Probe::Read(drivers) if !names_run_files(config, catalog) => drivers.as_slice(),
@@ -94,6 +103,7 @@ pub(super) fn candidates<'a>(
         flavour: d.flavour,
         from: origin_of(d),
         loadable,
+        host_flat: d.is_host_flat(),
     });
     let files = run_files(catalog).iter().flat_map(|file| {
         let from = Origin::RunFile { name: &file.name };
@@ -103,6 +113,7 @@ pub(super) fn candidates<'a>(
             flavour: *flavour,
             from,
             loadable,
+            host_flat: false,
         })
     });
     let offered = packages.chain(files).filter(|_| config.may_compile());

@@ -43,9 +43,10 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
     if fitting.iter().any(|c| c.loadable) {
         fitting.retain(|c| c.loadable);
     }
+    let left_out = question.leave_out_host_flat(&mut fitting);
     fitting.sort_by_key(|candidate| Reverse(DriverVersion::new(candidate.version)));
     match (fitting.first(), newest(&matching)) {
-        (Some(best), _) => question.choose(best.version, &fitting, &matching),
+        (Some(best), _) => question.choose(best.version, &fitting, &matching, left_out),
         (None, Some(newest)) => question.refuse_gpu(newest),
         (None, None) => question.refuse_offer(&candidates, catalog),
     }
@@ -150,11 +151,24 @@ impl Question<'_> {
         })
     }
 
+    /// Leaves out the drivers of the host's flat sources where no version is wished and another archive has
+    /// one: a source that was added for other packages must not change the driver. Returns the newest of them.
+    fn leave_out_host_flat<'a>(&self, fitting: &mut Vec<Candidate<'a>>) -> Option<Candidate<'a>> {
+        let is_own = |c: &Candidate<'_>| c.from.is_package() && !c.host_flat;
+        if self.config.driver.version.is_some() || !fitting.iter().any(is_own) {
+            return None;
+        }
+        let (flat, others): (Vec<_>, Vec<_>) = fitting.drain(..).partition(|c| c.host_flat);
+        *fitting = others;
+        newest(&flat)
+    }
+
     fn choose(
         &self,
         version: &str,
         fitting: &[Candidate<'_>],
         matching: &[Candidate<'_>],
+        left_out: Option<Candidate<'_>>,
     ) -> Choice {
         let same: Vec<Candidate<'_>> =
             fitting.iter().copied().filter(|c| c.version == version).collect();
@@ -180,6 +194,16 @@ impl Question<'_> {
         }
         if let Some(from) = from {
             why_version.push_str(&format!("; {from}"));
+        }
+        let is_newer =
+            |c: &Candidate<'_>| DriverVersion::new(c.version) > DriverVersion::new(version);
+        if let Some(flat) = left_out.filter(is_newer) {
+            why_version.push_str(&format!(
+                "; {} is in a flat source of the host ({}), which is used where its version or branch is \
+                 named",
+                flat.version,
+                flat.from.describe()
+            ));
         }
         Choice {
             reasons: vec![
@@ -292,6 +316,7 @@ impl Question<'_> {
             choice.findings.push(no_run_file(&wanted, candidates, catalog));
             return choice;
         }
+        let unread = unread_sources(&catalog.failures.unread);
         choice.findings.push(match &catalog.drivers {
             // A captured tree has no sources, and nothing is installed.
             Probe::Unreadable(why) => Finding::new(
@@ -301,7 +326,7 @@ impl Question<'_> {
             ),
             Probe::Read(_) if candidates.is_empty() => Finding::refusal(
                 Code::DriverNotOffered,
-                format!("no source of {wanted}: none that was read has an NVIDIA driver"),
+                format!("no source of {wanted}: none that was read has an NVIDIA driver{unread}"),
             )
             .remedy(
                 "add an archive, suite or component that has one ([[archive]] in the configuration \
@@ -309,7 +334,7 @@ impl Question<'_> {
             ),
             Probe::Read(_) => Finding::refusal(
                 Code::DriverNotOffered,
-                format!("no source offers {wanted}; {}", offer(candidates)),
+                format!("no source offers {wanted}; {}{unread}", offer(candidates)),
             ),
         });
         choice
@@ -348,6 +373,15 @@ impl Question<'_> {
             ],
             findings: Vec::new(),
         }
+    }
+}
+
+/// Returns the end of a message about a driver that no source offers: one of the sources that could not be read
+/// may have it.
+fn unread_sources(unread: &[String]) -> String {
+    match unread {
+        [] => String::new(),
+        unread => format!("; these sources could not be read: {}", unread.join("; ")),
     }
 }
 

@@ -35,7 +35,9 @@ pub(super) fn reason(config: &Config, choice: &Choice, from: Option<&AvailableDr
 /// Returns the remark that apt holds a driver's package back on a part of the hosts: it is chosen all the
 /// same, because every host of a fleet gets the same driver.
 pub(super) fn phased(from: Option<&AvailableDriver>) -> Option<Reason> {
-    let DriverOrigin::Package { name, version, suite, phased } = &from?.origin else { return None };
+    let DriverOrigin::Package { name, version, suite, phased, .. } = &from?.origin else {
+        return None;
+    };
     let percentage = (*phased)?;
     let reason = format!(
         "{name} {version} in {suite}: apt installs it on {percentage} % of the hosts so far, longshore \

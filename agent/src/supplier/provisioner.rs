@@ -126,13 +126,15 @@ impl<'a> Provisioner<'a> {
         if sources.run_files.are_named() {
             return sources.pick(wish.version.as_deref(), wish.flavour, &store).await;
         }
-        let drivers = driver::drivers(sources.archive(&store).await?);
+        let archive = sources.archive(&store).await?;
+        let drivers = driver::drivers(archive);
         let unasked = Catalog::without_sources("not asked");
         let catalog = Catalog { drivers: Probe::Read(drivers.clone()), ..unasked };
         let plan = plan::plan(self.config(), facts, &catalog)?;
         let planned = driver::find(&drivers, Some(&plan.driver_version), Some(plan.flavour));
         // A request that no plan can meet is reported against the available drivers.
-        planned.or_else(|_| driver::find(&drivers, wish.version.as_deref(), wish.flavour))
+        let nearest = |_| driver::find(&drivers, wish.version.as_deref(), wish.flavour);
+        planned.or_else(nearest).map_err(|failure| archive.with_unread(failure))
     }
 
     /// Checks that this process may make the build sandbox, before anything is fetched for it.

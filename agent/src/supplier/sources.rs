@@ -74,7 +74,9 @@ impl<'a> Sources<'a> {
         if self.run_files.are_named() {
             return self.run_files.choose(version, flavour, store, self).await;
         }
-        driver::find(&driver::drivers(self.archive(store).await?), version, flavour)
+        let archive = self.archive(store).await?;
+        let found = driver::find(&driver::drivers(archive), version, flavour);
+        found.map_err(|failure| archive.with_unread(failure))
     }
 
     /// Returns the prebuilt sets' sources.

@@ -163,27 +163,18 @@ impl Archive {
     /// If no client can be made, or an index cannot be read.
     #[cfg(any(test, feature = "testing"))]
     pub fn of_suites(suites: &[(&str, &str)]) -> Self {
-        let read = |(suite, text): &(&str, &str)| Self::index_of(suite, "main", text);
+        let read = |(suite, text): &(&str, &str)| Self::index_of(suite, text);
         Self { indexes: suites.iter().map(read).collect(), ..Self::empty() }
     }
 
-    /// An archive with the packages of one index, for tests.
-    ///
-    /// # Panics
-    /// If the index cannot be read.
     #[cfg(any(test, feature = "testing"))]
-    pub fn of_index(text: &str) -> Self {
-        let indexes = vec![Self::index_of("noble-updates", "restricted", text)];
-        Self { indexes, ..Self::empty() }
-    }
-
-    #[cfg(any(test, feature = "testing"))]
-    fn index_of(suite: &str, component: &str, text: &str) -> Index {
+    fn index_of(suite: &str, text: &str) -> Index {
         let origin = super::packages::Origin {
             base_url: "https://archive.example.com".into(),
             suite: suite.to_owned(),
-            component: component.to_owned(),
+            component: "main".to_owned(),
             arch: "amd64".to_owned(),
+            host_flat: false,
         };
         Index::read(text.as_bytes(), text.len() as u64, origin).expect("an index")
     }
@@ -205,11 +196,20 @@ impl Archive {
     }
 
     /// Returns all versions of a package, newest first; real names only. A version in several
-    /// suites is listed once, for the first of them.
+    /// suites is listed once, for the first of those that give it to most hosts: Ubuntu's `-security` has for all
+    /// what `-updates` may hold back.
     pub fn packages(&self, name: &str) -> Vec<Package> {
-        let mut packages = self.named(name);
-        let mut seen = HashSet::new();
-        packages.retain(|p| seen.insert((p.version.clone(), p.sha256.clone())));
+        let reach = |package: &Package| package.phased.unwrap_or(100);
+        let mut packages: Vec<Package> = Vec::new();
+        for package in self.named(name) {
+            let is_same =
+                |p: &&mut Package| p.version == package.version && p.sha256 == package.sha256;
+            match packages.iter_mut().find(is_same) {
+                Some(known) if reach(known) < reach(&package) => *known = package,
+                Some(_) => {}
+                None => packages.push(package),
+            }
+        }
         packages
     }
 
@@ -239,12 +239,23 @@ impl Archive {
     /// Names the chain of packages that leads to the missing one.
     pub fn closure(&self, roots: &[Requirement]) -> Result<Vec<Package>, Unsatisfiable> {
         resolve::closure(self, roots).map_err(|mut error| {
-            if !self.unread.is_empty() {
-                let unread = self.unread.join("; ");
-                error.remedy.push_str(&format!("; these sources could not be read: {unread}"));
-            }
+            error.remedy.push_str(&self.unread_sources());
             error
         })
+    }
+
+    /// Adds to the remedy of a failure to find something which sources could not be read.
+    #[must_use]
+    pub fn with_unread(&self, failure: Failure) -> Failure {
+        let remedy = format!("{}{}", failure.remedy_or_default(), self.unread_sources());
+        failure.remedy(remedy)
+    }
+
+    fn unread_sources(&self) -> String {
+        match &self.unread[..] {
+            [] => String::new(),
+            unread => format!("; these sources could not be read: {}", unread.join("; ")),
+        }
     }
 
     /// Fetches packages into the store as blobs by their sha256; blobs that exist and verify are

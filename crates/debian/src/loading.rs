@@ -115,6 +115,7 @@ impl Loader<'_> {
                         suite,
                         component: component.name.clone(),
                         arch: self.arch.to_owned(),
+                        host_flat: is_host_flat(wanted),
                     };
                     return self.read(path, file, promised, origin).await.map(Some);
                 }
@@ -235,7 +236,7 @@ fn suite_name(wanted: &Wanted, place: &Place, release: &Release) -> String {
 /// Backports` are Debian's. A flat source may be of the drivers' maker, too; one without an Origin may be
 /// anybody's, since no suite's name speaks for it.
 fn is_ours(release: &Release, wanted: &Wanted) -> bool {
-    let of_host_flat = is_flat(&wanted.suite) && !wanted.explicit;
+    let of_host_flat = is_host_flat(wanted);
     if of_host_flat && is_of_maker(release) {
         return true;
     }
@@ -244,6 +245,11 @@ fn is_ours(release: &Release, wanted: &Wanted) -> bool {
     };
     let first = origin.split_whitespace().next().unwrap_or_default().to_lowercase();
     wanted.origins.contains(&first)
+}
+
+/// True for a flat source of the host's apt that no configuration names.
+fn is_host_flat(wanted: &Wanted) -> bool {
+    is_flat(&wanted.suite) && !wanted.explicit
 }
 
 fn is_of_maker(release: &Release) -> bool {

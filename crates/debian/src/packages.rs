@@ -36,6 +36,8 @@ pub struct Package {
     pub base_url: Arc<str>,
     /// Percentage of hosts that apt already gives it to (Phased-Update-Percentage); None for all.
     pub phased: Option<u8>,
+    /// True if it is of a flat source of the host's apt, beside the distribution's own archives.
+    pub host_flat: bool,
 }
 
 impl Package {
@@ -69,6 +71,8 @@ pub struct Origin {
     pub component: String,
     /// Debian architecture of this host.
     pub arch: String,
+    /// True for a flat source of the host's apt that no configuration names.
+    pub host_flat: bool,
 }
 
 /// The fields that are kept; half of an index is descriptions and tags.
@@ -285,6 +289,7 @@ impl Index {
             provides: relation::parse_provides(&fields.remove("Provides").unwrap_or_default()),
             base_url: self.origin.base_url.clone(),
             phased: phased.filter(|percentage| *percentage < 100),
+            host_flat: self.origin.host_flat,
         })
     }
 

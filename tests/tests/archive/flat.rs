@@ -10,7 +10,7 @@ use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
 use super::Scene;
 use super::host::{host, open};
 use longshore_tests::archive::{self, Suite, digest, gzip};
-use longshore_tests::server::Server;
+use longshore_tests::server::{Fault, Server};
 
 /// Returns the text of a flat archive's Release, in the form of NVIDIA's archives.
 fn release(suite: &Suite) -> String {
@@ -67,6 +67,7 @@ async fn a_flat_archive_of_the_configuration_is_read() {
         let archive = open_configured(&scene, &server, suite).await.expect("opens");
         let packages = archive.closure(&[Requirement::any("tool")]).expect("resolves");
         archive.fetch(&packages, &scene.store, &Silent).await.expect("fetches");
+        assert!(packages.iter().all(|package| !package.host_flat), "{packages:?}");
         let place = (packages[0].suite.as_str(), packages[0].component.as_str());
         assert_eq!(place, (format!("{}/cuda", server.url()).as_str(), "flat"));
         scene.assert_sound();
@@ -119,13 +120,55 @@ async fn a_flat_source_of_the_host_is_read_where_it_is_the_makers() {
         ];
         host(&scene, &lists);
         let archive = open(&scene, &["non-free"], &[]).await.expect("opens");
-        assert_eq!(archive.packages("tool").len(), count, "{origin}");
+        let found: Vec<bool> = archive.packages("tool").iter().map(|p| p.host_flat).collect();
+        assert_eq!(found, [true, false][2 - count..], "{origin}");
         assert!(archive.unread().is_empty(), "{:?}", archive.unread());
     }
 }
 
+/// A host's source that does not answer is retried as any other, and then passed over and named, be it flat or
+/// not.
 #[tokio::test]
-async fn a_flat_source_of_the_host_without_a_release_is_named() {
+async fn a_source_of_the_host_that_does_not_answer_is_retried_and_named() {
+    for path in ["/cuda/InRelease", "/dists/stable-updates/InRelease"] {
+        let scene = Scene::new();
+        let other = Server::start(files(&scene, &of("NVIDIA")));
+        other.always(path, Fault::Status(503));
+        let source = match path.starts_with("/cuda") {
+            true => line(&other),
+            false => super::host::line(&other, "stable-updates"),
+        };
+        let lists = [
+            ("etc/apt/sources.list", super::host::line(&scene.server, "stable")),
+            ("etc/apt/sources.list.d/other.list", source),
+        ];
+        host(&scene, &lists);
+        let archive = open(&scene, &[], &[]).await.expect("opens");
+        assert_eq!(archive.packages("tool").len(), 1);
+        let unread = archive.unread().join("\n");
+        assert!(unread.contains(path) && unread.contains("503"), "{unread}");
+        assert!(other.requests(path).len() > 1, "{:?}", other.requests(path));
+        let absent = archive.closure(&[Requirement::any("absent")]).expect_err("none has it");
+        assert!(absent.remedy.contains(path), "{}", absent.remedy);
+    }
+}
+
+#[tokio::test]
+async fn a_flat_source_of_the_host_that_recovers_is_read() {
+    let scene = Scene::new();
+    let flat = Server::start(files(&scene, &of("NVIDIA")));
+    flat.once("/cuda/InRelease", Fault::Status(503));
+    let lists = [
+        ("etc/apt/sources.list", super::host::line(&scene.server, "stable")),
+        ("etc/apt/sources.list.d/cuda.list", line(&flat)),
+    ];
+    host(&scene, &lists);
+    let archive = open(&scene, &[], &[]).await.expect("opens");
+    assert!(archive.unread().is_empty(), "{:?}", archive.unread());
+}
+
+#[tokio::test]
+async fn a_flat_source_of_the_host_without_a_release_is_named_and_asked_once() {
     let scene = Scene::new();
     let flat = Server::start(files(&scene, &of("NVIDIA")));
     flat.remove("/cuda/InRelease");
@@ -137,6 +180,7 @@ async fn a_flat_source_of_the_host_without_a_release_is_named() {
     let archive = open(&scene, &[], &[]).await.expect("opens");
     let unread = archive.unread().join("\n");
     assert!(unread.contains("/cuda/ has neither InRelease nor Release"), "{unread}");
+    assert_eq!(flat.requests("/cuda/").len(), 2, "{:?}", flat.requests("/cuda/"));
 }
 
 /// Answers requests with 404, and returns the headers of the first.

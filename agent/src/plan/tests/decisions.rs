@@ -86,6 +86,43 @@ fn k80_says_which_newer_driver_it_passed_over_and_why() {
     );
 }
 
+/// A flat source that the host's apt reads beside the distribution's archives decides only where it is asked for,
+/// or alone.
+#[rstest]
+#[case::unnamed("newest", "570.133.20", true)]
+#[case::its_branch("590", "590.48.01", false)]
+#[case::its_version("590.48.01", "590.48.01", false)]
+#[case::of_both("570", "570.211.01", false)]
+fn a_flat_source_of_the_host_gives_way_where_no_version_is_named(
+    #[case] wanted: &str,
+    #[case] chosen: &str,
+    #[case] named: bool,
+) {
+    let Probe::Read(mut drivers) = archives().drivers else { panic!("read") };
+    drivers.push(in_host_flat("590.48.01", Flavour::Open));
+    drivers.push(in_host_flat("570.211.01", Flavour::Open));
+    let plan = plan(&config(wanted, "auto"), &facts("bookworm-t4"), &catalog(drivers)).unwrap();
+    let why = why(&plan, "driver");
+    assert_eq!(plan.driver_version, chosen, "{why}");
+    let said = "590.48.01 is in a flat source of the host (nvidia-kernel-source-open in \
+                https://archive.example.com/cuda)";
+    assert_eq!(why.contains(said), named, "{why}");
+}
+
+#[rstest]
+#[case::alone(&[], "590.48.01")]
+#[case::beside_one_that_does_not_fit(&[("470.256.02", Flavour::Proprietary)], "590.48.01")]
+#[case::beside_one_that_fits(&[("550.163.01", Flavour::Open)], "550.163.01")]
+fn a_flat_source_of_the_host_is_used_where_no_other_has_a_driver(
+    #[case] others: &[(&str, Flavour)],
+    #[case] chosen: &str,
+) {
+    let mut drivers = vec![in_host_flat("590.48.01", Flavour::Open)];
+    drivers.extend(others.iter().map(|(version, flavour)| offered(version, *flavour)));
+    let plan = plan(&config("newest", "open"), &facts("bookworm-t4"), &catalog(drivers)).unwrap();
+    assert_eq!(plan.driver_version, chosen, "{:?}", plan.reasons);
+}
+
 #[rstest]
 #[case::k80_535("bookworm-k80", "535", "auto", "gpu-unsupported", "needs branch 470")]
 #[case::v100_open("bookworm-v100", "535", "open", "gpu-unsupported", "GPU System Processor")]
@@ -115,6 +152,19 @@ fn what_cannot_be_is_refused(
     assert_eq!(finding.severity, Severity::Refusal);
     assert!(finding.detail.contains(seen), "{}", finding.detail);
     assert!(plan.refusal().is_some());
+}
+
+/// The driver may be in a source that did not answer.
+#[rstest]
+#[case::others(archives())]
+#[case::none(catalog(Vec::new()))]
+fn a_driver_that_is_not_offered_names_the_sources_that_were_not_read(#[case] mut catalog: Catalog) {
+    catalog.failures.unread = vec!["https://archive.example.com/cuda: timed out".to_owned()];
+    let plan = plan(&config("999", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    let refusal = plan.refusal().expect("refused");
+    let said = "these sources could not be read: https://archive.example.com/cuda: timed out";
+    assert!(refusal.to_string().contains(said), "{refusal}");
+    assert_eq!(refusal.code(), ExitCode::Download);
 }
 
 #[test]

@@ -26,6 +26,7 @@ fn finished(facts: &HostFacts, driver: &str) -> FinishedModules {
             provides: Vec::new(),
             base_url: "https://archive.example.com".into(),
             phased: None,
+            host_flat: false,
         },
         driver_version: driver.into(),
         flavour: Flavour::Open,
@@ -80,6 +81,15 @@ fn packages_compete_by_version_and_flavour(
     let facts = facts("bookworm-t4");
     let plan = plan(&config(wanted, flavour), &facts, &with(&facts, driver)).unwrap();
     assert_eq!((builds(&plan), reads(&plan)), (compiled, !compiled), "{:?}", plan.reasons);
+}
+
+#[test]
+fn finished_modules_of_a_flat_source_of_the_host_give_way_too() {
+    let facts = facts("bookworm-t4");
+    let mut catalog = with(&facts, "580.173.02");
+    catalog.finished[0].package.host_flat = true;
+    let chosen = |wanted| plan(&config(wanted, "auto"), &facts, &catalog).unwrap().driver_version;
+    assert_eq!((chosen("newest"), chosen("580")), ("570.133.20".into(), "580.173.02".into()));
 }
 
 #[rstest]

@@ -63,9 +63,22 @@ fn offered(version: &str, flavour: Flavour) -> AvailableDriver {
             version: format!("{version}-1"),
             suite: "bookworm".into(),
             phased: None,
+            host_flat: false,
         },
         sha256: "0".repeat(64),
     }
+}
+
+/// Returns a driver of a flat source of the host.
+fn in_host_flat(version: &str, flavour: Flavour) -> AvailableDriver {
+    let origin = DriverOrigin::Package {
+        name: "nvidia-kernel-source-open".into(),
+        version: format!("{version}-1ubuntu1"),
+        suite: "https://archive.example.com/cuda".into(),
+        phased: None,
+        host_flat: true,
+    };
+    AvailableDriver { origin, ..offered(version, flavour) }
 }
 
 /// Returns the drivers of all Debian suites together.

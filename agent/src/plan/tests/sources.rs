@@ -163,6 +163,7 @@ fn a_phased_update_is_named(#[case] phased: Option<u8>, #[case] said: &str) {
         version: "535.261.03-0ubuntu1".into(),
         suite: "noble-updates".into(),
         phased,
+        host_flat: false,
     };
     let plan = plan(&wanting("open", false, false), &facts(TREE), &catalog(vec![driver])).unwrap();
     let row = why(&plan, "phased update");

@@ -48,7 +48,7 @@ impl Offering {
 
     fn provisioner(&self) -> Provisioner<'_> {
         let provisioner = Provisioner::new(&self.scene.config);
-        let archive = Archive::of_index(&self.index);
+        let archive = Archive::of_suites(&[("noble-updates", &self.index)]);
         provisioner.inventory.sources.archive.set(archive).expect("not read yet");
         provisioner
     }

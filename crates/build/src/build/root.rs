@@ -243,6 +243,7 @@ mod tests {
             provides: Vec::new(),
             base_url: "".into(),
             phased: None,
+            host_flat: false,
         }
     }
 

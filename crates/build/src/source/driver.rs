@@ -49,12 +49,23 @@ pub enum DriverOrigin {
         /// Percentage of hosts that apt already gives it to; None for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         phased: Option<u8>,
+        /// True if it is of a flat source of the host's apt, beside the distribution's own archives.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        host_flat: bool,
     },
     /// One of NVIDIA's .run files.
     RunFile {
         /// Name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
         name: String,
     },
+}
+
+impl AvailableDriver {
+    /// True if it is of a flat source of the host's apt. The distribution's own comes before it where no version
+    /// is named.
+    pub fn is_host_flat(&self) -> bool {
+        matches!(self.origin, DriverOrigin::Package { host_flat: true, .. })
+    }
 }
 
 /// Maximum size of a Kbuild file; they have a few kB.
@@ -86,7 +97,7 @@ fn of_packages(mut packages: Vec<Package>) -> Vec<AvailableDriver> {
 
 /// Leaves out packages of a phased update at 0 percent, by which Ubuntu stops an update that breaks hosts, where
 /// there is another version of the package.
-fn leave_out_halted(packages: &mut Vec<Package>) {
+pub(super) fn leave_out_halted(packages: &mut Vec<Package>) {
     let is_halted = |package: &Package| package.phased == Some(0);
     let sound: HashSet<String> =
         packages.iter().filter(|p| !is_halted(p)).map(|p| p.name.clone()).collect();
@@ -107,7 +118,7 @@ fn open_successor(package: &Package) -> Option<(String, String)> {
 }
 
 /// Returns the newest driver of this version (`535.261.03`) or branch (`535`), and of this flavour,
-/// if given.
+/// if given. Without a version one of a host's flat source is returned only where no other archive has any.
 ///
 /// # Errors
 /// Exit code 12 where the archive has none, with the nearest versions.
@@ -120,7 +131,10 @@ pub fn find(
         wanted.is_none_or(|wanted| is_of(&driver.version, wanted))
             && flavour.is_none_or(|flavour| driver.flavour == flavour)
     };
-    drivers.iter().find(matches).cloned().ok_or_else(|| none_of(drivers, wanted, flavour))
+    let is_first = |driver: &&AvailableDriver| wanted.is_some() || !driver.is_host_flat();
+    let mut found = drivers.iter().filter(matches);
+    let first = found.clone().find(is_first).or_else(|| found.next());
+    first.cloned().ok_or_else(|| none_of(drivers, wanted, flavour))
 }
 
 /// Returns the package of a driver in the catalog.
@@ -232,6 +246,7 @@ fn at_hand(package: Package, flavour: Flavour) -> Option<AvailableDriver> {
             version: package.version,
             suite: package.suite,
             phased: package.phased,
+            host_flat: package.host_flat,
         },
         sha256: package.sha256,
     })
@@ -240,6 +255,7 @@ fn at_hand(package: Package, flavour: Flavour) -> Option<AvailableDriver> {
 fn newest_first(a: &AvailableDriver, b: &AvailableDriver) -> Ordering {
     let ((name_a, of_a), (name_b, of_b)) = (named(a), named(b));
     version::compare(&b.version, &a.version)
+        .then_with(|| a.is_host_flat().cmp(&b.is_host_flat()))
         .then_with(|| version::compare(of_b, of_a))
         .then_with(|| (name_a, a.flavour).cmp(&(name_b, b.flavour)))
 }

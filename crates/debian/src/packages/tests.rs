@@ -9,6 +9,7 @@ fn origin() -> Origin {
         suite: "bookworm".into(),
         component: "main".into(),
         arch: "amd64".into(),
+        host_flat: false,
     }
 }
 

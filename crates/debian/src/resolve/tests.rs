@@ -51,6 +51,7 @@ fn mini(lines: &[&str]) -> Mini {
             provides: relation::parse_provides(provides),
             base_url: "https://archive.example.com".into(),
             phased: None,
+            host_flat: false,
         }
     };
     Mini(lines.iter().map(package).collect())

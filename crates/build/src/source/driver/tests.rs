@@ -11,6 +11,7 @@ fn driver(package: &str, package_version: &str) -> AvailableDriver {
             version: package_version.to_owned(),
             suite: "bookworm".to_owned(),
             phased: None,
+            host_flat: false,
         },
         sha256: "1".repeat(64),
     }
@@ -66,6 +67,7 @@ fn package(text: &str) -> Package {
         provides: Vec::new(),
         base_url: "file:///archive".into(),
         phased: Some(30),
+        host_flat: false,
     }
 }
 
@@ -128,6 +130,27 @@ fn the_newest_that_fits_is_found(
     #[case] version: &str,
 ) {
     assert_eq!(find(&some(), wanted, flavour).expect("found").version, version);
+}
+
+#[rstest]
+#[case::unnamed(None, "550.163.01", false)]
+#[case::its_branch(Some("580"), "580.173.02", true)]
+#[case::of_both(Some("550.163.01"), "550.163.01", false)]
+fn a_hosts_flat_source_gives_way_to_the_distribution(
+    #[case] wanted: Option<&str>,
+    #[case] version: &str,
+    #[case] flat: bool,
+) {
+    let of = |package: &str, of_flat| Package { host_flat: of_flat, ..self::package(package) };
+    let found = of_packages(vec![
+        of("nvidia-kernel-source-open 580.173.02-1ubuntu1", true),
+        of("nvidia-kernel-source-open 550.163.01-1ubuntu1", true),
+        of("nvidia-open-kernel-source 550.163.01-0", false),
+    ]);
+    let chosen = find(&found, wanted, None).expect("found");
+    assert_eq!((chosen.version.as_str(), chosen.is_host_flat()), (version, flat));
+    let alone = &found[..1];
+    assert!(find(alone, None, None).expect("found").is_host_flat());
 }
 
 #[rstest]

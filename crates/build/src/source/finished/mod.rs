@@ -12,6 +12,7 @@ mod unpack;
 
 use std::cmp::Reverse;
 
+use super::driver::leave_out_halted;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::flavour::Flavour;
 use longshore_debian::archive::{Archive, Package, compare};
@@ -41,7 +42,7 @@ pub struct FinishedModules {
 pub struct Kernel {
     /// `uname -r`.
     pub release: String,
-    /// `uname -v`.
+    /// `uname -v`; empty where the build is not known.
     pub version: String,
 }
 
@@ -53,15 +54,17 @@ impl FinishedModules {
 }
 
 /// Returns an archive's packages with finished modules for a kernel, best first: the newest driver,
-/// then the kernel's own build, then signed ones, then the newest package. One that needs others to
-/// be linked first, or whose driver version is not stated, is left out.
+/// then the kernel's own build, then signed ones, then the distribution's, then the newest package.
+/// One that needs others to be linked first, or whose driver version is not stated, is left out.
 pub fn find(archive: &Archive, kernel: &Kernel) -> Vec<FinishedModules> {
-    let mut found: Vec<FinishedModules> = archive
+    let mut packages: Vec<Package> = archive
         .names_matching(&|name| stanza::driver_part(name, &kernel.release).is_some())
         .iter()
         .flat_map(|name| archive.packages(name))
-        .filter_map(|package| described(package, kernel))
         .collect();
+    leave_out_halted(&mut packages);
+    let mut found: Vec<FinishedModules> =
+        packages.into_iter().filter_map(|package| described(package, kernel)).collect();
     found.sort_by(|a, b| {
         let rank = |one: &FinishedModules| {
             Reverse((one.of_build == Some(true), one.of_build != Some(false), one.may_be_signed))
@@ -69,6 +72,7 @@ pub fn find(archive: &Archive, kernel: &Kernel) -> Vec<FinishedModules> {
         DriverVersion::new(&b.driver_version)
             .cmp(&DriverVersion::new(&a.driver_version))
             .then_with(|| rank(a).cmp(&rank(b)))
+            .then_with(|| a.package.host_flat.cmp(&b.package.host_flat))
             .then_with(|| compare(&b.package.version, &a.package.version))
     });
     found

@@ -19,7 +19,7 @@ fn kernel() -> Kernel {
 }
 
 fn found(index: &str) -> Vec<FinishedModules> {
-    find(&Archive::of_index(index), &kernel())
+    find(&Archive::of_suites(&[("noble-updates", index)]), &kernel())
 }
 
 /// The stanza of a package that states this driver version.
@@ -53,6 +53,43 @@ fn the_best_package_comes_first() {
     assert_eq!((found[0].flavour, found[0].kernel.clone()), (Flavour::Open, kernel()));
 }
 
+/// Returns the first of the packages of noble-updates and noble-security, each a version and its
+/// percentage.
+fn first(updates: &[(&str, &str)], security: &[(&str, &str)]) -> String {
+    let text = |offered: &[(&str, &str)]| -> String {
+        let stanza = |(version, phase): &(&str, &str)| {
+            let mut more = depends(RELEASE, DRIVER);
+            if !phase.is_empty() {
+                more += &format!("Phased-Update-Percentage: {phase}\n");
+            }
+            stanza(SIGNED, version, &more, version.as_bytes())
+        };
+        offered.iter().map(stanza).collect()
+    };
+    let (updates, security) = (text(updates), text(security));
+    let archive = Archive::of_suites(&[("noble-updates", &updates), ("noble-security", &security)]);
+    let found = find(&archive, &kernel());
+    format!("{} {}", found[0].package.version, found[0].package.suite)
+}
+
+#[rstest]
+#[case::of_two(&[("6.8.0-142.151+2", "0"), ("6.8.0-142.151+1", "")], &[], "6.8.0-142.151+1 noble-updates")]
+#[case::going_on(&[("6.8.0-142.151+2", "10"), ("6.8.0-142.151+1", "")], &[], "6.8.0-142.151+2 noble-updates")]
+#[case::alone(&[("6.8.0-142.151+2", "0")], &[], "6.8.0-142.151+2 noble-updates")]
+#[case::whole_in_security(
+    &[("6.8.0-142.151+2", "0"), ("6.8.0-142.151+1", "")],
+    &[("6.8.0-142.151+2", "")],
+    "6.8.0-142.151+2 noble-security"
+)]
+#[case::whole_in_both(&[("6.8.0-142.151", "")], &[("6.8.0-142.151", "")], "6.8.0-142.151 noble-updates")]
+fn an_update_that_its_archive_stopped_is_passed_over(
+    #[case] updates: &[(&str, &str)],
+    #[case] security: &[(&str, &str)],
+    #[case] chosen: &str,
+) {
+    assert_eq!(first(updates, security), chosen);
+}
+
 #[rstest]
 #[case::meta_package("linux-modules-nvidia-580-open-generic")]
 #[case::another_release("linux-modules-nvidia-580-open-6.8.0-141-generic")]
@@ -83,7 +120,7 @@ fn a_release_with_nvidia_in_it_is_no_driver() {
     let index =
         offer("linux-modules") + &offer("linux-headers") + &offer("linux-modules-nvidia-580-open");
     let kernel = Kernel { release: release.into(), version: "#58-Ubuntu SMP".into() };
-    let found = find(&Archive::of_index(&index), &kernel);
+    let found = find(&Archive::of_suites(&[("noble-updates", &index)]), &kernel);
     let names: Vec<&str> = found.iter().map(|one| one.package.name.as_str()).collect();
     assert_eq!(names, ["linux-modules-nvidia-580-open-6.8.0-1055-nvidia"]);
 }

@@ -56,6 +56,7 @@ pub(super) fn package_of(store: &Store, name: &str, bytes: &[u8]) -> Package {
         provides: Vec::new(),
         base_url: "file:///archive".into(),
         phased: None,
+        host_flat: false,
     }
 }
 

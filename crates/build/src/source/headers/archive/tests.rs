@@ -16,6 +16,7 @@ fn package(version: &str) -> Package {
         provides: Vec::new(),
         base_url: "".into(),
         phased: None,
+        host_flat: false,
     }
 }
 

@@ -19,6 +19,7 @@ fn package(text: &str) -> Package {
         provides: parse_provides(provides),
         base_url: "file:///archive".into(),
         phased: None,
+        host_flat: false,
         name,
         version,
         suite,
