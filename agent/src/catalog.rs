@@ -104,8 +104,9 @@ impl Catalog {
         self.drivers = Probe::Read(driver::drivers(archive));
         self.failures.unread = archive.unread().to_vec();
         self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));
-        if let (Some(version), true) = (version, config.takes_module_packages()) {
-            let of = finished::Kernel { release: release.to_owned(), version: version.to_owned() };
+        if config.takes_module_packages() {
+            let version = version.unwrap_or_default().to_owned();
+            let of = finished::Kernel { release: release.to_owned(), version };
             self.finished = finished::find(archive, &of);
             self.finished.retain(|one| !has_set_of(&self.sets, one, kernel));
         }

@@ -99,7 +99,7 @@ pub(super) async fn import(config: &Config, asked: Import) -> Result<ExitCode, F
             key.driver_version,
             key.flavour,
             key.kernel_release,
-            key.kernel_version,
+            key.kernel_build().unwrap_or("build not known"),
             set.modules.len(),
             key.file_stem()
         ))?;

@@ -46,8 +46,12 @@ pub(super) async fn fetch(
     kernels: &[String],
 ) -> Result<ExitCode, Failure> {
     for (set, tree) in fetched(provisioner, kernels).await? {
+        let of_build = match set.key.kernel_build() {
+            Some(_) => "",
+            None => " (a package's modules; its build is not known, and is compared before a load)",
+        };
         print(&format!(
-            "driver {} ({}) for {}: {} modules, set {}, user-mode tree {}\n",
+            "driver {} ({}) for {}{of_build}: {} modules, set {}, user-mode tree {}\n",
             set.key.driver_version,
             set.key.flavour,
             set.key.kernel_release,

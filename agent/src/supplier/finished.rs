@@ -6,7 +6,7 @@ use std::slice;
 use super::Provisioner;
 use super::acquire::{Missed, Source, missed};
 use super::fits::Host;
-use super::inventory::read_host;
+use super::inventory::{read_host, with_kernel};
 use super::run_files::Archives;
 use crate::catalog::{self, SetPlace};
 use crate::config::Config;
@@ -35,6 +35,12 @@ impl Provisioner<'_> {
             _ => Missed::Failed(failure),
         })?;
         tracing::info!("the modules are those of {place}");
+        if set.key.kernel_build().is_none() {
+            let release = &set.key.kernel_release;
+            tracing::info!(
+                "the build of {release} is not known: its symbols are compared before a load"
+            );
+        }
         // From now on the store's set counts, be it used or not.
         self.inventory.exclude(place);
         self.telemetry.origin(Origin::Packaged);
@@ -45,7 +51,8 @@ impl Provisioner<'_> {
 /// Returns the set of a package in the store, recorded there.
 fn set_of(config: &Config, of: &FinishedModules, store: &Store) -> Result<ModuleSet, Failure> {
     let set = finished::read(of, store)?;
-    let (facts, signer) = (read_host(config)?, catalog::signer(config)?);
+    let facts = with_kernel(read_host(config)?, &of.kernel.release);
+    let signer = catalog::signer(config)?;
     let fit = Host { config, facts: &facts }.fit(&set, store);
     if let Some(why) = plan::unfit(&set, of, &fit, (config, &facts, signer.as_ref())) {
         let cause = format!("{} cannot be used: {why}", of.describe());

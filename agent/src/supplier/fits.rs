@@ -55,11 +55,13 @@ pub(super) fn of(
     let mut learnt = BTreeSet::new();
     for at_hand in sets.iter().filter(is_for_kernel) {
         let name = at_hand.set.key.file_stem();
-        if known.contains(&name) {
+        // Modules for an unknown build may fit the one and not the next.
+        let is_of_build = at_hand.set.key.kernel_build().is_some();
+        if is_of_build && known.contains(&name) {
             continue;
         }
         let fit = Host { config, facts }.fit(&at_hand.set, store);
-        if matches!(fit, Fit::Fits { .. }) {
+        if is_of_build && matches!(fit, Fit::Fits { .. }) {
             learnt.insert(name.clone());
         }
         fits.insert(name, fit);

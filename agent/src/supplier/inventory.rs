@@ -343,5 +343,16 @@ pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
     Ok(facts.with_places(paths, &journal::recorded(paths)))
 }
 
+/// Returns the facts of the host as if the kernel `release` ran on it; the build of another kernel than the running
+/// one is not known.
+pub(super) fn with_kernel(mut facts: HostFacts, release: &str) -> HostFacts {
+    if facts.kernel.release != release {
+        release.clone_into(&mut facts.kernel.release);
+        facts.kernel.version = String::new();
+        facts.live_driver = None;
+    }
+    facts
+}
+
 #[cfg(test)]
 mod tests;

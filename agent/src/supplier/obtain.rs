@@ -3,7 +3,7 @@
 
 use super::Provisioner;
 use super::acquire::{Missed, not_built, run_file_to_fetch, warn_of_fallback};
-use super::inventory::read_host;
+use super::inventory::{read_host, with_kernel};
 use crate::catalog::{Catalog, SetPlace};
 use crate::config::Config;
 use crate::plan::{self, Acquire, BuildSet, Plan};
@@ -14,7 +14,7 @@ use longshore_core::finding::{Code, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_core::kernel_id::KernelId;
 use longshore_host::HostFacts;
-use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
+use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
@@ -173,20 +173,20 @@ impl Provisioner<'_> {
             let mut facts = read_host(config)?;
             // A loaded driver is no reason not to fetch.
             facts.loaded.clear();
-            if let Some(other) = release.filter(|release| *release != facts.kernel.release) {
-                facts.kernel.release = other;
-                facts.kernel.version = String::new();
-                facts.live_driver = None;
-            }
-            Ok(facts)
+            Ok(match release {
+                Some(release) => with_kernel(facts, &release),
+                None => facts,
+            })
         };
         let mut gathered = self.inventory.gather_for(read).await?;
         let kernel = &mut gathered.facts.kernel;
         if kernel.version.is_empty() {
             // The build of that kernel is not specified: that of the first set is used.
-            let mut sets = gathered.catalog.sets.iter().map(|available| &available.set.key);
-            let set = sets.find(|key| key.is_for(&kernel.any_build()));
-            kernel.version = set.map(|key| key.kernel_version.clone()).unwrap_or_default();
+            let keys = gathered.catalog.sets.iter().map(|available| &available.set.key);
+            let mut builds = keys
+                .filter(|key| key.is_for(&kernel.any_build()))
+                .filter_map(ModuleKey::kernel_build);
+            kernel.version = builds.next().unwrap_or_default().to_owned();
         }
         Ok(gathered)
     }

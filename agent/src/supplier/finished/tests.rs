@@ -29,6 +29,10 @@ struct Offering {
 
 impl Offering {
     fn of(packages: &[(&str, Vec<Entry>)]) -> Self {
+        Self::for_kernel(RELEASE, packages)
+    }
+
+    fn for_kernel(release: &str, packages: &[(&str, Vec<Entry>)]) -> Self {
         let mut scene = Scene::new("bookworm-t4");
         let headers = scene.dir.path().join("headers");
         fs::create_dir_all(&headers).expect("a directory");
@@ -40,7 +44,7 @@ impl Offering {
         let stanza = |(name, entries): &(&str, Vec<Entry>)| {
             let deb = deb(entries);
             scene.store().put(&deb).expect("stored");
-            stanza(&format!("{name}-{RELEASE}"), "1", &depends(RELEASE, DRIVER), &deb)
+            stanza(&format!("{name}-{release}"), "1", &depends(release, DRIVER), &deb)
         };
         let index = packages.iter().map(stanza).collect();
         Self { scene, index }
@@ -83,6 +87,45 @@ async fn fetch_takes_them_too_and_a_switched_off_source_is_not_used() {
     offering.scene.config.module_packages = false;
     let plan = planned(&offering.provisioner()).await;
     assert!(plan.refusal().is_some(), "{:?}", plan.reasons);
+}
+
+const OTHER: &str = "6.1.0-51-amd64";
+
+/// Returns a package's modules for a kernel that does not run here.
+fn for_other(crcs: &'static [(&'static str, u32)]) -> Vec<Entry> {
+    let (dir, magic) = (
+        "lib/modules/6.1.0-51-amd64/kernel/nvidia",
+        "6.1.0-51-amd64 SMP preempt mod_unload modversions ",
+    );
+    Modules { dir, magic, crcs, ..modules() }.entries()
+}
+
+/// Only the release of another kernel is known; its build is compared on the host that runs it.
+#[tokio::test]
+async fn fetch_for_another_kernel_takes_a_package_of_its_release() {
+    let packages = [("linux-modules-nvidia-535-open", for_other(&CRCS))];
+    let offering = Offering::for_kernel(OTHER, &packages);
+    for _ in 0..2 {
+        let (set, _) = offering.provisioner().fetch(Some(OTHER)).await.expect("fetched");
+        let key = &set.key;
+        assert_eq!((key.kernel_release.as_str(), key.kernel_build()), (OTHER, None));
+        assert_eq!(set.headers_from, HeadersFrom::Package);
+    }
+    let sets = offering.scene.store().sets().expect("sets");
+    assert_eq!(sets.len(), 1, "{sets:?}");
+    let mut kernel = offering.scene.facts().kernel;
+    assert!(!sets[0].key.is_for(&kernel.id()), "it is not for the running kernel");
+    OTHER.clone_into(&mut kernel.release);
+    assert!(sets[0].key.is_for(&kernel.id()), "it is for that kernel once it runs");
+}
+
+#[tokio::test]
+async fn a_package_for_another_kernel_is_compared_with_its_headers() {
+    let packages = [("linux-modules-nvidia-535-open", for_other(&OTHER_CRCS))];
+    let offering = Offering::for_kernel(OTHER, &packages);
+    let failure = offering.provisioner().fetch(Some(OTHER)).await.expect_err("it differs");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(failure.one_line().contains("vmap wants 0x00003333"), "{}", failure.one_line());
 }
 
 /// Another build of the same release has other symbols: found before anything is loaded.

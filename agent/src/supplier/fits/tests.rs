@@ -99,6 +99,21 @@ impl Scene {
     }
 }
 
+/// The next build of the same release may have other symbols.
+#[test]
+fn a_set_for_an_unknown_build_is_compared_each_time() {
+    let scene = Scene::of(MAGIC, &KERNEL).with_headers(&KERNEL);
+    let mut set = scene.store.sets().unwrap().remove(0);
+    set.key.kernel_version.clear();
+    scene.store.put_set(&set).unwrap();
+    let name = set.key.file_stem();
+    let fit = || of(&scene.config, &scene.facts, &scene.store, &scene.sets()).remove(&name);
+    assert!(matches!(fit(), Some(Fit::Fits { .. })), "{:?}", fit());
+    let other = "0x00001111\tmodule_layout\tvmlinux\tE\t\n0xbad00bad\tvmap\tvmlinux\tE\t\n";
+    scene.write(&format!("usr/src/h/{RELEASE}/Module.symvers"), other.as_bytes());
+    assert!(matches!(fit(), Some(Fit::Differs { .. })), "{:?}", fit());
+}
+
 const TAMPERED: [(&str, u32); 3] =
     [("module_layout", 0x1111), ("vmap", 0xbad0_0bad), ("kfree", 0x3333)];
 

@@ -89,8 +89,7 @@ impl SignFile {
             return Ok(signed);
         }
         let key = &set.key;
-        let headers =
-            headers::find_in_archive(archive, &key.kernel_release, Some(&key.kernel_version))?;
+        let headers = headers::find_in_archive(archive, &key.kernel_release, key.kernel_build())?;
         let hash = match self.hash {
             Some(hash) => hash,
             None => kernels_hash(&headers, archive, store, progress).await?,

@@ -38,7 +38,8 @@ pub struct ModuleKey {
     pub driver_digest: String,
     /// `uname -r`.
     pub kernel_release: String,
-    /// `uname -v`.
+    /// `uname -v`; empty where the build of the kernel is not known, as of finished modules that were fetched
+    /// for another kernel than the running one.
     pub kernel_version: String,
     /// `uname -m`, for example `x86_64`.
     pub arch: String,
@@ -93,10 +94,16 @@ pub struct ModuleSet {
 }
 
 impl ModuleKey {
-    /// True if modules with this key are for the kernel.
+    /// Returns `uname -v` of the kernel; None where its build is not known.
+    pub fn kernel_build(&self) -> Option<&str> {
+        Some(self.kernel_version.as_str()).filter(|version| !version.is_empty())
+    }
+
+    /// True if modules with this key are for the kernel, or may be where either build is not known.
     pub fn is_for(&self, kernel: &KernelId<'_>) -> bool {
+        let is_same = |version| self.kernel_build().is_none_or(|own| own == version);
         self.kernel_release == kernel.release
-            && kernel.version.is_none_or(|version| self.kernel_version == version)
+            && kernel.version.is_none_or(is_same)
             && self.arch == kernel.arch
     }
 

@@ -44,6 +44,7 @@ mod tests {
     #[case::other_headers(|key: &mut ModuleKey| key.headers.clear(), true)]
     #[case::another_release(|key: &mut ModuleKey| key.kernel_release.push('1'), false)]
     #[case::another_build(|key: &mut ModuleKey| key.kernel_version.push('1'), false)]
+    #[case::an_unknown_build(|key: &mut ModuleKey| key.kernel_version.clear(), true)]
     #[case::another_machine(|key: &mut ModuleKey| key.arch = "aarch64".into(), false)]
     #[case::another_driver(|key: &mut ModuleKey| key.driver_version.push('1'), false)]
     #[case::the_other_flavour(|key: &mut ModuleKey| key.flavour = Flavour::Proprietary, false)]
