@@ -21,6 +21,7 @@ mod side_by_side;
 mod tls;
 mod together;
 mod token;
+mod transitional;
 mod unsigned_headers;
 
 use longshore_tests::module_sets;
