@@ -81,6 +81,7 @@ pub fn packages(bytes: &[u8]) {
         suite: "bookworm".into(),
         component: "main".into(),
         arch: "amd64".into(),
+        host_flat: false,
     };
     let promised = bytes.len() as u64;
     let _ = Index::read(bytes, promised / 2, origin.clone());
