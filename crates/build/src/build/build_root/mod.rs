@@ -49,7 +49,7 @@ pub(super) use contents::{compiler_for, headers};
 pub use source::{BadBuildRoot, BuildRootSource};
 
 /// Version of the unpacking, changed whenever it changes a root's contents.
-const RECIPE: &str = "build-root 1";
+const RECIPE: &str = "build-root 2";
 /// Name of a build root in the key of a set, among the headers.
 pub(super) const KEYED: &str = "build-root";
 

@@ -109,26 +109,29 @@ impl Target {
         remove(&dir, &name)
     }
 
-    /// Removes an entry that is no directory, if it exists.
-    pub(super) fn remove_leaf(&mut self, path: &Path) -> io::Result<()> {
-        let Some((dir, name)) = self.existing(path)? else { return Ok(()) };
-        match found(&dir, &name)? {
-            Some(Found::Leaf(..)) => {
-                self.last = None;
-                remove(&dir, &name)
-            }
-            _ => Ok(()),
-        }
+    /// Removes an entry with everything below it, if it exists at just this path: nothing below a link.
+    pub(super) fn remove_literal(&mut self, path: &Path) -> io::Result<()> {
+        let (parent, name) = split(path)?;
+        let Some(dir) = self.literal(parent)? else { return Ok(()) };
+        self.last = None;
+        remove(&dir, name)
     }
 
-    /// Removes everything below a directory, if it exists; a link to one is left alone.
-    pub(super) fn clear(&mut self, path: &Path) -> io::Result<()> {
+    /// Removes an entry that is no directory, if it exists at just this path.
+    pub(super) fn remove_literal_leaf(&mut self, path: &Path) -> io::Result<()> {
+        let (parent, name) = split(path)?;
+        let Some(dir) = self.literal(parent)? else { return Ok(()) };
+        if found(&dir, name)? == Some(Found::Directory) {
+            return Ok(());
+        }
         self.last = None;
-        let dir = match self.open_dir(path, DIRECTORY | OFlag::O_NOFOLLOW) {
-            Ok(dir) => dir,
-            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
-            Err(errno) => return Err(errno.into()),
-        };
+        remove(&dir, name)
+    }
+
+    /// Removes everything below a directory, if it exists at just this path: nothing below a link.
+    pub(super) fn clear(&mut self, path: &Path) -> io::Result<()> {
+        let Some(dir) = self.literal(path)? else { return Ok(()) };
+        self.last = None;
         for name in names(&dir)? {
             remove(&dir, &name)?;
         }
@@ -198,13 +201,22 @@ impl Target {
         Err(io::Error::new(io::ErrorKind::InvalidData, cause))
     }
 
-    fn look_up(&self, path: &Path) -> nix::Result<OwnedFd> {
-        self.open_dir(path, DIRECTORY)
+    /// Opens a directory without following a link; None where its path leads to none.
+    fn literal(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
+        match self.open_dir(path, ResolveFlag::RESOLVE_NO_SYMLINKS) {
+            Ok(dir) => Ok(Some(dir)),
+            // ELOOP is a link on the way; a file has nothing below it.
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
-    fn open_dir(&self, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
-        let within = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        let how = OpenHow::new().flags(flags).resolve(within);
+    fn look_up(&self, path: &Path) -> nix::Result<OwnedFd> {
+        self.open_dir(path, ResolveFlag::RESOLVE_NO_MAGICLINKS)
+    }
+
+    fn open_dir(&self, path: &Path, links: ResolveFlag) -> nix::Result<OwnedFd> {
+        let how = OpenHow::new().flags(DIRECTORY).resolve(ResolveFlag::RESOLVE_IN_ROOT | links);
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         loop {
             match openat2(&self.top, path, how) {

@@ -113,13 +113,13 @@ impl Unpacking {
         Ok(Bounded::after(self.read, unpacked(layer)?, self.most))
     }
 
-    /// Removes what a whiteout names, and what the layer's directories replace: a whiteout below them must not
-    /// reach what a link in their place leads to. Entries count in the layer's order, a directory before
-    /// the whiteouts in it.
+    /// Removes what a whiteout names, and what the layer's directories replace: entries of a directory may come
+    /// before its own. A path counts as it is written, and names nothing behind a link, which the layer may
+    /// replace as well.
     fn take_away(&mut self, path: &Path, entry: &Entry<'_, '_>) -> Outcome<()> {
         let Some(name) = whiteout(path) else {
             let is_dir = entry.header().entry_type().is_dir() && !path.as_os_str().is_empty();
-            let removed = if is_dir { self.target.remove_leaf(path) } else { Ok(()) };
+            let removed = if is_dir { self.target.remove_literal_leaf(path) } else { Ok(()) };
             return removed.map_err(|e| self.refusal(path, e));
         };
         let dir = path.parent().unwrap_or(Path::new(""));
@@ -131,7 +131,7 @@ impl Unpacking {
                     let what = format!("its whiteout {} names no entry", path.display());
                     return Err(Refusal::Bad(what));
                 }
-                rest => self.target.remove(&dir.join(OsStr::from_bytes(rest))),
+                rest => self.target.remove_literal(&dir.join(OsStr::from_bytes(rest))),
             },
         };
         removed.map_err(|e| self.refusal(path, e))

@@ -122,7 +122,16 @@ use Made::File as F;
 )]
 #[case::whiteout_through_a_link(
     vec![vec![Link("up", "../.."), F("outside", "1")], vec![F("up/.wh.outside", "")]],
-    &["up -> ../.."]
+    &["outside=1", "up -> ../.."]
+)]
+#[case::whiteout_below_a_link_that_stays(
+    vec![vec![F("k/e/a", "1"), Link("d", "k")], vec![F("d/.wh.e", ""), F("d/e/.wh.a", "")]],
+    &["d -> k", "k/", "k/e/", "k/e/a=1"]
+)]
+#[case::whiteout_of_a_link(vec![vec![F("k/a", "1"), Link("d", "k")], vec![F(".wh.d", "")]], &["k/", "k/a=1"])]
+#[case::whiteout_of_a_link_then_below_it(
+    vec![vec![F("k/a", "1"), Link("d", "k")], vec![F(".wh.d", ""), F("d/.wh.a", "")]],
+    &["k/", "k/a=1"]
 )]
 #[case::opaque_directory_over_a_link(
     vec![
@@ -147,11 +156,31 @@ use Made::File as F;
         vec![F("usr/lib/d/a", "1"), Link("lib", "usr/lib")],
         vec![Dir("lib/d"), F("lib/d/.wh..wh..opq", ""), F("lib/d/b", "2")],
     ],
-    &["lib -> usr/lib", "usr/", "usr/lib/", "usr/lib/d/", "usr/lib/d/b=2"]
+    &["lib -> usr/lib", "usr/", "usr/lib/", "usr/lib/d/", "usr/lib/d/a=1", "usr/lib/d/b=2"]
 )]
 #[case::whiteout_below_a_directory_over_a_link(
     vec![vec![F("k/a", "1"), Link("d", "k")], vec![Dir("d"), F("d/.wh.a", "")]],
     &["d/", "k/", "k/a=1"]
+)]
+#[case::whiteout_before_its_directory_over_a_link(
+    vec![vec![F("k/a", "1"), Link("d", "k")], vec![F("d/.wh.a", ""), Dir("d"), F("d/b", "2")]],
+    &["d/", "d/b=2", "k/", "k/a=1"]
+)]
+#[case::whiteout_before_a_directory_above_it_over_a_link(
+    vec![vec![F("k/e/a", "1"), Link("d", "k")], vec![F("d/e/.wh.a", ""), Dir("d/e"), Dir("d")]],
+    &["d/", "d/e/", "k/", "k/e/", "k/e/a=1"]
+)]
+#[case::whiteout_before_its_directory_over_a_link_that_climbs(
+    vec![vec![F("a", "1"), Link("d", "../../..")], vec![F("d/.wh.a", ""), Dir("d")]],
+    &["a=1", "d/"]
+)]
+#[case::file_before_its_directory_over_a_link(
+    vec![vec![F("k/a", "1"), Link("d", "k")], vec![F("d/a", "2"), Dir("d")]],
+    &["d/", "d/a=2", "k/", "k/a=1"]
+)]
+#[case::whiteout_before_its_directory(
+    vec![vec![F("d/a", "1"), F("d/b", "1")], vec![F("d/.wh.a", ""), Dir("d")]],
+    &["d/", "d/b=1"]
 )]
 #[case::whiteout_below_a_file(vec![vec![F("a", "1")], vec![F("a/.wh.b", "")]], &["a=1"])]
 #[case::whiteout_below_a_directory_over_a_file(
