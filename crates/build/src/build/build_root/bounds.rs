@@ -9,11 +9,13 @@ pub(super) struct Limits {
     pub(super) entries: u64,
     /// Unpacked bytes of files, in all layers.
     pub(super) bytes: u64,
+    /// Directories that no entry names.
+    pub(super) implied: u64,
 }
 
 /// Limits of every build root. An image with gcc and the headers of three kernels has about 100 000 entries in
 /// 2 GiB.
-pub(super) const LIMITS: Limits = Limits { entries: 600_000, bytes: 12 << 30 };
+pub(super) const LIMITS: Limits = Limits { entries: 600_000, bytes: 12 << 30, implied: 20_000 };
 /// Longest path, in bytes (PATH_MAX), and name.
 const LONGEST: usize = 4095;
 const LONGEST_NAME: usize = 255;
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn entries_and_bytes_are_bounded() {
-        let mut count = Count::new(Limits { entries: 2, bytes: 3 << 20 });
+        let mut count = Count::new(Limits { entries: 2, bytes: 3 << 20, implied: 0 });
         count.add(3 << 20).expect("within");
         assert!(count.add(1).expect_err("too large").contains("3 MiB"));
         assert!(count.add(0).expect_err("too many").contains("2 entries"));

@@ -21,8 +21,6 @@ use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 
 /// Number of links without a target that are followed to make a directory.
 const MOST_LINKS: usize = 40;
-/// Maximum number of directories that no entry names.
-const MOST_IMPLIED: u64 = 20_000;
 /// Flags of a directory in which entries are made.
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
@@ -31,8 +29,9 @@ const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_
 pub(super) struct Target {
     top: OwnedFd,
     last: Option<(PathBuf, OwnedFd)>,
-    /// Number of directories that were made because an entry lies in them.
+    /// Number of directories that were made because an entry lies in them, and its maximum.
     implied: Cell<u64>,
+    most_implied: u64,
 }
 
 /// Kind of an entry.
@@ -44,12 +43,13 @@ enum Found {
 }
 
 impl Target {
-    /// Opens a directory that only this process writes to.
-    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+    /// Opens a directory that only this process writes to, for at most so many directories that no entry names.
+    pub(super) fn open(dir: &Path, most_implied: u64) -> io::Result<Self> {
         Ok(Self {
             top: open(dir, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())?,
             last: None,
             implied: Cell::new(0),
+            most_implied,
         })
     }
 
@@ -194,10 +194,11 @@ impl Target {
     /// Counts a directory that no entry names: a few bytes of a path can ask for a hundred of them.
     fn count_implied(&self) -> io::Result<()> {
         self.implied.set(self.implied.get() + 1);
-        if self.implied.get() <= MOST_IMPLIED {
+        if self.implied.get() <= self.most_implied {
             return Ok(());
         }
-        let cause = format!("more than {MOST_IMPLIED} directories have no entry of their own");
+        let most = self.most_implied;
+        let cause = format!("more than {most} directories have no entry of their own");
         Err(io::Error::new(io::ErrorKind::InvalidData, cause))
     }
 

@@ -87,7 +87,8 @@ impl Unpacking {
     }
 
     fn within(dir: &Path, limits: Limits) -> Outcome<Self> {
-        let target = Target::open(dir).map_err(|e| Refusal::Write(dir.to_path_buf(), e))?;
+        let target = Target::open(dir, limits.implied);
+        let target = target.map_err(|e| Refusal::Write(dir.to_path_buf(), e))?;
         Ok(Self {
             into: dir.to_path_buf(),
             target,
