@@ -278,9 +278,7 @@ impl Filling {
         let outer = OutputDir::open(dir).map_err(read)?;
         let Some(layout) = Layout::open(&outer, &self.root.place) else { return Ok(()) };
         let layers = layout.import(&layout.digest()?, &self.store)?;
-        let refused = |refusal: Refusal| refusal.failure(&self.root.place);
-        to.target.clear(Path::new("")).map_err(|e| write_failure(dir, e))?;
-        *to = Unpacking::into(dir).map_err(refused)?;
+        to.start_over().map_err(|refusal| refusal.failure(&self.root.place))?;
         self.layers(&layers, to)
     }
 

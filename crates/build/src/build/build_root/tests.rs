@@ -1,3 +1,4 @@
+use super::bounds::Limits;
 use super::*;
 use std::os::unix::fs::symlink;
 
@@ -55,6 +56,11 @@ impl Scene {
 
     /// Writes an image layout of two layers; `arch` is that of its configuration.
     fn layout(&self, arch: &str) -> PathBuf {
+        let packed = zstd::encode_all(self.tar().as_slice(), 1).expect("zstd");
+        self.layout_of(arch, &[&packed, &upper()])
+    }
+
+    fn layout_of(&self, arch: &str, layers: &[&[u8]]) -> PathBuf {
         let dir = self.path("layout");
         fs::create_dir_all(dir.join("blobs/sha256")).expect("directory");
         let put = |kind: &str, bytes: &[u8]| {
@@ -66,14 +72,22 @@ impl Scene {
         let config = json!({"architecture": arch, "os": "linux"}).to_string();
         let config = put("application/vnd.oci.image.config.v1+json", config.as_bytes());
         let kind = "application/vnd.oci.image.layer.v1.tar+zstd";
-        let packed = zstd::encode_all(self.tar().as_slice(), 1).expect("zstd");
-        let layers = [put(kind, &packed), put(kind, &upper())];
+        let layers: Vec<_> = layers.iter().map(|layer| put(kind, layer)).collect();
         let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers}).to_string();
         let manifest = put("application/vnd.oci.image.manifest.v1+json", manifest.as_bytes());
         let index = json!({"schemaVersion": 2, "manifests": [manifest]}).to_string();
         fs::write(dir.join("index.json"), index).expect("write");
         fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).expect("write");
         dir
+    }
+
+    /// Writes a tar file of an image layout.
+    fn image_file(&self, layout: &Path) -> PathBuf {
+        let mut archive = tar::Builder::new(Vec::new());
+        archive.append_dir_all(".", layout).expect("append");
+        let path = self.path("image.tar");
+        fs::write(&path, archive.into_inner().expect("a tar file")).expect("write");
+        path
     }
 
     fn leaves_nothing(&self) {
@@ -188,12 +202,52 @@ async fn a_layout_and_a_tar_file_of_one_become_roots() {
     let root = scene.acquire(layout.clone()).await.expect("unpacks");
     is_whole(&root);
     assert!(!root.path.join("usr/bin/gcc").exists(), "the upper layer removed it");
-    let mut archive = tar::Builder::new(Vec::new());
-    archive.append_dir_all(".", &layout).expect("append");
-    fs::write(scene.path("image.tar"), archive.into_inner().expect("a tar file")).expect("write");
-    let other = scene.acquire(scene.path("image.tar")).await.expect("unpacks");
+    let other = scene.acquire(scene.image_file(&layout)).await.expect("unpacks");
     is_whole(&other);
     assert!(other.digest != root.digest && !other.path.join("oci-layout").exists());
+}
+
+#[rstest]
+#[case::all_together(Limits { bytes: 7 << 20, ..LIMITS }, None)]
+#[case::bytes(Limits { bytes: 5 << 20, ..LIMITS }, Some("more than 5 MiB"))]
+#[case::entries(Limits { entries: 14, ..LIMITS }, Some("more than 14 entries"))]
+fn limits_hold_for_a_tar_file_and_the_layout_in_it_together(
+    #[case] limits: Limits,
+    #[case] said: Option<&str>,
+) {
+    let scene = Scene::new();
+    let mut layer = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(3 << 20);
+    header.set_mode(0o644);
+    layer.append_data(&mut header, "zeros", vec![0; 3 << 20].as_slice()).expect("append");
+    for name in 0..8 {
+        header.set_size(0);
+        layer.append_data(&mut header, name.to_string(), &b""[..]).expect("append");
+    }
+    let path =
+        scene.image_file(&scene.layout_of("amd64", &[&layer.into_inner().expect("a tar file")]));
+    let digest = Opened::at(&path).and_then(|opened| opened.digest()).expect("reads");
+    let root =
+        Identified { source: BuildRootSource::Path(path.clone()), digest }.root(&scene.store);
+    let waiting = Arc::new(());
+    let (store, caller) = (scene.store.clone(), Arc::downgrade(&waiting));
+    let task = Silent.begin("unpacking", None, Unit::Items);
+    let dir = scene.path("unpacked");
+    fs::create_dir(&dir).expect("directory");
+    let mut unpacking = Unpacking::within(&dir, limits).expect("opens");
+    let done = Filling { root, store, caller, task }.path(&path, &dir, &mut unpacking);
+    match said {
+        None => {
+            done.expect("unpacks");
+            assert!(dir.join("zeros").is_file() && !dir.join("oci-layout").exists());
+        }
+        Some(said) => {
+            let failure = done.expect_err("too much together");
+            assert_eq!(failure.code(), ExitCode::Verification);
+            assert!(failure.to_string().contains(said), "{failure}");
+        }
+    }
 }
 
 #[rstest]

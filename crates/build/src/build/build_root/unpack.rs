@@ -86,7 +86,7 @@ impl Unpacking {
         Self::within(dir, LIMITS)
     }
 
-    fn within(dir: &Path, limits: Limits) -> Outcome<Self> {
+    pub(super) fn within(dir: &Path, limits: Limits) -> Outcome<Self> {
         let target = Target::open(dir, limits.implied);
         let target = target.map_err(|e| Refusal::Write(dir.to_path_buf(), e))?;
         Ok(Self {
@@ -97,6 +97,13 @@ impl Unpacking {
             read: 0,
             is_empty: true,
         })
+    }
+
+    /// Removes everything that was unpacked. It counts on: what comes next is of the same origin.
+    pub(super) fn start_over(&mut self) -> Outcome<()> {
+        let cleared = self.target.clear(Path::new(""));
+        self.is_empty = true;
+        cleared.map_err(|e| Refusal::Write(self.into.clone(), e))
     }
 
     /// Unpacks a layer over those before it; `open` opens it, a tar file in any compression.
