@@ -4,6 +4,8 @@
 //! that Docker's tools write. Everything is as somebody pushed it, so kinds, digests and sizes are checked here,
 //! before a layer is fetched.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 
 use super::image::{Descriptor, Manifest, hex_of};
@@ -17,8 +19,8 @@ use longshore_core::store::Store;
 const MOST_LAYERS: usize = 256;
 /// Maximum size of all layers as they are fetched: images with a compiler have some hundred MiB.
 const MOST_PACKED: u64 = 8 << 30;
-/// Size of an image's layers and of what they unpack to, in sizes of its layers.
-const WITH_UNPACKED: u64 = 3;
+/// Size that compressed files of a file system are assumed to unpack to, in their own sizes.
+const UNPACKED: u64 = 2;
 /// Media types of an image's configuration.
 const CONFIGS: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
@@ -98,14 +100,26 @@ impl RootImage {
         }
     }
 
-    /// Checks that the layers and what they unpack to fit into the store, before a layer is written.
+    /// Checks that the layers that the store lacks, and what all of them unpack to, fit into it, before a layer is
+    /// written. `freed` bytes in it are removed before the first one is unpacked.
     ///
     /// # Errors
     /// Exit code 15 where they do not.
-    pub fn check_space(&self, store: &Store) -> Result<(), Failure> {
-        let sizes = self.layers.iter().map(|layer| layer.size);
-        let size = sizes.fold(0, u64::saturating_add);
-        space::require(store.root(), size.saturating_mul(WITH_UNPACKED))
+    pub fn check_space(&self, store: &Store, freed: u64) -> Result<(), Failure> {
+        space::require(store.root(), self.space(|sha256| store.has_blob(sha256), freed))
+    }
+
+    /// Returns the bytes that are still to be written; a layer that comes twice lies there once.
+    fn space(&self, has: impl Fn(&str) -> bool, freed: u64) -> u64 {
+        let (mut seen, mut lacking, mut unpacked) = (BTreeSet::new(), 0u64, 0u64);
+        for layer in self.layers.iter().filter(|layer| seen.insert(layer.digest.as_str())) {
+            if !hex_of(&layer.digest).is_some_and(&has) {
+                lacking = lacking.saturating_add(layer.size);
+            }
+            let is_compressed = !LAYERS.contains(&layer.media_type.as_str());
+            unpacked = unpacked.saturating_add(unpacked_size(layer.size, is_compressed));
+        }
+        lacking.saturating_add(unpacked.saturating_sub(freed))
     }
 
     /// Checks that the image is for the machine `arch` (`uname -m`), by its configuration.
@@ -127,6 +141,11 @@ impl RootImage {
         let what = format!("it is an image for {has:?}, and this machine is linux {wanted}");
         Err(wrong(place, &what).remedy(FOR_THIS_MACHINE))
     }
+}
+
+/// Returns the bytes that a tar file of `size` bytes is assumed to unpack to.
+pub fn unpacked_size(size: u64, is_compressed: bool) -> u64 {
+    if is_compressed { size.saturating_mul(UNPACKED) } else { size }
 }
 
 fn is_layer(media_type: &str) -> bool {
@@ -181,13 +200,39 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::at(dir.path(), Disk::default());
         let mut image = parse(&manifest(CONFIGS[0], OCI, sizes.len(), 1)).expect("an image");
-        image.check_space(&store).expect("fits");
-        for (layer, size) in image.layers.iter_mut().zip(sizes) {
+        image.check_space(&store, 0).expect("fits");
+        for ((layer, size), digit) in image.layers.iter_mut().zip(sizes).zip("ab".chars()) {
             layer.size = size;
+            layer.digest = format!("sha256:{}", digit.to_string().repeat(64));
         }
-        let failure = image.check_space(&store).expect_err("refused");
+        let failure = image.check_space(&store, 0).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Preflight);
         assert!(failure.to_string().contains("MiB free"), "{failure}");
+    }
+
+    #[rstest]
+    #[case::nothing_stored(&[("a", OCI, 10), ("b", OCI, 100)], "", 0, 330)]
+    #[case::one_stored(&[("a", OCI, 10), ("b", OCI, 100)], "b", 0, 230)]
+    #[case::all_stored(&[("a", OCI, 10), ("b", OCI, 100)], "ab", 0, 220)]
+    #[case::twice(&[("a", OCI, 10), ("a", OCI, 10)], "", 0, 30)]
+    #[case::not_compressed(&[("a", LAYERS[0], 10), ("b", LAYERS[1], 100)], "a", 0, 210)]
+    #[case::freed_before_the_unpacking(&[("a", OCI, 10)], "", 15, 15)]
+    #[case::freed_after_the_copying(&[("a", OCI, 10)], "", 1000, 10)]
+    #[case::overflow(&[("a", OCI, u64::MAX), ("b", OCI, u64::MAX)], "", 0, u64::MAX)]
+    fn space_is_for_the_layers_that_lack_and_for_all_unpacked(
+        #[case] layers: &[(&str, &str, u64)],
+        #[case] stored: &str,
+        #[case] freed: u64,
+        #[case] wanted: u64,
+    ) {
+        let layer = |(digit, kind, size): &(&str, &str, u64)| Descriptor {
+            size: *size,
+            digest: format!("sha256:{}", digit.repeat(64)),
+            ..Descriptor::of(kind, b"")
+        };
+        let config = Descriptor::of(CONFIGS[0], b"");
+        let image = RootImage { config, layers: layers.iter().map(layer).collect() };
+        assert_eq!(image.space(|sha256| stored.contains(&sha256[..1]), freed), wanted);
     }
 
     #[rstest]

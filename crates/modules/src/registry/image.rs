@@ -20,7 +20,7 @@ pub(super) async fn image_from(
     progress: &dyn Progress,
 ) -> Result<Vec<Descriptor>, Failure> {
     let image = describe(session, digest).await?;
-    image.check_space(store)?;
+    image.check_space(store, 0)?;
     let what = format!("layers of {}", session.repository);
     let total = image.layers.iter().map(|layer| layer.size).sum();
     let task = progress.begin(&what, Some(total), Unit::Bytes);

@@ -35,6 +35,11 @@ impl Count {
         Self { limits, entries: 0, bytes: 0 }
     }
 
+    /// Number of bytes so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Counts an entry of so many bytes.
     pub(super) fn add(&mut self, bytes: u64) -> Result<(), String> {
         self.entries += 1;

@@ -30,6 +30,8 @@ pub(super) struct Directory {
     dir: OutputDir,
     /// By path, so that a directory comes before its contents.
     entries: BTreeMap<PathBuf, Kind>,
+    /// Bytes of all files together.
+    pub(super) size: u64,
 }
 
 #[derive(Debug)]
@@ -49,7 +51,8 @@ enum Node<'a> {
 impl Directory {
     /// Reads names and kinds.
     pub(super) fn read(dir: OutputDir) -> Outcome<Self> {
-        let (mut read, mut count) = (Self { dir, entries: BTreeMap::new() }, Count::new(LIMITS));
+        let mut read = Self { dir, entries: BTreeMap::new(), size: 0 };
+        let mut count = Count::new(LIMITS);
         let mut next = vec![PathBuf::new()];
         while let Some(at) = next.pop() {
             let most = usize::try_from(LIMITS.entries).unwrap_or(usize::MAX);
@@ -70,6 +73,7 @@ impl Directory {
                 read.entries.insert(path, kind);
             }
         }
+        read.size = count.bytes();
         Ok(read)
     }
 
@@ -219,6 +223,8 @@ mod tests {
         let mut target = Unpacking::into(copy.path()).expect("opens");
         let copied = source.copy(&mut target, &|| true).expect("copies");
         assert_eq!(copied, source.digest().expect("digest"));
+        // Of its only file: what is left out takes no space.
+        assert_eq!(source.size, 7);
         assert_eq!(copied, read(copy.path()).digest().expect("digest"));
         assert!(!copy.path().join("proc").exists());
         let mode =

@@ -46,8 +46,14 @@ impl<'a> Layout<'a> {
         legal.ok_or_else(|| self.wrong("index.json names no sha256 digest"))
     }
 
-    /// Copies the layers of the image with this digest into the store; returns them, the lowest first.
-    pub(super) fn import(&self, digest: &str, store: &Store) -> Result<Vec<Descriptor>, Failure> {
+    /// Copies the layers of the image with this digest into the store; returns them, the lowest first. `freed`
+    /// bytes of the store's disk are removed before they are unpacked.
+    pub(super) fn import(
+        &self,
+        digest: &str,
+        store: &Store,
+        freed: u64,
+    ) -> Result<Vec<Descriptor>, Failure> {
         let mut bytes = self.blob(digest)?;
         if let Some(of_machine) = entry(&bytes, std::env::consts::ARCH, self.place)? {
             bytes = self.blob(&of_machine)?;
@@ -55,7 +61,7 @@ impl<'a> Layout<'a> {
         let image = RootImage::parse(&bytes, self.place)?;
         let config = self.blob(&image.config.digest)?;
         image.check_platform(&config, std::env::consts::ARCH, self.place)?;
-        image.check_space(store)?;
+        image.check_space(store, freed)?;
         for layer in &image.layers {
             self.import_layer(layer, store)?;
         }

@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use self::bounds::LIMITS;
 use self::directory::Directory;
 use self::layout::Layout;
-use self::unpack::{Refusal, Unpacking, copy};
+use self::unpack::{Refusal, Unpacking, copy, is_compressed};
 use super::outputs::OutputDir;
 use super::root::{MOUNT_POINTS, WhileWanted, in_thread};
 use super::{build_lock, check_space};
@@ -41,6 +41,7 @@ use longshore_core::scratch::claim;
 use longshore_core::space;
 use longshore_core::store::Store;
 use longshore_modules::artifact::image::{Descriptor, hex_of};
+use longshore_modules::artifact::root_image::unpacked_size;
 use longshore_modules::registry::Registry;
 
 pub use compilers::{Compiler, Run};
@@ -228,9 +229,9 @@ impl Filling {
                 None => {
                     let read = OutputDir::below(dir, ".").map_err(|e| refused(Refusal::Read(e)))?;
                     let wanted = || self.caller.strong_count() > 0;
-                    Directory::read(read)
-                        .and_then(|read| read.copy(to, &wanted))
-                        .map_err(refused)?
+                    let read = Directory::read(read).map_err(refused)?;
+                    space::require(self.store.root(), read.size)?;
+                    read.copy(to, &wanted).map_err(refused)?
                 }
             },
             Opened::File { file, .. } => {
@@ -245,10 +246,13 @@ impl Filling {
     /// Copies a tar file into the store, verified: the file itself can change between its hashing and unpacking.
     fn imported(&self, file: &File) -> Result<File, Failure> {
         let digest = &self.root.digest;
-        if !self.store.has_blob(digest) {
-            let read = |e| Refusal::Read(e).failure(&self.root.place);
+        let read = |e: io::Error| Refusal::Read(e).failure(&self.root.place);
+        let there = self.store.has_blob(digest);
+        let there = there.then(|| self.store.open_blob(digest)).transpose()?;
+        let space = space_of(there.as_ref().unwrap_or(file), there.is_some()).map_err(read)?;
+        space::require(self.store.root(), space)?;
+        if there.is_none() {
             let mut from = self.opened(file).map_err(read)?.take(bounded_size(file).map_err(read)?);
-            space::require(self.store.root(), from.limit().saturating_mul(2))?;
             let mut to = self.store.blob_writer()?;
             let unwritten = |e| Refusal::Write(self.store.root().to_path_buf(), e);
             copy(&mut from, &mut to, unwritten).map_err(|e| e.failure(&self.root.place))?;
@@ -268,7 +272,7 @@ impl Filling {
 
     fn layout(&self, layout: &Layout<'_>, to: &mut Unpacking) -> Result<(), Failure> {
         // The name of its manifest: everything below is verified by it.
-        let layers = layout.import(&format!("sha256:{}", self.root.digest), &self.store)?;
+        let layers = layout.import(&format!("sha256:{}", self.root.digest), &self.store, 0)?;
         self.layers(&layers, to)
     }
 
@@ -277,7 +281,7 @@ impl Filling {
         let read = |e: io::Error| Refusal::Read(e).failure(&self.root.place);
         let outer = OutputDir::open(dir).map_err(read)?;
         let Some(layout) = Layout::open(&outer, &self.root.place) else { return Ok(()) };
-        let layers = layout.import(&layout.digest()?, &self.store)?;
+        let layers = layout.import(&layout.digest()?, &self.store, to.bytes())?;
         to.start_over().map_err(|refusal| refusal.failure(&self.root.place))?;
         self.layers(&layers, to)
     }
@@ -334,6 +338,13 @@ impl Opened {
             }
         }
     }
+}
+
+/// Returns the bytes that the copy of a tar file, unless it is stored already, and its contents take.
+fn space_of(file: &File, is_stored: bool) -> io::Result<u64> {
+    let size = bounded_size(file)?;
+    let unpacked = unpacked_size(size, is_compressed(reopen(file)?)?);
+    Ok(if is_stored { unpacked } else { size.saturating_add(unpacked) })
 }
 
 /// Returns the size of a tar file; refuses one that is too large to be read.

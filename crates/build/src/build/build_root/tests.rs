@@ -251,6 +251,21 @@ fn limits_hold_for_a_tar_file_and_the_layout_in_it_together(
 }
 
 #[rstest]
+#[case::plain(|tar: Vec<u8>| tar, 1)]
+#[case::zstd(|tar: Vec<u8>| zstd::encode_all(tar.as_slice(), 1).expect("zstd"), 2)]
+fn space_is_for_a_tar_file_unless_it_is_stored_and_for_its_contents(
+    #[case] packed: fn(Vec<u8>) -> Vec<u8>,
+    #[case] times: u64,
+) {
+    let scene = Scene::new();
+    fs::write(scene.path("root.tar"), packed(scene.tar())).expect("write");
+    let file = File::open(scene.path("root.tar")).expect("opens");
+    let size = file.metadata().expect("metadata").len();
+    assert_eq!(space_of(&file, false).expect("reads"), size * (1 + times));
+    assert_eq!(space_of(&file, true).expect("reads"), size * times);
+}
+
+#[rstest]
 #[case::other_machine("arm64", None, "for \"linux arm64\", and this machine is linux amd64")]
 #[case::damaged("amd64", Some("blobs"), "")]
 #[case::no_index("amd64", Some("index.json"), "index.json")]

@@ -32,6 +32,9 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Room for headers and padding of a tar beside the files' bytes.
 const MOST_OVERHEAD: u64 = 1 << 30;
 
+/// Ending of a tar file's name without compression.
+const PLAIN: &str = "tar";
+
 /// Error of a layer, or of the disk.
 #[derive(Debug)]
 pub(super) enum Refusal {
@@ -97,6 +100,11 @@ impl Unpacking {
             read: 0,
             is_empty: true,
         })
+    }
+
+    /// Number of unpacked bytes of files so far, of those that were replaced too.
+    pub(super) fn bytes(&self) -> u64 {
+        self.count.bytes()
     }
 
     /// Removes everything that was unpacked. It counts on: what comes next is of the same origin.
@@ -299,14 +307,24 @@ fn visit_entries(
 /// Decompresses by the first bytes: media types and file names may name another compression.
 fn unpacked<'a>(layer: impl Read + 'a) -> Outcome<Box<dyn Read + 'a>> {
     let mut layer = BufReader::with_capacity(1 << 16, layer);
-    let begin = layer.fill_buf().map_err(Refusal::Read)?;
-    let kind = match begin {
+    let kind = packing(layer.fill_buf().map_err(Refusal::Read)?);
+    decompressed(kind, layer).map_err(Refusal::Read)
+}
+
+/// Returns the compression of a tar file by its first bytes, as the ending of its name.
+fn packing(begin: &[u8]) -> &'static str {
+    match begin {
         [0x1f, 0x8b, ..] => "tar.gz",
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "tar.zst",
         [0xfd, b'7', b'z', b'X', b'Z', ..] => "tar.xz",
-        _ => "tar",
-    };
-    decompressed(kind, layer).map_err(Refusal::Read)
+        _ => PLAIN,
+    }
+}
+
+/// True for a tar file that is compressed.
+pub(super) fn is_compressed(from: impl Read) -> io::Result<bool> {
+    let mut from = BufReader::with_capacity(1 << 9, from);
+    Ok(packing(from.fill_buf()?) != PLAIN)
 }
 
 /// Copies everything; returns its size.
