@@ -148,6 +148,20 @@ async fn a_directory_that_changes_after_it_was_planned_is_refused() {
     scene.leaves_nothing();
 }
 
+#[tokio::test]
+async fn a_directory_that_changes_after_it_was_copied_changes_no_compile() {
+    let scene = Scene::new();
+    let planned = identify(&BuildRootSource::Path(scene.path("root"))).await.expect("read");
+    scene.acquire_as(&planned).await.expect("unpacks");
+    fs::write(scene.path("root/usr/bin/gcc"), "another").expect("write");
+    fs::remove_dir_all(scene.path("root/usr/src")).expect("removed");
+    // The build takes the root that it planned with, out of the store.
+    let root = scene.acquire_as(&planned).await.expect("is there");
+    assert_eq!(root.digest, planned.digest);
+    is_whole(&root);
+    assert_eq!(fs::read_to_string(root.path.join("usr/bin/gcc")).expect("reads"), "#!/bin/sh");
+}
+
 #[rstest]
 #[case::plain(|tar: Vec<u8>| tar)]
 #[case::zstd(|tar: Vec<u8>| zstd::encode_all(tar.as_slice(), 1).expect("zstd"))]

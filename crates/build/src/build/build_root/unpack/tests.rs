@@ -106,6 +106,14 @@ use Made::File as F;
 #[case::file_over_a_directory(vec![vec![F("d/a", "1")], vec![F("d", "2")]], &["d=2"])]
 #[case::directory_stays(vec![vec![F("d/a", "1")], vec![Dir("d")]], &["d/", "d/a=1"])]
 #[case::name_of_a_lower_layer(vec![vec![F("a", "1")], vec![Name("d/b", "a")]], &["a=1", "d/", "d/b=1"])]
+#[case::name_of_a_file_that_a_higher_layer_replaces(
+    vec![vec![F("a", "1")], vec![Name("b", "a")], vec![F("a", "2")]],
+    &["a=2", "b=1"]
+)]
+#[case::name_of_a_file_that_a_higher_layer_removes(
+    vec![vec![F("a", "1"), Name("b", "a")], vec![F(".wh.a", "")]],
+    &["b=1"]
+)]
 #[case::name_of_itself(vec![vec![F("a", "1")], vec![Name("a", "./a")]], &["a=1"])]
 #[case::name_of_a_link(vec![vec![Link("a", "/etc/x"), Name("b", "a")]], &["a -> /etc/x", "b -> /etc/x"])]
 #[case::through_an_inner_link(
