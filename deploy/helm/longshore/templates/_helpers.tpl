@@ -176,16 +176,6 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{/* Secret volume: NAME, SECRET. */}}
-{{- define "longshore.secretVolume" -}}
-{{- if .secret }}
-- name: {{ .name }}
-  secret:
-    secretName: {{ .secret | quote }}
-    defaultMode: 0400
-{{- end }}
-{{- end }}
-
 {{/* Handler of a probe: HTTP where the kubelet reaches the agent's address, else the agent's own command. */}}
 {{- define "longshore.probe" -}}
 {{- $listen := .root.Values.listen }}
@@ -250,7 +240,7 @@ exec:
 {{- fail "nodeFeatureDiscovery.select and affinity.nodeAffinity exclude each other" }}
 {{- end }}
 {{- range $index, $mount := .Values.mounts }}
-{{- range list "/" "/dev" "/etc" "/etc/longshore" "/proc" "/run" "/run/longshore" "/run/nvidia" "/sys" "/usr" "/var" "/var/lib/longshore" }}
+{{- range list "/" "/bin" "/bundle.tar" "/dev" "/etc" "/etc/longshore" "/lib" "/proc" "/run" "/run/longshore" "/run/nvidia" "/secrets" "/sys" "/usr" "/usr/local" "/usr/local/bin" "/usr/local/share/ca-certificates" "/var" "/var/lib/longshore" }}
 {{- if eq (trimSuffix "/" $mount.path) (trimSuffix "/" .) }}
 {{- fail (printf "mounts[%d].path: %s is the agent's own" $index $mount.path) }}
 {{- end }}
