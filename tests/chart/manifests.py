@@ -1,0 +1,189 @@
+"""Checks of the chart's manifests that no schema can make: scripts/check-chart runs them."""
+
+import json
+import re
+import sys
+import tomllib
+
+import yaml
+
+# Variables of the pod's own, and those that mean to the agent what they mean to curl, docker and cosign.
+OTHER_VARIABLES = {"NODE_NAME", "NODE_IP", "POD_NAME", "POD_NAMESPACE", "DOCKER_CONFIG", "COSIGN_PASSWORD",
+                   "KBUILD_SIGN_PIN", "http_proxy", "https_proxy", "no_proxy", "LONGSHORE_LOG",
+                   "LONGSHORE_LOG_FORMAT"}
+
+
+def documents(path):
+    """Returns the objects of a YAML file, by kind and name."""
+    with open(path, encoding="utf-8") as file:
+        found = [document for document in yaml.safe_load_all(file) if document]
+    by_name = {(one["kind"], one["metadata"]["name"]): one for one in found}
+    if len(by_name) != len(found):
+        raise SystemExit(f"{path}: two objects have the same kind and name")
+    return by_name
+
+
+def equal(first, second):
+    """Fails where two files have different objects."""
+    ours, theirs = documents(first), documents(second)
+    different = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+    if different:
+        raise SystemExit(f"{first} and {second} differ in {different}")
+
+
+def pod(path):
+    """Fails where the DaemonSet names variables, volumes or objects that nothing has."""
+    found = documents(path)
+    (daemonset,) = [one for (kind, _), one in found.items() if kind == "DaemonSet"]
+    spec = daemonset["spec"]["template"]["spec"]
+    with open("docs/configuration.md", encoding="utf-8") as file:
+        settings = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", file.read()))
+    volumes = [volume["name"] for volume in spec["volumes"]]
+    wrong = []
+    if len(set(volumes)) != len(volumes):
+        wrong.append(f"volumes of the same name: {volumes}")
+    used = set()
+    for container in spec["containers"] + spec.get("initContainers", []):
+        names = [one["name"] for one in container["env"]]
+        wrong += [f"two variables {name}" for name in sorted(set(names)) if names.count(name) > 1]
+        wrong += [f"{name} is no setting of the agent" for name in names
+                  if name not in settings | OTHER_VARIABLES]
+        mounts = container["volumeMounts"]
+        paths = [mount["mountPath"] for mount in mounts]
+        wrong += [f"two mounts on {path}" for path in sorted(set(paths)) if paths.count(path) > 1]
+        used |= {mount["name"] for mount in mounts}
+        # A path that the chart gives to the agent lies in one of the mounts.
+        wrong += [f"{one['name']}: {file} is not mounted" for one in container["env"]
+                  for file in one.get("value", "").split(",")
+                  if file.startswith("/secrets/") and not any(file == path or file.startswith(path + "/")
+                                                              for path in paths)]
+    if used != set(volumes):
+        wrong.append(f"volumes and mounts differ: {sorted(used ^ set(volumes))}")
+    # The agent recognizes its own container by this name: agent/src/cluster.rs.
+    if spec["containers"][0]["name"] != "longshore":
+        wrong.append("the agent's container is not named longshore")
+    config = next(volume["configMap"]["name"] for volume in spec["volumes"] if volume["name"] == "config")
+    tomllib.loads(found["ConfigMap", config]["data"]["config.toml"])
+    account = spec["serviceAccountName"]
+    if ("ServiceAccount", account) not in found:
+        wrong.append(f"no ServiceAccount {account}")
+    for (kind, name), one in found.items():
+        if kind.endswith("RoleBinding"):
+            if (one["roleRef"]["kind"], one["roleRef"]["name"]) not in found:
+                wrong.append(f"{kind} {name}: no {one['roleRef']}")
+            if [subject["name"] for subject in one["subjects"]] != [account]:
+                wrong.append(f"{kind} {name}: {one['subjects']}")
+    if wrong:
+        raise SystemExit(f"{path}: " + "; ".join(wrong))
+
+
+def keys(values, schema, path=""):
+    """Yields each place where values.yaml and its schema have different keys, or a schema is open."""
+    properties = schema.get("properties")
+    if properties is None:
+        return
+    if schema.get("additionalProperties") is not False:
+        yield f"{path or 'the root'} lets other keys in"
+    if not isinstance(values, dict) or not values:
+        return
+    # Not in values.yaml: `global`, which helm itself adds, and keys without a default.
+    optional = {"global", *(("limits",) if path == ".resources" else ()), "initialDelaySeconds",
+                "successThreshold", "ephemeral-storage"}
+    for name in sorted((values.keys() ^ properties.keys()) - optional):
+        yield f"{path}.{name} is in {'values.yaml' if name in values else 'the schema'} alone"
+    for name in values.keys() & properties.keys():
+        yield from keys(values[name], properties[name], f"{path}.{name}")
+
+
+def comments(lines):
+    """Yields each key of the first two levels without a comment above it or above its section."""
+    commented = False
+    for line in lines:
+        key = re.match(r"( {0,2})([A-Za-z]\w*):(.*)", line)
+        if line.strip().startswith("#"):
+            commented = True
+        elif key and key[1] == "":
+            if not commented and key[3].strip():
+                yield f"{key[2]} has no comment"
+            section, commented_section = key[2], commented
+            commented = False
+        elif key:
+            # Names that say it all beside a commented section or sibling.
+            plain = {"pullPolicy", "https", "create", "annotations"}
+            if not (commented or commented_section or key[2] in plain):
+                yield f"{section}.{key[2]} has no comment"
+            commented = False
+
+
+def values(chart):
+    """Fails where values.yaml and values.schema.json have different keys, or a key has no comment."""
+    with open(f"{chart}/values.yaml", encoding="utf-8") as file:
+        text = file.read()
+    with open(f"{chart}/values.schema.json", encoding="utf-8") as file:
+        schema = json.load(file)
+    wrong = list(keys(yaml.safe_load(text), schema)) + list(comments(text.splitlines()))
+    if wrong:
+        raise SystemExit(f"{chart}/values.yaml: " + "; ".join(wrong))
+
+
+def granted(path):
+    """Returns the rights in a manifest: (scope, group, resource, verb)."""
+    rights = set()
+    for (kind, _), one in documents(path).items():
+        if kind in ("Role", "ClusterRole"):
+            scope = {"Role": "own namespace", "ClusterRole": "cluster"}[kind]
+            rights |= {(scope, group or "core", resource, verb) for rule in one["rules"]
+                       for group in rule["apiGroups"] for resource in rule["resources"]
+                       for verb in rule["verbs"]}
+    return rights
+
+
+def documented():
+    """Returns the table of rights in docs/kubernetes.md: for each value, its rights."""
+    table = {}
+    with open("docs/kubernetes.md", encoding="utf-8") as file:
+        for line in file:
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if not (line.startswith("| `") and len(cells) == 6 and cells[1] in ("cluster", "own namespace")):
+                continue
+            value, scope, groups, resource, verbs, _ = cells
+            table.setdefault(value.strip("`"), set()).update(
+                (scope, group, resource, verb)
+                for group in groups.split(", ") for verb in verbs.split(", "))
+    return table
+
+
+def rights(value, path):
+    """Fails where the rights of a manifest, rendered with `value` alone, are not those of the table."""
+    wanted = documented().get(value)
+    if wanted is None:
+        raise SystemExit(f"docs/kubernetes.md: the table of rights has no row for `{value}`")
+    if granted(path) != wanted:
+        raise SystemExit(f"{value}: granted and documented rights differ in {sorted(granted(path) ^ wanted)}")
+
+
+def rights_of_all():
+    """Prints the values of the table."""
+    print("\n".join(sorted(documented())))
+
+
+def probes(path, wanted):
+    """Fails where the probes' handler is another one than `wanted`: `http HOST`, or `exec`."""
+    (daemonset,) = [one for (kind, _), one in documents(path).items() if kind == "DaemonSet"]
+    container = daemonset["spec"]["template"]["spec"]["containers"][0]
+    for name, place, option in (("startupProbe", "/healthz", "--alive"), ("livenessProbe", "/healthz", "--alive"),
+                                ("readinessProbe", "/readyz", "--ready")):
+        probe = container[name]
+        if "httpGet" in probe:
+            found = "http " + probe["httpGet"].get("host", "-")
+            right = probe["httpGet"]["path"] == place
+        else:
+            found, right = "exec", probe["exec"]["command"] == ["longshore", "status", option]
+        if found != wanted or not right:
+            raise SystemExit(f"{name} is {probe}, not {wanted}")
+
+
+CHECKS = {check.__name__: check for check in (equal, pod, values, rights, rights_of_all, probes)}
+
+if __name__ == "__main__":
+    CHECKS[sys.argv[1]](*sys.argv[2:])
