@@ -183,7 +183,22 @@ def probes(path, wanted):
             raise SystemExit(f"{name} is {probe}, not {wanted}")
 
 
-CHECKS = {check.__name__: check for check in (equal, pod, values, rights, rights_of_all, probes)}
+def environment(path, into):
+    """Writes the variables of the agent's container to the file `into`/environment, each ended by a 0 byte, and
+    its configuration to `into`/config.toml."""
+    found = documents(path)
+    (daemonset,) = [one for (kind, _), one in found.items() if kind == "DaemonSet"]
+    spec = daemonset["spec"]["template"]["spec"]
+    given = {one["name"]: one["value"] for one in spec["containers"][0]["env"] if "value" in one}
+    with open(f"{into}/environment", "w", encoding="utf-8") as file:
+        file.write("".join(f"{name}={value}\0" for name, value in given.items()))
+    config = next(volume["configMap"]["name"] for volume in spec["volumes"] if volume["name"] == "config")
+    with open(f"{into}/config.toml", "w", encoding="utf-8") as file:
+        file.write(found["ConfigMap", config]["data"]["config.toml"])
+
+
+CHECKS = {check.__name__: check for check in (equal, pod, values, rights, rights_of_all, probes,
+                                          environment)}
 
 if __name__ == "__main__":
     CHECKS[sys.argv[1]](*sys.argv[2:])

@@ -93,7 +93,10 @@ annotations:
 {{- end }}
 {{- with .Values.publish.reference }}{{ $_ := set $env "LONGSHORE_PUBLISH" . }}{{ end }}
 {{- if .Values.publish.signKeySecret }}{{ $_ := set $env "LONGSHORE_PUBLISH_KEY" "/secrets/publish/cosign.key" }}{{ end }}
-{{- if .Values.moduleSigning.secret }}{{ $_ := set $env "LONGSHORE_MODULE_KEY" "/secrets/module-signing" }}{{ end }}
+{{- if .Values.moduleSigning.secret }}
+{{- $_ := set $env "LONGSHORE_MODULE_KEY" "/secrets/module-signing/tls.key" }}
+{{- $_ := set $env "LONGSHORE_MODULE_CERTIFICATE" "/secrets/module-signing/tls.crt" }}
+{{- end }}
 {{- with .Values.proxy.http }}{{ $_ := set $env "http_proxy" . }}{{ end }}
 {{- with .Values.proxy.https }}{{ $_ := set $env "https_proxy" . }}{{ end }}
 {{- with .Values.proxy.none }}{{ $_ := set $env "no_proxy" . }}{{ end }}
@@ -224,7 +227,10 @@ exec:
 {{- range regexFindAll "[0-9]+[a-z]+" $span -1 }}
 {{- $count := regexFind "[0-9]+" . | int }}
 {{- $unit := regexFind "[a-z]+" . }}
-{{- $seconds = add $seconds (mul $count (get (dict "h" 3600 "m" 60 "s" 1 "ms" 0) $unit)) }}
+{{- $seconds = add $seconds (mul $count (get (dict "h" 3600 "m" 60 "s" 1) $unit)) }}
+{{- end }}
+{{- if gt (int $seconds) 3600 }}
+{{- fail (printf "driver.onBusy (%s) is longer than an hour" .Values.driver.onBusy) }}
 {{- end }}
 {{- if lt (int .Values.terminationGracePeriodSeconds) (int (add $seconds 30)) }}
 {{- fail (printf "terminationGracePeriodSeconds (%v) must be at least 30 s longer than driver.onBusy (%s): the kubelet would kill the agent while it uninstalls the driver" .Values.terminationGracePeriodSeconds .Values.driver.onBusy) }}
