@@ -197,8 +197,68 @@ def environment(path, into):
         file.write(found["ConfigMap", config]["data"]["config.toml"])
 
 
+NODE_NAME = "authentication.kubernetes.io/node-name"
+# User, node names in the token, node that is to be changed, and the policy's answer.
+REQUESTS = [
+    ("system:serviceaccount:gpu:driver", ["n1"], "n1", "allowed"),
+    ("system:serviceaccount:gpu:driver", ["n1"], "n2",
+     "longshore's agent on node n1 may not change node n2"),
+    ("system:serviceaccount:gpu:driver", ["n1"], "n10",
+     "longshore's agent on node n1 may not change node n10"),
+    ("system:serviceaccount:gpu:driver", None, "n1",
+     "the token of longshore's agent names no node, so that it cannot be compared"),
+    # No server makes such a token; failurePolicy denies what cannot be evaluated.
+    ("system:serviceaccount:gpu:driver", [], "n1", "error"),
+    ("system:serviceaccount:gpu:other", ["n1"], "n2", "not matched"),
+    ("system:serviceaccount:other:driver", ["n1"], "n2", "not matched"),
+    ("system:node:n1", None, "n2", "not matched"),
+    ("admin", None, "n1", "not matched"),
+]
+
+
+def policy(path):
+    """Fails where the ValidatingAdmissionPolicy answers a request otherwise than `REQUESTS` says. CEL's own
+    evaluator runs its expressions, with the optional syntax that Kubernetes has."""
+    from cel_expr_python import cel
+    from cel_expr_python.ext import ext_optional
+
+    # The binding has another kind.
+    (spec,) = [one["spec"] for (kind, _), one in documents(path).items() if kind == "ValidatingAdmissionPolicy"]
+    names = ("request", "object", "variables")
+    env = cel.NewEnv(variables={name: cel.Type.DYN for name in names}, extensions=[ext_optional.ExtOptional()])
+
+    def value(expression, data):
+        found = env.compile(expression).eval(data=data)
+        if found.type() == cel.Type.ERROR:
+            raise ValueError(found.value())
+        return found.value()
+
+    def answer(user, token, node):
+        extra = {} if token is None else {NODE_NAME: token}
+        data = {"request": {"userInfo": {"username": user, "extra": extra}, "operation": "UPDATE", "name": node},
+                "object": {"metadata": {"name": node}}, "variables": {}}
+        if not all(value(one["expression"], data) for one in spec["matchConditions"]):
+            return "not matched"
+        for one in spec["variables"]:
+            data["variables"][one["name"]] = value(one["expression"], data)
+        for one in spec["validations"]:
+            if not value(one["expression"], data):
+                return one.get("message") or value(one["messageExpression"], data)
+        return "allowed"
+
+    for user, token, node, wanted in REQUESTS:
+        try:
+            found = answer(user, token, node)
+        except ValueError as error:
+            found, told = "error", f" ({error})"
+        else:
+            told = ""
+        if found != wanted:
+            raise SystemExit(f"{path}: {user} with {token} changes {node}: {found}{told}, not {wanted}")
+
+
 CHECKS = {check.__name__: check for check in (equal, pod, values, rights, rights_of_all, probes,
-                                          environment)}
+                                          environment, policy)}
 
 if __name__ == "__main__":
     CHECKS[sys.argv[1]](*sys.argv[2:])
