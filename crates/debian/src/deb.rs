@@ -15,6 +15,9 @@ pub use super::tree::{EntryKind, UnpackedEntry, make_usrmerge_links};
 const MOST_UNPACKED: u64 = 32 << 30;
 /// Maximum size of a file read into memory: headers' configuration has some hundred kB.
 const MOST_READ: u64 = 64 << 20;
+/// Beginning of the name of the member with a package's files, and of that with its maintainer scripts.
+const DATA: &str = "data.tar";
+const CONTROL: &str = "control.tar";
 
 /// Selects everything, for [`unpack`].
 pub fn everything(path: &Path) -> Option<PathBuf> {
@@ -94,15 +97,39 @@ pub fn read_file(
     reader: impl Read,
     path: &Path,
 ) -> Result<Option<Vec<u8>>, Failure> {
-    with_file(package, reader, path, |file| {
-        let mut bytes = Vec::new();
-        file.take(MOST_READ + 1).read_to_end(&mut bytes).map_err(|e| damaged(package, e))?;
-        if bytes.len() as u64 > MOST_READ {
-            let what = format!("{} has more than {} MiB", path.display(), MOST_READ >> 20);
-            return Err(bad(package, &what));
+    with_file(package, reader, path, |file| read_whole(package, path, file))
+}
+
+fn read_whole(package: &str, path: &Path, file: &mut dyn Read) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    file.take(MOST_READ + 1).read_to_end(&mut bytes).map_err(|e| damaged(package, e))?;
+    if bytes.len() as u64 > MOST_READ {
+        let what = format!("{} has more than {} MiB", path.display(), MOST_READ >> 20);
+        return Err(bad(package, &what));
+    }
+    Ok(bytes)
+}
+
+/// Reads one regular file of a package's control archive, such as `postinst`, of at most 64 MiB; None
+/// where the package has no such file. The file is never run.
+///
+/// # Errors
+/// As [`unpack`].
+pub fn control_file(
+    package: &str,
+    reader: impl Read,
+    name: &str,
+) -> Result<Option<Vec<u8>>, Failure> {
+    let mut found = None;
+    each_entry_of(CONTROL, package, reader, |entry| {
+        let is_it = tree::clean(&entry_path(package, entry)?).is_ok_and(|p| p == Path::new(name));
+        if !is_it || !entry.header().entry_type().is_file() {
+            return Ok(Go::On);
         }
-        Ok(bytes)
-    })
+        found = Some(read_whole(package, Path::new(name), entry)?);
+        Ok(Go::Stop)
+    })?;
+    Ok(found)
 }
 
 /// Passes one regular file of a package's data to `read` as a stream, so that for example a tar
@@ -132,7 +159,7 @@ pub(crate) fn with_file<T>(
 }
 
 /// Passes each file of a package's data that `wanted` selects (by its relative path) to `take`, as a
-/// stream. A package whose entries have more than `most` bytes together is refused before they are
+/// stream; directories are passed over. A package whose entries have more than `most` bytes together is refused before they are
 /// read.
 ///
 /// # Errors
@@ -150,7 +177,7 @@ pub fn each_file(
             bad(package, &format!("its files have more than {} MiB together", most >> 20))
         })?;
         let path = tree::clean(&entry_path(package, entry)?).map_err(|e| bad(package, &e))?;
-        if !wanted(&path) {
+        if entry.header().entry_type().is_dir() || !wanted(&path) {
             return Ok(Go::On);
         }
         if !entry.header().entry_type().is_file() {
@@ -189,13 +216,23 @@ fn each_entry(
     reader: impl Read,
     visit: impl FnMut(&mut Entry<'_, '_>) -> Result<Go, Failure>,
 ) -> Result<(), Failure> {
+    each_entry_of(DATA, package, reader, visit)
+}
+
+/// Visits the entries of the tar in the member whose name begins with `tar`.
+fn each_entry_of(
+    tar: &str,
+    package: &str,
+    reader: impl Read,
+    visit: impl FnMut(&mut Entry<'_, '_>) -> Result<Go, Failure>,
+) -> Result<(), Failure> {
     let fail = |e| damaged(package, e);
     let mut ar = Ar::new(BufReader::with_capacity(1 << 16, reader)).map_err(fail)?;
     let name = loop {
         match ar.next_member().map_err(fail)? {
-            Some(name) if name.starts_with("data.tar") => break name,
+            Some(name) if name.starts_with(tar) => break name,
             Some(_) => continue,
-            None => return Err(bad(package, "it has no data.tar")),
+            None => return Err(bad(package, &format!("it has no {tar}"))),
         }
     };
     let member = BufReader::with_capacity(1 << 16, &mut ar);

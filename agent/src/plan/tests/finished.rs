@@ -36,6 +36,7 @@ fn finished(facts: &HostFacts, driver: &str) -> FinishedModules {
             version: facts.kernel.version.clone(),
         },
         of_build: None,
+        linked: None,
     }
 }
 

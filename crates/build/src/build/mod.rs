@@ -14,6 +14,7 @@ pub mod diagnose;
 pub mod extract;
 pub mod failure_cache;
 mod inputs;
+pub mod linking;
 mod make_progress;
 pub mod mofed;
 pub(crate) mod outputs;

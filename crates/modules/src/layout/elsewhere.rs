@@ -28,6 +28,8 @@ use longshore_core::store::Store;
 const MOST_NAMES: usize = 10_000;
 /// Endings of compressed modules.
 const COMPRESSED: [&str; 3] = [".ko.xz", ".ko.zst", ".ko.gz"];
+/// Beginning of the key's option that names the linker of modules that were linked here.
+pub const LINKED_WITH: &str = "linked-with=";
 /// Placeholder in the key for unknown values.
 const UNKNOWN: &str = "unknown";
 
@@ -49,6 +51,10 @@ pub struct OfPackage {
     pub id: String,
     /// sha256 (hex) of the package.
     pub sha256: String,
+    /// Further packages that the modules were made of: their ids, and their sha256 (hex).
+    pub beside: BTreeMap<String, String>,
+    /// Linker that the modules were linked with here, with its version; None where they came whole.
+    pub linker: Option<String>,
 }
 
 /// Modules that were examined and fit together; not stored yet.
@@ -224,12 +230,14 @@ impl Examined {
 
     fn into_set(self, kernel_version: &str) -> ModuleSet {
         let (headers_from, headers, driver_digest) = match &self.of.package {
-            Some(OfPackage { id, sha256 }) => {
-                let named = BTreeMap::from([(id.clone(), sha256.clone())]);
+            Some(OfPackage { id, sha256, beside, .. }) => {
+                let mut named = beside.clone();
+                named.insert(id.clone(), sha256.clone());
                 (HeadersFrom::Package, named, sha256.clone())
             }
             None => (HeadersFrom::Unknown, BTreeMap::new(), self.digest()),
         };
+        let linker = self.of.package.as_ref().and_then(|package| package.linker.as_ref());
         let key = ModuleKey {
             driver_version: self.driver_version,
             flavour: self.flavour,
@@ -239,7 +247,7 @@ impl Examined {
             arch: self.made_by.arch.to_owned(),
             headers,
             compiler: self.made_by.compiler.unwrap_or_else(|| UNKNOWN.to_owned()),
-            options: Vec::new(),
+            options: linker.map(|linker| format!("{LINKED_WITH}{linker}")).into_iter().collect(),
             patches: BTreeMap::new(),
             signed_by: self.signed_by,
         };

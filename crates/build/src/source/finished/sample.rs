@@ -13,6 +13,10 @@ pub enum Entry {
     File(String, Vec<u8>),
     /// A symbolic link's path and target.
     Link(String, String),
+    /// An executable file's path and content.
+    Program(String, Vec<u8>),
+    /// Path of a directory.
+    Directory(String),
     /// Path of a file that states this size, and has no content.
     Claimed(String, u64),
 }
@@ -63,7 +67,10 @@ pub fn deb(entries: &[Entry]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_mode(0o644);
         match entry {
-            Entry::File(path, bytes) => {
+            Entry::File(path, bytes) | Entry::Program(path, bytes) => {
+                if matches!(entry, Entry::Program(..)) {
+                    header.set_mode(0o755);
+                }
                 header.set_size(bytes.len() as u64);
                 tar.append_data(&mut header, path, bytes.as_slice()).expect("append");
             }
@@ -71,6 +78,12 @@ pub fn deb(entries: &[Entry]) -> Vec<u8> {
                 header.set_entry_type(tar::EntryType::Symlink);
                 header.set_size(0);
                 tar.append_link(&mut header, path, target).expect("append");
+            }
+            Entry::Directory(path) => {
+                header.set_entry_type(tar::EntryType::Directory);
+                header.set_mode(0o755);
+                header.set_size(0);
+                tar.append_data(&mut header, path, &b""[..]).expect("append");
             }
             Entry::Claimed(path, size) => {
                 header.set_path(path).expect("a path");
@@ -81,6 +94,74 @@ pub fn deb(entries: &[Entry]) -> Vec<u8> {
         }
     }
     packed(&tar.into_inner().expect("tar"))
+}
+
+/// Proprietary modules as objects: two for each module, and the commands that link them.
+///
+/// From memory, not of a package of Canonical's.
+#[derive(Debug, Clone)]
+pub struct Objects<'a> {
+    /// Directory of the modules in the package; the objects are in `bits` below it.
+    pub dir: &'a str,
+    /// Driver version.
+    pub driver: &'a str,
+    /// vermagic.
+    pub magic: &'a str,
+    /// CRCs of the symbols that each imports.
+    pub crcs: &'a [(&'a str, u32)],
+}
+
+impl Objects<'_> {
+    /// Returns the objects below `bits`: path and content.
+    pub fn files(&self) -> Vec<(String, Vec<u8>)> {
+        let files = |module: driver_modules::DriverModule| {
+            let (stem, name) = (module.stem, module.name);
+            let info = format!(
+                "version={}\0license=NVIDIA\0name={name}\0vermagic={}\0",
+                self.driver, self.magic
+            );
+            [
+                (format!("{stem}/interface.o"), symbols::with_info(&info, &[])),
+                (format!("{stem}.mod.o"), symbols::with_info("", self.crcs)),
+            ]
+        };
+        driver_modules::ALL.into_iter().flat_map(files).collect()
+    }
+
+    /// Returns the script with the link commands.
+    pub fn script(&self) -> String {
+        let link = |module: driver_modules::DriverModule| {
+            let stem = module.stem;
+            format!(
+                "/usr/bin/ld.bfd -m elf_x86_64 -z noexecstack -r -o {stem}.o {stem}/interface.o\n\
+                 /usr/bin/ld.bfd -r -m elf_x86_64 --build-id=none -o ../{stem}.ko {stem}.o {stem}.mod.o\n"
+            )
+        };
+        let links: String = driver_modules::ALL.into_iter().map(link).collect();
+        format!("#!/bin/sh\nset -e\n{links}sha256sum -c SHA256SUMS\n")
+    }
+
+    /// Returns the entries of the package with the objects; `sums` is its `SHA256SUMS`.
+    pub fn entries(&self, sums: &str) -> Vec<Entry> {
+        let bits = format!("./{}/bits", self.dir);
+        let file = |(name, bytes): (String, Vec<u8>)| Entry::File(format!("{bits}/{name}"), bytes);
+        let texts = [("BUILD", self.script()), ("SHA256SUMS", sums.to_owned())];
+        let texts = texts.map(|(name, text)| file((name.to_owned(), text.into_bytes())));
+        let mut entries = vec![Entry::Directory(bits.clone())];
+        entries.extend(self.files().into_iter().map(file));
+        entries.extend(texts);
+        entries
+    }
+
+    /// Returns the entries of the package with the signatures.
+    pub fn signatures(&self) -> Vec<Entry> {
+        let appended = appended::append(b"", SIGNATURE);
+        let entry = |module: driver_modules::DriverModule| {
+            let path = format!("./{}/bits/{}.ko.sig", self.dir, module.stem);
+            Entry::File(path, appended.clone())
+        };
+        driver_modules::ALL.map(entry).into()
+    }
 }
 
 fn packed(data: &[u8]) -> Vec<u8> {

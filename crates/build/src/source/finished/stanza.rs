@@ -7,8 +7,10 @@ use longshore_debian::archive::{Operator, Package, Requirement, upstream};
 
 /// Beginning of the names of packages with unsigned modules, or with objects to be linked.
 pub(super) const OBJECTS: &str = "linux-objects-";
+/// Beginning of the names of packages with detached signatures.
+pub(super) const SIGNATURES: &str = "linux-signatures-";
 /// Packages without modules: signatures to append, and debug symbols.
-const OTHERS: [&str; 2] = ["linux-signatures-", "-dbgsym"];
+const OTHERS: [&str; 2] = [SIGNATURES, "-dbgsym"];
 /// Lowest branch of NVIDIA's driver that a version may begin with; kernels' versions are lower.
 const LOWEST_BRANCH: u64 = 100;
 
@@ -36,12 +38,28 @@ pub(super) fn flavour(part: &str) -> Flavour {
     }
 }
 
-/// True if a package has no modules before its objects are linked: Ubuntu's proprietary ones, as
-/// their licence forbids to distribute them linked.
-pub(super) fn is_linked_first(package: &Package, part: &str) -> bool {
-    let of_objects = |one: &Requirement| one.name.starts_with(OBJECTS);
-    let objects = part.starts_with(OBJECTS) && flavour(part) == Flavour::Proprietary;
-    objects || requirements(package).any(of_objects)
+/// Modules of a package, by its name and relations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contents<'a> {
+    /// Whole modules.
+    Whole,
+    /// None: they are linked from the objects of this package. Ubuntu's proprietary ones are, as their licence
+    /// forbids to distribute them linked.
+    Linked(&'a Requirement),
+    /// None that count by themselves: objects, or a package that leads to whole modules.
+    Nothing,
+}
+
+/// Returns the contents of a package.
+pub(super) fn contents<'a>(package: &'a Package, part: &str) -> Contents<'a> {
+    let is_proprietary = flavour(part) == Flavour::Proprietary;
+    let objects = requirements(package).find(|one| one.name.starts_with(OBJECTS));
+    match objects {
+        _ if part.starts_with(OBJECTS) && is_proprietary => Contents::Nothing,
+        Some(objects) if is_proprietary => Contents::Linked(objects),
+        Some(_) => Contents::Nothing,
+        None => Contents::Whole,
+    }
 }
 
 /// Returns the driver version that a package states: as the lower bound of a driver's package that
@@ -77,7 +95,7 @@ pub(super) fn names_build(version: &str, kernel: &Kernel) -> Option<bool> {
     version.contains(of_debian).then_some(true)
 }
 
-fn requirements(package: &Package) -> impl Iterator<Item = &Requirement> {
+pub(super) fn requirements(package: &Package) -> impl Iterator<Item = &Requirement> {
     package.depends.iter().flat_map(|clause| &clause.0)
 }
 

@@ -112,6 +112,57 @@ fn modules_that_are_linked_first_or_state_no_driver_are_left_out() {
     assert_eq!(found(&(linked + &silent)), []);
 }
 
+const OF_OBJECTS: &str = "linux-modules-nvidia-580-6.8.0-142-generic";
+const OBJECTS: &str = "linux-objects-nvidia-580-6.8.0-142-generic";
+const SIGNATURES: &str = "linux-signatures-nvidia-6.8.0-142-generic";
+const VERSION: &str = "6.8.0-142.151";
+
+/// The stanzas of modules that are linked from objects, of these and their signatures, and of a linker.
+fn linked_packages() -> [(&'static str, String); 4] {
+    let depends = format!(
+        "Depends: {OBJECTS} (= {VERSION}), {SIGNATURES} (= {VERSION}), \
+         nvidia-kernel-common-580 (>= {DRIVER})\n"
+    );
+    let of = |name: &str, version: &str, more: &str| stanza(name, version, more, name.as_bytes());
+    [
+        (OF_OBJECTS, of(OF_OBJECTS, VERSION, &depends)),
+        (OBJECTS, of(OBJECTS, VERSION, "Depends: binutils\n") + &of(OBJECTS, "6.8.0-142.152", "")),
+        (SIGNATURES, of(SIGNATURES, VERSION, "")),
+        (
+            "binutils",
+            of("binutils", "2.42-4ubuntu2.3", "Depends: libc6\n") + &of("libc6", "2.39", ""),
+        ),
+    ]
+}
+
+#[test]
+fn proprietary_modules_are_linked_from_objects() {
+    let index: String = linked_packages().map(|(_, stanza)| stanza).concat();
+    let whole = offering(SIGNED, VERSION, DRIVER);
+    let found = found(&(index + &whole));
+    let names: Vec<_> = found.iter().map(|one| one.package.name.as_str()).collect();
+    assert_eq!(names, [SIGNED, OF_OBJECTS]);
+    let one = &found[1];
+    assert_eq!((one.flavour, one.may_be_signed), (Flavour::Proprietary, true));
+    let linked = one.linked.as_ref().expect("linked");
+    let described = format!("linked from {OBJECTS} {VERSION} with ld of binutils 2.42-4ubuntu2.3");
+    assert_eq!(linked.describe(), described);
+    let linker: Vec<_> = linked.linker.iter().map(|package| package.name.as_str()).collect();
+    assert_eq!(linker, ["binutils", "libc6"]);
+    let ids = [OF_OBJECTS, OBJECTS, SIGNATURES].map(|name| format!("{name}_{VERSION}_amd64"));
+    assert_eq!(one.digests().into_keys().collect::<Vec<_>>(), ids);
+}
+
+#[rstest]
+#[case::objects(OBJECTS)]
+#[case::signatures(SIGNATURES)]
+#[case::linker("binutils")]
+fn modules_without_what_they_are_linked_from_are_left_out(#[case] missing: &str) {
+    let packages = linked_packages().into_iter().filter(|(name, _)| *name != missing);
+    let index: String = packages.map(|(_, stanza)| stanza).collect();
+    assert_eq!(found(&index), []);
+}
+
 /// The release of NVIDIA's own kernel flavour contains the word that tells the driver's packages.
 #[test]
 fn a_release_with_nvidia_in_it_is_no_driver() {

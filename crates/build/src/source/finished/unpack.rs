@@ -37,15 +37,36 @@ pub fn read(finished: &FinishedModules, store: &Store) -> Result<ModuleSet, Fail
         let Some(name) = module_name(path, release) else { return Ok(()) };
         write(&package.name, path, file, &unpacked.path().join(name))
     })?;
+    store_from(unpacked.path(), finished, store)
+}
+
+/// Stores the modules of the directory `dir`, which come from a package or were linked from its objects; returns the
+/// set of them, which is not recorded yet.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn store_from(
+    dir: &Path,
+    finished: &FinishedModules,
+    store: &Store,
+) -> Result<ModuleSet, Failure> {
     let modules = CompiledElsewhere {
-        dir: unpacked.path().to_path_buf(),
-        release: Some(release.clone()),
-        package: Some(OfPackage {
-            id: format!("{}_{}_{}", package.name, package.version, package.arch),
-            sha256: package.sha256.clone(),
-        }),
+        dir: dir.to_path_buf(),
+        release: Some(finished.kernel.release.clone()),
+        package: Some(of_package(finished)),
     };
     modules.examine()?.store_modules(&finished.kernel.version, store)
+}
+
+fn of_package(finished: &FinishedModules) -> OfPackage {
+    let (id, mut beside) = (super::id(&finished.package), finished.digests());
+    beside.remove(&id);
+    OfPackage {
+        id,
+        sha256: finished.package.sha256.clone(),
+        beside,
+        linker: finished.linked.as_ref().map(|linked| linked.linker_version()),
+    }
 }
 
 /// Returns the file name, without the ending of its compression, of a module of NVIDIA's driver for

@@ -39,6 +39,7 @@ pub use compiler::check as check_compiler;
 pub(crate) use in_root::{KernelDirs, dirs_in, headers_in, releases_in};
 pub use places::HeaderPlaces;
 pub use stated::Stated;
+pub(crate) use toolchain::linker;
 pub use toolchain::programs;
 pub use trees::Trees;
 

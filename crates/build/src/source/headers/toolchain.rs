@@ -139,6 +139,21 @@ pub(super) fn compiler_package(stated: &Stated) -> Result<String, Failure> {
     Err(Failure::new(FailureKind::Toolchain, cause).remedy(remedy))
 }
 
+/// Returns the linker's package that `wanted` names and everything that it needs, of the release of
+/// the package `beside` where that has them; the linker's package comes first.
+///
+/// # Errors
+/// Exit code 11 naming the missing package.
+pub(crate) fn linker(
+    archive: &Archive,
+    wanted: &Requirement,
+    beside: &Package,
+) -> Result<Vec<Package>, Failure> {
+    let mut root = wanted.clone();
+    keep_release(archive, &mut root, &beside.suite);
+    resolve(archive, &[root])
+}
+
 fn tools(archive: &Archive) -> impl Iterator<Item = Requirement> {
     // Optional: left out if no archive has it.
     let keeper = Some(OBJECT_KEEPER).filter(|name| !archive.packages(name).is_empty());
