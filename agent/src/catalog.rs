@@ -126,8 +126,9 @@ impl Catalog {
 
 /// True if there is a set of a package's modules.
 fn has_set_of(sets: &[AvailableSet], finished: &FinishedModules, kernel: &Kernel) -> bool {
-    let mut keys = sets.iter().map(|at_hand| &at_hand.set.key);
-    keys.any(|key| key.driver_digest == finished.package.sha256 && key.is_for(&kernel.id()))
+    let digests = finished.digests();
+    let mut keys = sets.iter().filter(|s| is_of_package(&s.set)).map(|at_hand| &at_hand.set.key);
+    keys.any(|key| key.headers == digests && key.is_for(&kernel.id()))
 }
 
 /// Result of comparing a set's modules with the kernel: vermagic, and the CRCs of imported symbols.

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use crate::catalog::SetPlace;
 use longshore_build::build::mofed::Mofed;
 use longshore_build::source::driver::AvailableDriver;
-use longshore_build::source::finished::FinishedModules;
+use longshore_build::source::finished::{FinishedModules, LinkedFrom};
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::flavour::Flavour;
@@ -36,7 +36,7 @@ pub enum Acquire {
         /// `sha256:...` of the manifest.
         manifest: String,
     },
-    /// Fetch a package with finished modules, and make a set of them. The modules, and so the
+    /// Fetch a package with finished modules, link those that come as objects, and make a set of them. The modules, and so the
     /// exact driver, are known only afterwards, so planning is repeated then.
     ReadPackage(Box<FinishedModules>),
     /// Compile the modules.
@@ -119,6 +119,8 @@ enum Named<'a> {
         version: &'a str,
         suite: &'a str,
         sha256: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        linked_from: Option<NamedObjects<'a>>,
     },
     BuildSet {
         driver_version: &'a str,
@@ -138,6 +140,27 @@ enum Named<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         sources: Option<Flavour>,
     },
+}
+
+/// Objects of a package's modules as `longshore plan --json` prints them.
+#[derive(Serialize)]
+struct NamedObjects<'a> {
+    objects: &'a str,
+    objects_sha256: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signatures: Option<&'a str>,
+    linker: String,
+}
+
+impl<'a> From<&'a LinkedFrom> for NamedObjects<'a> {
+    fn from(linked: &'a LinkedFrom) -> Self {
+        Self {
+            objects: &linked.objects.name,
+            objects_sha256: &linked.objects.sha256,
+            signatures: linked.signatures.as_ref().map(|package| package.name.as_str()),
+            linker: linked.linker_version(),
+        }
+    }
 }
 
 /// A build root as `longshore plan --json` prints it.
@@ -170,7 +193,8 @@ impl<'a> From<&'a Acquire> for Named<'a> {
             }
             Acquire::ReadPackage(finished) => {
                 let Package { name, version, suite, sha256, .. } = &finished.package;
-                Self::ReadPackage { name, version, suite, sha256 }
+                let linked_from = finished.linked.as_deref().map(NamedObjects::from);
+                Self::ReadPackage { name, version, suite, sha256, linked_from }
             }
             Acquire::BuildSet(build) => Self::BuildSet {
                 driver_version: &build.driver_version,

@@ -11,6 +11,7 @@ use crate::config::Config;
 use longshore_build::source::finished::FinishedModules;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::ModuleSet;
+use longshore_modules::layout::elsewhere::LINKED_WITH;
 use longshore_modules::module_signing::Signer;
 
 /// Returns the packages that may be used; none where drivers come from .run files.
@@ -44,7 +45,10 @@ pub(super) fn of_choice<'a>(
 /// Returns the reason that names the package of a set.
 pub(super) fn origin(set: &ModuleSet) -> Reason {
     let names: Vec<&str> = set.key.headers.keys().map(String::as_str).collect();
-    let reason = format!("compiled elsewhere, in {}", names.join(", "));
+    let linker = set.key.options.iter().find_map(|option| option.strip_prefix(LINKED_WITH));
+    let linked =
+        linker.map_or(String::new(), |linker| format!("; linked here with ld of {linker}"));
+    let reason = format!("compiled elsewhere, in {}{linked}", names.join(", "));
     Reason { topic: "modules of a package".to_owned(), reason }
 }
 
@@ -52,7 +56,9 @@ impl Supply<'_> {
     /// Adds the fetch of a package, after which the plan is made again.
     pub(super) fn read_package(&mut self, finished: &FinishedModules) {
         let (place, release) = (SetPlace::from(finished), &finished.kernel.release);
-        let why = format!("{place} has them for {release}; nothing is compiled");
+        let linked = finished.linked.as_deref();
+        let linked = linked.map_or(String::new(), |linked| format!(", {}", linked.describe()));
+        let why = format!("{place} has them for {release}{linked}; nothing is compiled");
         self.add_reason("modules from a package", why);
         self.reads = true;
         self.acquire.push(Acquire::ReadPackage(Box::new(finished.clone())));

@@ -197,7 +197,12 @@ fn acquire_line(acquire: &Acquire) -> String {
         Acquire::ReadPackage(finished) => {
             let package = &finished.package;
             let suite = &package.suite;
-            format!("fetch {} from {suite}, for its finished modules", finished.describe())
+            let whole = "for its finished modules".to_owned();
+            let how = finished
+                .linked
+                .as_deref()
+                .map_or(whole, |linked| format!("for modules {}", linked.describe()));
+            format!("fetch {} from {suite}, {how}", finished.describe())
         }
         Acquire::BuildSet(build) => {
             let BuildSet { driver_version, flavour, kernel_release, .. } = build.as_ref();

@@ -1,7 +1,7 @@
-//! Finished modules of packages: fetched, made a set of, and compared with the kernel before the set is
-//! recorded.
+//! Finished modules of packages: fetched, linked where they come as objects, made a set of, and compared with the
+//! kernel before the set is recorded.
 
-use std::slice;
+use std::path::Path;
 
 use super::Provisioner;
 use super::acquire::{Missed, Source, missed};
@@ -12,9 +12,11 @@ use crate::catalog::{self, SetPlace};
 use crate::config::Config;
 use crate::plan;
 use crate::telemetry::Origin;
-use longshore_build::source::finished::{self, FinishedModules};
+use longshore_build::build::linking::Linking;
+use longshore_build::source::finished::{self, FinishedModules, LinkedFrom};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
+use longshore_debian::archive::Archive;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::sets::SetStore;
 
@@ -25,15 +27,17 @@ impl Provisioner<'_> {
         let (store, sources) = (self.store()?, &self.inventory.sources);
         let place = SetPlace::from(of);
         let archive = sources.archive(&store).await?;
-        let fetched = archive.fetch(slice::from_ref(&of.package), &store, sources.progress()).await;
+        let fetched = archive.fetch(&of.packages(), &store, sources.progress()).await;
         fetched.map_err(|failure| missed(place.clone(), failure))?;
+        let linked = match &of.linked {
+            None => None,
+            Some(from) => Some(self.link(of, from, archive, &store).await?),
+        };
         let (config, of) = (self.config().clone(), of.clone());
-        let read = tokio::task::spawn_blocking(move || set_of(&config, &of, &store)).await;
-        let set = read.or_fail(FailureKind::Bug, || "reading a package's modules")?;
-        let set = set.map_err(|failure| match failure.kind() {
-            FailureKind::Verification => Missed::Source(Source::Set(place.clone()), failure),
-            _ => Missed::Failed(failure),
-        })?;
+        let read = move || set_of(&config, &of, linked, &store);
+        let set = tokio::task::spawn_blocking(read).await;
+        let set = set.or_fail(FailureKind::Bug, || "reading a package's modules")?;
+        let set = set.map_err(|failure| unusable(&place, failure))?;
         tracing::info!("the modules are those of {place}");
         if set.key.kernel_build().is_none() {
             let release = &set.key.kernel_release;
@@ -46,11 +50,42 @@ impl Provisioner<'_> {
         self.telemetry.origin(Origin::Packaged);
         Ok(set)
     }
+
+    /// Links a package's modules with the linker of their release.
+    async fn link(
+        &self,
+        of: &FinishedModules,
+        from: &LinkedFrom,
+        archive: &Archive,
+        store: &Store,
+    ) -> Result<ModuleSet, Missed> {
+        let (config, progress) = (self.config(), self.inventory.sources.progress());
+        let (helper, user) = (Path::new("/proc/self/exe"), config.build_user);
+        let linking = Linking { of, from, helper, user, limit: config.deadlines.build };
+        let place = SetPlace::from(of);
+        let root = linking.root(archive, store, progress).await;
+        let root = root.map_err(|failure| missed(place.clone(), failure))?;
+        let linked = linking.link(&root, store, progress).await;
+        linked.map_err(|failure| unusable(&place, failure))
+    }
 }
 
-/// Returns the set of a package in the store, recorded there.
-fn set_of(config: &Config, of: &FinishedModules, store: &Store) -> Result<ModuleSet, Failure> {
-    let set = finished::read(of, store)?;
+/// Classifies a failure to use the modules in `place`.
+fn unusable(place: &SetPlace, failure: Failure) -> Missed {
+    match failure.kind() {
+        FailureKind::Verification => Missed::Source(Source::Set(place.clone()), failure),
+        _ => Missed::Failed(failure),
+    }
+}
+
+/// Returns the set of a package in the store, recorded there; `linked` is that of modules that were linked.
+fn set_of(
+    config: &Config,
+    of: &FinishedModules,
+    linked: Option<ModuleSet>,
+    store: &Store,
+) -> Result<ModuleSet, Failure> {
+    let set = linked.map_or_else(|| finished::read(of, store), Ok)?;
     let facts = with_kernel(read_host(config)?, &of.kernel.release);
     let signer = catalog::signer(config)?;
     let fit = Host { config, facts: &facts }.fit(&set, store);
