@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::catalog::Fit;
-use longshore_build::source::finished::{FinishedModules, Kernel};
+use longshore_build::source::finished::{FinishedModules, Kernel, LinkedFrom};
 use longshore_core::failure::ExitCode;
 use longshore_debian::archive::Package;
 use longshore_modules::module_signing::{Hash, SignedBy};
@@ -65,6 +65,62 @@ fn finished_modules_come_before_a_compile_and_are_named() {
     assert!(text.contains(&format!("fetch {NAME} 6.1.176-1 from noble-updates")), "{text}");
     let json = serde_json::to_value(&plan.acquire[0]).unwrap();
     assert_eq!((&json["acquire"], &json["name"]), (&"read-package".into(), &NAME.into()));
+}
+
+/// Modules that are linked from objects with this signatures' package.
+fn linked(facts: &HostFacts, driver: &str, signatures: bool) -> FinishedModules {
+    let whole = finished(facts, driver);
+    let package = |name: &str| Package { name: name.into(), ..whole.package.clone() };
+    let from = LinkedFrom {
+        objects: package("linux-objects-nvidia-570-6.1.0-50-amd64"),
+        signatures: signatures.then(|| package("linux-signatures-nvidia-6.1.0-50-amd64")),
+        linker: vec![Package { version: "2.42-4ubuntu2.3".into(), ..package("binutils") }],
+    };
+    let linked = Some(Box::new(from));
+    let (flavour, may_be_signed) = (Flavour::Proprietary, signatures);
+    FinishedModules { flavour, may_be_signed, linked, ..whole }
+}
+
+#[test]
+fn objects_and_linker_are_named() {
+    let facts = facts("bookworm-t4");
+    let catalog = Catalog { finished: vec![linked(&facts, "570.133.20", true)], ..archives() };
+    let plan = plan(&config("newest", "proprietary"), &facts, &catalog).unwrap();
+    assert!(reads(&plan) && !builds(&plan) && !plan.exact, "{:?}", plan.acquire);
+    let from = "linked from linux-objects-nvidia-570-6.1.0-50-amd64 6.1.176-1 with ld of binutils \
+                2.42-4ubuntu2.3";
+    let why = why(&plan, "modules from a package");
+    assert!(why.contains(from) && why.contains("nothing is compiled"), "{why}");
+    let text = render(&plan, &facts);
+    assert!(text.contains(&format!("from noble-updates, for modules {from}")), "{text}");
+    let json = serde_json::to_value(&plan.acquire[0]).unwrap();
+    let named = &json["linked_from"];
+    assert_eq!(named["linker"], "binutils 2.42-4ubuntu2.3");
+    assert_eq!(named["signatures"], "linux-signatures-nvidia-6.1.0-50-amd64");
+}
+
+#[rstest]
+#[case::signatures(true)]
+#[case::none(false)]
+fn objects_without_signatures_are_no_source_where_the_kernel_requires_them(
+    #[case] signatures: bool,
+) {
+    let facts = facts("bookworm-secure-boot");
+    let finished = vec![linked(&facts, "535.261.03", signatures)];
+    let catalog = Catalog { finished, ..archives() };
+    let plan = plan(&config("newest", "proprietary"), &facts, &catalog).unwrap();
+    assert_eq!((reads(&plan), plan.refusal().is_none()), (signatures, signatures));
+}
+
+#[test]
+fn the_linker_of_a_stored_set_is_named() {
+    let (facts, mut catalog) = (facts("bookworm-t4"), archives());
+    let mut at_hand = of_package(&facts, None);
+    at_hand.set.key.options.push("linked-with=binutils 2.42-4ubuntu2.3".into());
+    catalog.sets.push(at_hand);
+    let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
+    let why = why(&plan, "modules of a package");
+    assert!(why.ends_with("; linked here with ld of binutils 2.42-4ubuntu2.3"), "{why}");
 }
 
 #[rstest]

@@ -6,7 +6,7 @@ use super::*;
 use crate::plan::{Acquire, Plan};
 use crate::provider::Provider;
 use crate::supplier::test_scene::{DRIVER, Scene};
-use longshore_build::source::finished::sample::{Entry, Modules, deb, depends, stanza};
+use longshore_build::source::finished::sample::{Entry, Modules, Objects, deb, depends, stanza};
 use longshore_core::failure::ExitCode;
 use longshore_debian::archive::Archive;
 use longshore_modules::artifact::HeadersFrom;
@@ -126,6 +126,60 @@ async fn a_package_for_another_kernel_is_compared_with_its_headers() {
     let failure = offering.provisioner().fetch(Some(OTHER)).await.expect_err("it differs");
     assert_eq!(failure.code(), ExitCode::Verification);
     assert!(failure.one_line().contains("vmap wants 0x00003333"), "{}", failure.one_line());
+}
+
+/// The stanzas of proprietary modules that are linked from these objects, with an empty linker's package.
+fn linked(scene: &Scene, objects: &[Entry]) -> String {
+    let name = |kind: &str| format!("linux-{kind}-nvidia-535-{RELEASE}");
+    let signatures = format!("linux-signatures-nvidia-{RELEASE}");
+    let needs = format!("Depends: {}, {signatures}, ", name("objects"));
+    let packages = [
+        (name("modules"), depends(RELEASE, DRIVER).replace("Depends: ", &needs), deb(&[])),
+        (name("objects"), "Depends: binutils\n".to_owned(), deb(objects)),
+        (signatures, String::new(), deb(&[])),
+        ("binutils".to_owned(), String::new(), deb(&[])),
+    ];
+    let stanzas = packages.iter().map(|(name, more, deb)| {
+        scene.store().put(deb).expect("stored");
+        stanza(name, "1", more, deb)
+    });
+    stanzas.collect()
+}
+
+/// No script of a package is run; one that the reader refuses leaves no set, and the next source is used.
+#[rstest]
+#[case::hostile("ld.bfd -r -o ../nvidia.ko /etc/shadow", "/etc/shadow")]
+#[case::no_commands("touch /tmp/ran", "no link command")]
+#[case::no_linker("ld.bfd -r -o ../nvidia.ko nvidia.mod.o", "has no /usr/bin/ld.bfd")]
+#[tokio::test]
+async fn objects_that_cannot_be_linked_are_followed_by_the_next_package(
+    #[case] script: &str,
+    #[case] why: &str,
+) {
+    let mut offering = Offering::of(&[("linux-modules-nvidia-535-open", modules().entries())]);
+    let whole = std::mem::take(&mut offering.index);
+    let dir = "lib/modules/6.1.0-50-amd64/kernel/nvidia-535";
+    let sample = Objects { dir, driver: DRIVER, magic: MAGIC, crcs: &CRCS };
+    let sums = format!("{}  nvidia.ko\n", "0".repeat(64));
+    let mut objects = sample.entries(&sums);
+    let is_script =
+        |entry: &Entry| matches!(entry, Entry::File(path, _) if path.ends_with("BUILD"));
+    objects.retain(|entry| !is_script(entry));
+    objects.push(Entry::File(format!("{dir}/bits/BUILD"), script.into()));
+    offering.index = linked(&offering.scene, &objects);
+    {
+        let alone = offering.provisioner();
+        let plan = planned(&alone).await;
+        assert!(matches!(plan.acquire[..], [Acquire::ReadPackage(_)]), "{:?}", plan.acquire);
+        let failure = alone.acquire(&plan).await.expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(failure.one_line().contains(why), "{}", failure.one_line());
+        assert!(offering.scene.store().sets().expect("sets").is_empty());
+    }
+    offering.index.push_str(&whole);
+    let provisioner = offering.provisioner();
+    provisioner.acquire(&planned(&provisioner).await).await.expect("the whole modules");
+    assert_eq!(offering.scene.store().sets().expect("sets").len(), 1);
 }
 
 /// Another build of the same release has other symbols: found before anything is loaded.

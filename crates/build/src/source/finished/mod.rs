@@ -94,8 +94,10 @@ pub fn find(archive: &Archive, kernel: &Kernel) -> Vec<FinishedModules> {
         .flat_map(|name| archive.packages(name))
         .collect();
     leave_out_halted(&mut packages);
-    let mut found: Vec<FinishedModules> =
-        packages.into_iter().filter_map(|package| described(package, kernel, &mut linkers)).collect();
+    let mut found: Vec<FinishedModules> = packages
+        .into_iter()
+        .filter_map(|package| described(package, kernel, &mut linkers))
+        .collect();
     found.sort_by(|a, b| {
         let rank = |one: &FinishedModules| {
             let is_whole = one.linked.is_none();
