@@ -84,7 +84,7 @@ impl Scene {
             })
             .collect();
         let kernel = Kernel { release: RELEASE.into(), version: "#151-Ubuntu SMP".into() };
-        let of = find(&Archive::of_index(&index), &kernel).remove(0);
+        let of = find(&Archive::of_suites(&[("noble", &index)]), &kernel).remove(0);
         Self { dir, store, of }
     }
 

@@ -70,8 +70,10 @@ pub fn commands(script: &[u8]) -> Result<Vec<LinkCommand>, String> {
 fn is_linker(word: &str) -> bool {
     let word = word.trim_matches('"');
     let name = word.rsplit('/').next().unwrap_or_default();
-    let of_machine = |linker: &&str| name.strip_suffix(*linker).is_some_and(|m| m.ends_with('-'));
-    VARIABLES.contains(&word) || LINKERS.contains(&name) || LINKERS.iter().any(|l| of_machine(&l))
+    let of_machine = |linker: &str| name.strip_suffix(linker).is_some_and(|m| m.ends_with('-'));
+    VARIABLES.contains(&word)
+        || LINKERS.contains(&name)
+        || LINKERS.iter().any(|linker| of_machine(linker))
 }
 
 fn command<'a>(words: impl Iterator<Item = &'a str>) -> Result<LinkCommand, String> {
