@@ -2,6 +2,9 @@
 # The container engines of a guest. Sourced by lib.sh. ENGINE runs the agent; DAEMONS are started
 # before it, and have the agent's image.
 
+# shellcheck source-path=SCRIPTDIR source=kubelet.sh
+. /run/matrix/kubelet.sh
+
 OTHERS_IMAGE=/var/lib/containers/agent.tar
 
 # pod ARGUMENTS...: calls the engine that runs the agent.
@@ -86,15 +89,16 @@ start_containerd() {
     modprobe overlay
     watch_specs
     mkdir -p /var/lib/containers/containerd
+    [ "$ENGINE" != kubelet ] || prepare_node
     case $CONSUMERS in *cri-*) allow_cdi containerd /etc/containerd/config.toml ;; esac
     containerd --root /var/lib/containers/containerd >/run/matrix/containerd.log 2>&1 &
     patiently ctr version
-    case $CONSUMERS in *cri-*) import_for_cri ;; *) ctr images import "$OTHERS_IMAGE" ;; esac
+    case $ENGINE-$CONSUMERS in kubelet-* | *cri-*) import_for_cri ;; *) ctr images import "$OTHERS_IMAGE" ;; esac
 }
 
 # The image of a pod sandbox is a process that sleeps, under the name that containerd asks for.
 import_for_cri() {
-    pause=$(containerd config dump | sed -n 's/.*sandbox_image = "\(.*\)"/\1/p')
+    pause=$(pause_image)
     tar -C /run/matrix -cf /run/matrix/pause-root.tar busybox
     pod_podman import --quiet --change 'ENTRYPOINT ["/busybox", "sleep", "86400"]' \
         /run/matrix/pause-root.tar "$pause"

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::checks::Expected;
+use crate::cluster;
 use crate::compile;
 use crate::error::Error;
 use crate::event::{Outcome, Sink, What};
@@ -79,6 +80,9 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
         for (what, value) in operator::measured(&evidence.records) {
             sink.tell(What::Measured { what, value });
         }
+    }
+    for (what, value) in cluster::measured(&evidence.records) {
+        sink.tell(What::Measured { what, value });
     }
     for trial in trials::read(&evidence.records).unwrap_or_default() {
         sink.tell(What::Trial(trial));
@@ -217,6 +221,7 @@ fn scenario(cell: &Cell) -> &'static str {
         Scenario::Upgrade => include_str!("../guest/upgrade.sh"),
         Scenario::Nouveau => include_str!("../guest/nouveau.sh"),
         Scenario::Operator => include_str!("../guest/operator.sh"),
+        Scenario::Cluster => include_str!("../guest/cluster.sh"),
     }
 }
 

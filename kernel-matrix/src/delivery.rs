@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cluster::Cluster;
 use crate::disk;
 use crate::error::{At, Error};
 use crate::matrix::{Cell, Scenario, Supply};
@@ -37,6 +38,8 @@ pub struct Delivery {
     pub registry: Option<Registry>,
     /// Reference of the agent's image in that registry, if the guest pulls it.
     pub image: Option<String>,
+    /// Cluster that the guest joins, if any.
+    pub cluster: Option<Cluster>,
     /// Archive that the guest reaches, if any.
     pub archive: Option<Relay>,
     /// Store that the guest keeps from boot to boot, if any.
@@ -59,6 +62,12 @@ pub fn make(
         disk::copy(&prepared.seed.disk, &store)?;
         disk::volatile(&store, &disk)?;
         delivery.kept_store = Some(Disk::Volatile(disk));
+    }
+    if cell.scenario == Scenario::Cluster {
+        let (cluster, media) = (Cluster::start(dir)?, dir.join("node.ext4"));
+        disk::make(&cluster.node, &media, 1)?;
+        delivery.media = Some(media);
+        delivery.cluster = Some(cluster);
     }
     if let Some(registry) = delivery.registry.as_ref().filter(|_| cell.by_digest) {
         let archive = workbench.agent().image.canonicalize();

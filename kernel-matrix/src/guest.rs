@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::cluster;
 use crate::console;
 use crate::delivery::{self, Delivery};
 use crate::error::{At, Error};
@@ -26,9 +27,10 @@ const STAGE: &str = include_str!("../guest/stage.sh");
 /// The seccomp profile in deploy/; /run/matrix/seccomp.json in the guest.
 const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
 /// Shell libraries that scenarios source, and programs that they start, by name.
-const LIBRARIES: [(&str, &str); 9] = [
+const LIBRARIES: [(&str, &str); 10] = [
     ("lib.sh", include_str!("../guest/lib.sh")),
     ("engines.sh", include_str!("../guest/engines.sh")),
+    ("kubelet.sh", include_str!("../guest/kubelet.sh")),
     ("consumers.sh", include_str!("../guest/consumers.sh")),
     ("in-roots.sh", include_str!("../guest/in-roots.sh")),
     ("ready.sh", include_str!("../guest/ready.sh")),
@@ -163,7 +165,7 @@ impl<'a> Guest<'a> {
             cell.preload.join(" "),
             of(cell.persistenced, "auto"),
             of(delivery.media.is_some(), delivery::PLACE),
-            of(delivery.registry.is_some() || delivery.archive.is_some(), "10.0.2.15/24"),
+            of(self.reaches().is_some(), "10.0.2.15/24"),
             self.archive_url(),
             cell.kernel.suite,
             of(boot.loses_power, "yes"),
@@ -176,6 +178,15 @@ impl<'a> Guest<'a> {
             cell.init.name(),
             of(cell.selinux, "yes"),
         )
+    }
+
+    /// Returns the address that the guest reaches, and the port on this machine; None for none.
+    fn reaches(&self) -> Option<(&'static str, u16)> {
+        let Delivery { registry, archive, cluster, .. } = &self.delivery;
+        let registry = registry.as_ref().map(|registry| (registry::IN_GUEST, registry.port));
+        let archive = archive.as_ref().map(|archive| (registry::IN_GUEST, archive.port));
+        let cluster = cluster.as_ref().map(|cluster| (cluster::IN_GUEST, cluster.port));
+        registry.or(archive).or(cluster)
     }
 
     /// Returns the archive's URL as the guest reaches it; empty where it reaches none.
@@ -224,12 +235,11 @@ impl<'a> Guest<'a> {
         initrd.extend(payload);
         let path = self.work.path().join("initrd");
         fs::write(&path, initrd).at("write", &path)?;
-        let Delivery { registry, archive, .. } = &self.delivery;
-        let port = registry.as_ref().map(|r| r.port).or(archive.as_ref().map(|a| a.port));
-        let network = port.map(|port| Network {
-            address: registry::IN_GUEST.to_owned(),
+        let network = self.reaches().map(|(address, port)| Network {
+            address: address.to_owned(),
             port,
             busybox: rootfs.busybox.clone(),
+            inbound: self.delivery.cluster.as_ref().map(|cluster| cluster.kubelet),
         });
         Ok(Spec {
             kernel: kernel.vmlinuz.clone(),
@@ -239,7 +249,7 @@ impl<'a> Guest<'a> {
             disks,
             network,
             gpus: self.cell.gpus.clone(),
-            memory: if archive.is_some() { 2 * MEMORY_MIB } else { MEMORY_MIB },
+            memory: if self.delivery.archive.is_some() { 2 * MEMORY_MIB } else { MEMORY_MIB },
             processors: boot.processors,
             counts: boot.counts,
             on_terminal: false,

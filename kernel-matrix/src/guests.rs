@@ -62,6 +62,8 @@ pub enum Engine {
     Podman,
     /// dockerd, with a containerd of its own.
     Docker,
+    /// kubelet with containerd, on a node of a [cluster](crate::cluster).
+    Kubelet,
 }
 
 impl Engine {
@@ -70,6 +72,16 @@ impl Engine {
         match self {
             Self::Podman => "podman",
             Self::Docker => "docker",
+            Self::Kubelet => "kubelet",
+        }
+    }
+
+    /// Returns the daemons that it needs.
+    fn daemons(self) -> &'static [&'static str] {
+        match self {
+            Self::Podman => &[],
+            Self::Docker => &["docker"],
+            Self::Kubelet => &["containerd", "kubelet"],
         }
     }
 }
@@ -171,8 +183,7 @@ impl Consumer {
 
 /// Returns the daemons that a guest starts before the agent, each once.
 pub fn daemons(engine: Engine, consumers: &[Consumer]) -> Vec<&'static str> {
-    let of_engine = (engine == Engine::Docker).then_some("docker");
-    let mut daemons: Vec<&str> = of_engine.into_iter().collect();
+    let mut daemons = engine.daemons().to_vec();
     daemons.extend(consumers.iter().filter_map(|consumer| consumer.daemon()));
     daemons.sort_unstable();
     daemons.dedup();
@@ -190,6 +201,7 @@ mod tests {
             (Engine::Docker, &[Consumer::Podman], "docker"),
             (Engine::Docker, &[Consumer::DockerOptions, Consumer::Docker], "docker"),
             (Engine::Podman, &[Consumer::Docker, Consumer::Ctr], "containerd docker"),
+            (Engine::Kubelet, &[Consumer::CriField], "containerd kubelet"),
         ] {
             assert_eq!(daemons(engine, consumers).join(" "), expected);
         }

@@ -7,6 +7,7 @@ use crate::attacked;
 use crate::bad_input;
 use crate::cdi;
 use crate::checks::{self, Expected};
+use crate::cluster;
 use crate::confinement;
 use crate::dead_disk;
 use crate::event::Outcome;
@@ -155,6 +156,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
         Scenario::Nouveau => wrong.extend(nouveau::wrong(expected, records)),
         Scenario::Operator => wrong.extend(operator::wrong(expected, records)),
+        Scenario::Cluster => wrong.extend(cluster::wrong(expected, records)),
         Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}
     }
     wrong

@@ -17,6 +17,7 @@ pub mod cache;
 pub mod cdi;
 pub mod cell;
 pub mod checks;
+pub mod cluster;
 pub mod compile;
 pub mod confinement;
 pub mod console;

@@ -115,6 +115,8 @@ pub enum Scenario {
     Upgrade,
     /// A driver pod of the GPU operator: its gates, deletions of the pod, changes of configuration.
     Operator,
+    /// The agent is the pod of a DaemonSet, on a node of a real Kubernetes cluster.
+    Cluster,
     /// As a round trip, while an unprivileged user and a container with /run/nvidia attack the agent.
     Attacked,
     /// The GPU is bound to nouveau: first held by a process, then unused.
@@ -305,6 +307,12 @@ impl Matrix {
             }
             if (cell.scenario == Scenario::Upgrade) != cell.next_driver.is_some() {
                 return Err(format!("{}: an upgrade has a next-driver, no other cell", cell.name));
+            }
+            if (cell.scenario == Scenario::Cluster) != (cell.engine == Engine::Kubelet) {
+                return Err(format!("{}: kubelet runs the agent in a cluster only", cell.name));
+            }
+            if cell.scenario == Scenario::Cluster && cell.from != Supply::Archive {
+                return Err(format!("{}: a node reaches nothing but its cluster", cell.name));
             }
             if cell.next_driver.is_some() && cell.from != Supply::Archive {
                 return Err(format!("{}: two drivers come from the archive only", cell.name));

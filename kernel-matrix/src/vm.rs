@@ -82,6 +82,8 @@ pub struct Network {
     pub port: u16,
     /// busybox: QEMU starts its nc for each connection.
     pub busybox: PathBuf,
+    /// Port of this machine's 127.0.0.1 that is forwarded to the same port of the guest.
+    pub inbound: Option<u16>,
 }
 
 /// Output of a VM.
@@ -249,11 +251,12 @@ fn qemu(spec: &Spec) -> Command {
     }
     match &spec.network {
         None => command.args(["-net", "none"]),
-        Some(Network { address, port, busybox }) => command
+        Some(Network { address, port, busybox, inbound }) => command
             .arg("-netdev")
             .arg(format!(
-                "user,id=net,restrict=on,guestfwd=tcp:{address}-cmd:{} nc 127.0.0.1 {port}",
-                busybox.display()
+                "user,id=net,restrict=on,guestfwd=tcp:{address}-cmd:{} nc 127.0.0.1 {port}{}",
+                busybox.display(),
+                inbound.map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}")).unwrap_or_default(),
             ))
             .args(["-device", "virtio-net-pci,netdev=net,romfile="]),
     };
@@ -348,13 +351,17 @@ mod tests {
 
     #[test]
     fn a_network_leads_to_one_port_only() {
-        let network =
-            Network { address: "10.0.2.100:5000".into(), port: 4321, busybox: "/b/busybox".into() };
-        let arguments = arguments(&Spec { network: Some(network), ..spec() });
-        let wanted = "user,id=net,restrict=on,\
-                      guestfwd=tcp:10.0.2.100:5000-cmd:/b/busybox nc 127.0.0.1 4321";
-        assert!(arguments.iter().any(|a| a == wanted), "{arguments:?}");
-        assert!(!arguments.iter().any(|a| a == "-net"));
+        for (inbound, end) in [(None, ""), (Some(99), ",hostfwd=tcp:127.0.0.1:99-:99")] {
+            let (address, busybox) = ("10.0.2.100:5000".to_owned(), "/b/busybox".into());
+            let network = Network { address, port: 4321, busybox, inbound };
+            let arguments = arguments(&Spec { network: Some(network), ..spec() });
+            let wanted = format!(
+                "user,id=net,restrict=on,\
+                 guestfwd=tcp:10.0.2.100:5000-cmd:/b/busybox nc 127.0.0.1 4321{end}"
+            );
+            assert!(arguments.contains(&wanted), "{arguments:?}");
+            assert!(!arguments.iter().any(|a| a == "-net"));
+        }
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! Control plane of a real Kubernetes cluster on this machine's loopback (scripts/cluster), which one
+//! guest joins as a node.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::checks::{self, Expected};
+use crate::error::{At, Error};
+use crate::process::{self, run};
+use crate::records::Records;
+
+/// Address and port of the API server in the guest: those of the service `kubernetes`.
+pub const IN_GUEST: &str = "10.0.2.97:443";
+/// Name of the guest's node.
+pub const NODE: &str = "matrix";
+/// Time limit of the control plane's start, which compiles Kubernetes where this machine has none yet.
+const START_LIMIT: Duration = Duration::from_secs(3600);
+
+/// A running control plane. Dropping it ends it.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Port of the API server on 127.0.0.1.
+    pub port: u16,
+    /// Port of kubelet, on 127.0.0.1 and in the guest.
+    pub kubelet: u16,
+    /// Directory with kubelet, kubectl and the files of the node.
+    pub node: PathBuf,
+    child: Child,
+}
+
+impl Cluster {
+    /// Starts a control plane with its state in `dir`, and waits until it answers.
+    ///
+    /// # Errors
+    /// scripts/kubernetes or scripts/cluster failed.
+    pub fn start(dir: &Path) -> Result<Self, Error> {
+        run(&mut Command::new(script("kubernetes")), START_LIMIT)?;
+        let (state, program) = (dir.join("cluster"), script("cluster"));
+        let log = dir.join("cluster.log");
+        let stderr = fs::File::create(&log).at("make", &log)?;
+        let mut child = process::bound(&program)
+            .arg("run")
+            .env("CLUSTER", &state)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .at("start", &program)?;
+        let said = child.stdout.take();
+        let mut cluster = Self { port: 0, kubelet: 0, node: PathBuf::new(), child };
+        let mut line = String::new();
+        if let Some(said) = said {
+            BufReader::new(said).read_line(&mut line).at("read", &program)?;
+        }
+        if line.trim() != "ready" {
+            let why = fs::read_to_string(&log).at("read", &log)?;
+            return Err(Error::Unexpected(format!("scripts/cluster: {}", why.trim())));
+        }
+        cluster.port = port(&state)?;
+        let mut node = Command::new(&program);
+        node.args(["node", NODE]).env("CLUSTER", &state);
+        cluster.node = run(&mut node, process::LIMIT)?.concat().into();
+        cluster.kubelet = port(&cluster.node)?;
+        Ok(cluster)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Both fail only where it has ended already. The script ends the programs that it started.
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads the port that a directory of scripts/cluster names.
+fn port(dir: &Path) -> Result<u16, Error> {
+    let path = dir.join("port");
+    let text = fs::read_to_string(&path).at("read", &path)?;
+    let bad = |_| Error::Unexpected(format!("{} is not a port: {}", path.display(), text.trim()));
+    text.trim().parse().map_err(bad)
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(name)
+}
+
+/// Returns the faults found on a node whose DaemonSet ran the agent.
+pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
+    let mut wrong = checks::ready(expected, records, "ready");
+    wrong.extend(condition(records));
+    wrong.extend(through_kubelet(records));
+    wrong
+}
+
+/// Checks that the API server reaches kubelet: for the agent's log, and for a command in its container.
+fn through_kubelet(records: &Records) -> Vec<String> {
+    [("ready.logs", "ready"), ("ready.exec", "ready")]
+        .into_iter()
+        .filter(|(section, text)| !records.text(section).contains(text))
+        .map(|(section, text)| format!("{section} has no `{text}`: {}", records.text(section)))
+        .collect()
+}
+
+/// Checks the conditions that the API server has of the node.
+fn condition(records: &Records) -> Option<String> {
+    let node = records.text("ready.node");
+    let is_ready = node.split_whitespace().any(|condition| condition == "Ready=True");
+    (!is_ready).then(|| format!("the node is not Ready: {node}"))
+}
+
+/// Returns the measured times: of kubelet's start until its node was Ready, and of the DaemonSet's
+/// creation until its pod was.
+pub fn measured(records: &Records) -> Vec<(String, String)> {
+    [("node", "kubelet's start to node Ready"), ("pod", "DaemonSet to pod Ready")]
+        .into_iter()
+        .filter_map(|(fact, name)| {
+            let seconds = crate::timing::span(records, &format!("{fact}.seconds")).ok()?;
+            Some((name.to_owned(), format!("{seconds:.1} s")))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_not_ready_is_found() {
+        for (conditions, fault) in [
+            ("MemoryPressure=False Ready=True", ""),
+            ("MemoryPressure=True Ready=False", "the node is not Ready: MemoryPressure=True"),
+            ("", "the node is not Ready"),
+        ] {
+            let mut records = Records::default();
+            records.sections.insert("ready.node".into(), vec![conditions.to_owned()]);
+            let wrong = condition(&records).unwrap_or_default();
+            assert_eq!(wrong.is_empty(), fault.is_empty(), "{wrong}");
+            assert!(wrong.starts_with(fault), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn both_times_are_shown() {
+        let mut records = Records::default();
+        records.take("@fact node.seconds 12.5 30.0");
+        records.take("@fact pod.seconds 40.0 101.25");
+        let times: Vec<String> = measured(&records).into_iter().map(|(_, time)| time).collect();
+        assert_eq!(times, ["17.5 s", "61.2 s"]);
+    }
+}
