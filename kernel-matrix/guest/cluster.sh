@@ -84,14 +84,19 @@ phase terminate
 # kubelet removes the log with the pod.
 tail -n +1 -f /var/log/pods/default_$NAME-*/$NAME/0.log >/run/matrix/agent.log &
 tail=$!
+now
+begun=$NOW
 section deleted kube delete daemonset $NAME
 patiently without_pods $NAME
+now
+fact deletion.seconds "$begun $NOW"
 kill $tail
 wait $tail || true
 phase stopped
 fact exit-code "$(exit_code "$container")"
 # Each line begins with the runtime's time, stream and tag.
 section agent-log cut -d ' ' -f 4- /run/matrix/agent.log
+section kubelet-log tail -n 100 /run/matrix/kubelet.log
 kill "$EXITS"
 wait "$EXITS" || true
 after

@@ -9,7 +9,9 @@ NODE_FILES=/srv
 KUBELET_DIRS='/var/lib/kubelet /var/log/pods /var/log/containers'
 
 # kube ARGUMENT...: calls the API server as an administrator.
-kube() { "$NODE_FILES/kubectl" --kubeconfig "$NODE_FILES/admin.kubeconfig" "$@"; }
+kube() {
+    "$NODE_FILES/kubectl" --kubeconfig "$NODE_FILES/admin.kubeconfig" --cache-dir /run/matrix/kubectl "$@"
+}
 
 # prepare_node: makes what containerd and kubelet read when they start.
 prepare_node() {
@@ -44,7 +46,7 @@ run_kubelet() {
 
 # Prints the conditions of the node, as the API server has them.
 node_conditions() {
-    kube get node "$NODE" -o 'jsonpath={range .status.conditions[*]}{.type}={.status} {end}'
+    kube get node "$NODE" -o 'jsonpath={range .status.conditions[*]}{.type}={.status}{"\n"}{end}'
 }
 
 node_is_ready() { node_conditions | grep -qw 'Ready=True'; }

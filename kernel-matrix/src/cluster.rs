@@ -14,6 +14,7 @@ use crate::checks::{self, Expected};
 use crate::error::{At, Error};
 use crate::process::{self, run};
 use crate::records::Records;
+use crate::timing;
 
 /// Address and port of the API server in the guest: those of the service `kubernetes`.
 pub const IN_GUEST: &str = "10.0.2.97:443";
@@ -113,20 +114,24 @@ fn through_kubelet(records: &Records) -> Vec<String> {
 /// Checks the conditions that the API server has of the node.
 fn condition(records: &Records) -> Option<String> {
     let node = records.text("ready.node");
-    let is_ready = node.split_whitespace().any(|condition| condition == "Ready=True");
+    let is_ready = node.lines().any(|condition| condition == "Ready=True");
     (!is_ready).then(|| format!("the node is not Ready: {node}"))
 }
 
 /// Returns the measured times: of kubelet's start until its node was Ready, and of the DaemonSet's
-/// creation until its pod was.
+/// creation until its pod was, and of its deletion until the API server had no pod of it.
 pub fn measured(records: &Records) -> Vec<(String, String)> {
-    [("node", "kubelet's start to node Ready"), ("pod", "DaemonSet to pod Ready")]
-        .into_iter()
-        .filter_map(|(fact, name)| {
-            let seconds = crate::timing::span(records, &format!("{fact}.seconds")).ok()?;
-            Some((name.to_owned(), format!("{seconds:.1} s")))
-        })
-        .collect()
+    [
+        ("node", "kubelet's start to node Ready"),
+        ("pod", "DaemonSet to pod Ready"),
+        ("deletion", "deletion to no pod"),
+    ]
+    .into_iter()
+    .filter_map(|(fact, name)| {
+        let seconds = timing::span(records, &format!("{fact}.seconds")).ok()?;
+        Some((name.to_owned(), format!("{seconds:.1} s")))
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -136,12 +141,13 @@ mod tests {
     #[test]
     fn a_node_that_is_not_ready_is_found() {
         for (conditions, fault) in [
-            ("MemoryPressure=False Ready=True", ""),
-            ("MemoryPressure=True Ready=False", "the node is not Ready: MemoryPressure=True"),
-            ("", "the node is not Ready"),
+            (&["MemoryPressure=False", "Ready=True"][..], ""),
+            (&["MemoryPressure=True", "Ready=False"], "the node is not Ready: MemoryPressure=True"),
+            (&[], "the node is not Ready"),
         ] {
             let mut records = Records::default();
-            records.sections.insert("ready.node".into(), vec![conditions.to_owned()]);
+            let lines = conditions.iter().map(|line| (*line).to_owned()).collect();
+            records.sections.insert("ready.node".into(), lines);
             let wrong = condition(&records).unwrap_or_default();
             assert_eq!(wrong.is_empty(), fault.is_empty(), "{wrong}");
             assert!(wrong.starts_with(fault), "{wrong}");
@@ -149,7 +155,22 @@ mod tests {
     }
 
     #[test]
-    fn both_times_are_shown() {
+    fn an_api_server_that_does_not_reach_kubelet_is_found() {
+        for (logs, exec, faults) in [
+            ("driver 550 is ready", "ready", 0),
+            ("error: dial tcp", "ready", 1),
+            ("error: dial tcp", "error: unable to upgrade connection", 2),
+        ] {
+            let mut records = Records::default();
+            for (section, text) in [("ready.logs", logs), ("ready.exec", exec)] {
+                records.sections.insert(section.into(), vec![text.to_owned()]);
+            }
+            assert_eq!(through_kubelet(&records).len(), faults, "{logs}, {exec}");
+        }
+    }
+
+    #[test]
+    fn the_times_that_were_reported_are_shown() {
         let mut records = Records::default();
         records.take("@fact node.seconds 12.5 30.0");
         records.take("@fact pod.seconds 40.0 101.25");

@@ -382,7 +382,7 @@ mod tests {
     }
 
     /// Scenarios that run with every cell only, before a release: CI's time is limited.
-    const ON_DEMAND: [Scenario; 1] = [Scenario::BadInput];
+    const ON_DEMAND: [Scenario; 2] = [Scenario::BadInput, Scenario::Cluster];
 
     #[test]
     fn the_core_set_has_every_scenario_in_a_vm_but_those_on_demand() {
@@ -410,6 +410,15 @@ mod tests {
             (format!("{CELL}by-digest = true"), "from a registry"),
             (CELL.replace("'refused'", "'upgrade'"), "next-driver"),
             (format!("{CELL}{NEXT}"), "next-driver"),
+            (CELL.replace("'refused'", "'cluster'"), "in a cluster only"),
+            (format!("{CELL}engine = 'kubelet'"), "in a cluster only"),
+            (
+                format!(
+                    "{}engine = 'kubelet'\nfrom = 'bundle'",
+                    CELL.replace("'refused'", "'cluster'")
+                ),
+                "nothing but its cluster",
+            ),
             (
                 format!("{}{NEXT}from = 'bundle'", CELL.replace("'refused'", "'upgrade'")),
                 "archive only",

@@ -256,7 +256,9 @@ fn qemu(spec: &Spec) -> Command {
             .arg(format!(
                 "user,id=net,restrict=on,guestfwd=tcp:{address}-cmd:{} nc 127.0.0.1 {port}{}",
                 busybox.display(),
-                inbound.map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}")).unwrap_or_default(),
+                inbound
+                    .map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"))
+                    .unwrap_or_default(),
             ))
             .args(["-device", "virtio-net-pci,netdev=net,romfile="]),
     };
