@@ -1,6 +1,7 @@
 //! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
 
 mod cdi;
+mod cluster;
 mod daemons;
 mod deadlines;
 mod downloads;
@@ -32,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use cdi::{CdiSpecs, DriverCapability};
+pub use cluster::{ClusterConfig, ClusterFragment};
 pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use deadlines::SecondOrMore;
 pub use downloads::DownloadFragment;
@@ -113,6 +115,8 @@ pub struct Config {
     pub daemons: DaemonConfig,
     /// Settings of the GPU operator.
     pub operator: OperatorConfig,
+    /// Uses of the cluster's API server.
+    pub cluster: ClusterConfig,
     /// Parts of the driver that CDI specs give to containers.
     pub cdi_capabilities: Vec<DriverCapability>,
     /// Publication of the CDI spec.
@@ -288,6 +292,7 @@ impl Config {
             build_user: all.build_uid.unwrap_or_default(),
             patches: all.patches.with_defaults(),
             daemons: all.daemons.with_defaults(),
+            cluster: all.cluster.with_defaults(),
             cdi_capabilities: all.cdi_capabilities.unwrap_or_else(DriverCapability::usual),
             cdi_spec: all.cdi_spec.unwrap_or_default(),
             missing_gpus: all.missing_gpus.unwrap_or_default(),

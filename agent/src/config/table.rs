@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use super::cdi::{CdiSpecs, DriverCapability};
+use super::cluster::ClusterFragment;
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
 use super::fragment::decided;
@@ -206,6 +207,8 @@ settings! {
     daemons: DaemonFragment; section "daemons"
     /// The GPU operator.
     operator: OperatorFragment; section "operator"
+    /// The cluster.
+    cluster: ClusterFragment; section "cluster"
     /// Part of the driver that CDI specs give to containers: compute, utility, video or graphics
     /// (repeatable)
     cdi_capabilities: Option<Vec<DriverCapability>>;

@@ -1,0 +1,107 @@
+//! Settings of a Kubernetes cluster that the agent's pod runs in.
+
+use std::time::Duration;
+
+use super::layer::settings;
+use super::values::BoundedDuration;
+
+/// Uses of the cluster's API server; none has an effect outside of a pod with a service account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// Report the driver on the node: labels, an annotation, a condition and events.
+    pub report: bool,
+    /// Taint the node while the driver is not ready.
+    pub taint: bool,
+    /// Write the driver's features to a file for Node Feature Discovery.
+    pub features_file: bool,
+    /// Cordon the node and evict the pods that use the driver while a change of it waits for them.
+    pub evict: bool,
+    /// Time limit for evictions; after it the change waits without.
+    pub evict_deadline: Duration,
+    /// Keep the driver at SIGTERM while the pod's DaemonSet exists.
+    pub keep_for_successor: bool,
+    /// Take the build lease from a Lease object instead of the registry.
+    pub build_lease: bool,
+}
+
+settings! {
+    /// Cluster settings of one configuration layer.
+    ClusterFragment;
+
+    /// Report the driver on the node: labels, an annotation, a condition and events
+    report: Option<bool>;
+        key "report" flag "cluster-report" "BOOL" alone "true" env "LONGSHORE_CLUSTER_REPORT"
+        default "`true`"
+        means "in a pod with a service account, report the driver on the node: labels, an annotation, the condition `GpuDriverReady`, and events; what the account may not write is left out"
+    /// Taint the node while the driver is not ready
+    taint: Option<bool>;
+        key "taint" flag "cluster-taint" "BOOL" alone "true" env "LONGSHORE_CLUSTER_TAINT"
+        default "`false`"
+        means "taint the node with `longshore.dev/driver-not-ready:NoSchedule` while the driver is not ready"
+    /// Write the driver's features to a file for Node Feature Discovery
+    features_file: Option<bool>;
+        key "features-file" flag "cluster-features-file" "BOOL" alone "true" env "LONGSHORE_CLUSTER_FEATURES_FILE"
+        default "`false`"
+        means "write the driver's features to the host's `/etc/kubernetes/node-feature-discovery/features.d/longshore`, for labels by Node Feature Discovery, with an expiry time"
+    /// Cordon the node and evict pods that use the driver, while a change of the driver waits for them
+    evict: Option<bool>;
+        key "evict" flag "cluster-evict" "BOOL" alone "true" env "LONGSHORE_CLUSTER_EVICT"
+        default "`false`"
+        means "cordon the node and evict the pods that use the driver, while a change of the driver waits for them; never under the GPU operator, which drains nodes itself"
+    /// Time limit for evictions; after it the change waits without
+    evict_deadline: Option<BoundedDuration>;
+        key "evict-deadline" flag "cluster-evict-deadline" "SPAN" env "LONGSHORE_CLUSTER_EVICT_DEADLINE"
+        default "`10m`"
+        means "time limit for evictions; after it the node is uncordoned, and the change waits without evictions; `0s` to `1h`"
+    /// Keep the driver at SIGTERM while the pod's DaemonSet exists
+    keep_for_successor: Option<bool>;
+        key "keep-for-successor" flag "cluster-keep-for-successor" "BOOL" alone "true" env "LONGSHORE_CLUSTER_KEEP_FOR_SUCCESSOR"
+        default "`true`"
+        means "keep the driver installed at SIGTERM while the pod's DaemonSet exists, for the pod that follows"
+    /// Take the build lease from a Lease object instead of the registry
+    build_lease: Option<bool>;
+        key "build-lease" flag "cluster-build-lease" "BOOL" alone "true" env "LONGSHORE_CLUSTER_BUILD_LEASE"
+        default "`true`"
+        means "in a pod with a service account, agree by Lease objects on the host that compiles, instead of by claims in the registry"
+}
+
+/// Default of `evict-deadline`.
+const EVICT_DEADLINE: Duration = Duration::from_secs(10 * 60);
+
+impl ClusterFragment {
+    pub(super) fn with_defaults(self) -> ClusterConfig {
+        ClusterConfig {
+            report: self.report.unwrap_or(true),
+            taint: self.taint.unwrap_or(false),
+            features_file: self.features_file.unwrap_or(false),
+            evict: self.evict.unwrap_or(false),
+            evict_deadline: self.evict_deadline.map_or(EVICT_DEADLINE, BoundedDuration::duration),
+            keep_for_successor: self.keep_for_successor.unwrap_or(true),
+            build_lease: self.build_lease.unwrap_or(true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::layer::Over;
+
+    #[test]
+    fn a_cluster_is_told_of_the_driver_and_nothing_is_moved_unless_it_is_said() {
+        let config = ClusterFragment::default().with_defaults();
+        assert!(config.report && config.keep_for_successor && config.build_lease);
+        assert!(!config.taint && !config.features_file && !config.evict);
+        assert_eq!(config.evict_deadline, Duration::from_secs(600));
+    }
+
+    #[test]
+    fn flags_go_over_the_file() {
+        let file = "report = false\ntaint = true\nevict = true\nevict-deadline = '1m30s'";
+        let below: ClusterFragment = toml::from_str(file).expect("a section");
+        let above = ClusterFragment { evict: Some(false), ..ClusterFragment::default() };
+        let config = above.over(below).with_defaults();
+        assert!(!config.report && config.taint && !config.evict);
+        assert_eq!(config.evict_deadline, Duration::from_secs(90));
+    }
+}
