@@ -63,9 +63,14 @@ impl Pauses {
     /// Sleeps for the next pause: half of it to all of it, so that the nodes of a cluster do not ask
     /// at the same moment.
     pub(crate) async fn pause(&mut self) {
+        sleep(self.next_pause()).await;
+    }
+
+    /// Returns the duration of the next pause.
+    pub(crate) fn next_pause(&mut self) -> Duration {
         let all = self.next.min(self.limits.longest_pause);
         self.next = all.saturating_mul(2);
-        sleep(all.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        all.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
     pub(crate) fn reset(&mut self) {

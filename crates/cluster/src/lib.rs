@@ -1,5 +1,5 @@
 //! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own
-//! image, and the request for a safe load of the driver.
+//! image, the request for a safe load of the driver, and the report of the driver on its node.
 //!
 //! It is begun only in a cluster. Every call has a time limit and is repeated with growing pauses, but
 //! for refusals (403, 404), which are final; no answer is read beyond a few MiB.
@@ -8,6 +8,8 @@ mod account;
 mod client;
 mod error;
 mod image;
+pub mod names;
+mod report;
 mod safe_load;
 mod text;
 
@@ -15,6 +17,10 @@ pub use account::{Account, FILES};
 pub use client::{Cluster, Limits};
 pub use error::{Error, Kind};
 pub use image::{OwnImage, driver_version};
+pub use report::{
+    Event, Events, Holder, HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus,
+    Options, PodRef, Reason, Regarding, Report, Reporter, STATUS_FORMAT,
+};
 pub use safe_load::{
     Pace, Requests, SAFE_LOAD, Standing, UPGRADE_STATE, UPGRADES_ENABLED, holders_value,
 };

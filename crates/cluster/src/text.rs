@@ -26,9 +26,39 @@ pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(fits)
 }
 
+/// Length of the longest value of a label.
+const LONGEST_LABEL: usize = 63;
+
+/// Returns the value of a label: other characters than letters, digits, `-`, `_` and `.` are replaced by
+/// `_`, and it begins and ends with a letter or digit. None where nothing is left.
+pub(crate) fn label_value(text: &str) -> Option<String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let ends = |c: char| !c.is_ascii_alphanumeric();
+    let replaced: String = text.chars().map(|c| if fits(c) { c } else { '_' }).collect();
+    let begun = replaced.trim_start_matches(ends);
+    let value = begun.get(..LONGEST_LABEL).unwrap_or(begun).trim_end_matches(ends);
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_label_s_value_is_made_valid_or_left_out() {
+        let long = "a".repeat(62) + "-b";
+        for (text, value) in [
+            ("535.261.03", Some("535.261.03")),
+            ("in-use", Some("in-use")),
+            ("a b/c\u{1b}", Some("a_b_c")),
+            ("-._a_.-", Some("a")),
+            (&long, Some(&long[..62])),
+            ("\u{e9}", None),
+            ("", None),
+        ] {
+            assert_eq!(label_value(text).as_deref(), value, "{text}");
+        }
+    }
 
     #[test]
     fn a_line_is_escaped_and_cut() {

@@ -1,0 +1,51 @@
+//! Report of a driver on the own node: labels, an annotation, a condition, a taint where it is wanted, and
+//! events.
+//!
+//! [`Reporter`] keeps the node as the last [`Report`] describes it. It writes keys of its own alone, by
+//! small patches, and watches nothing: a change is written at once, and all of it again with each heartbeat.
+
+mod calls;
+mod events;
+mod keeper;
+mod node_status;
+mod pods;
+mod reason;
+
+pub use events::{Event, Events, Regarding};
+pub use keeper::{Options, Reporter};
+pub use node_status::{
+    HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus, STATUS_FORMAT,
+};
+pub use pods::PodRef;
+pub use reason::Reason;
+
+use k8s_openapi::jiff::Timestamp;
+
+/// State of a driver, to be reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The annotation's content. Its `holders` and `cordoned` are filled in by the reporter.
+    pub status: NodeStatus,
+    /// True if the driver is ready.
+    pub ready: bool,
+    /// Reason of the condition, and of the event about it.
+    pub reason: Reason,
+    /// Message of the condition: one sentence.
+    pub message: String,
+    /// Programs that hold the driver and prevent a change or removal of it.
+    pub holders: Vec<Holder>,
+}
+
+/// A program that holds the driver.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// Its command name.
+    pub program: String,
+    /// Uid of its pod.
+    pub pod_uid: Option<String>,
+    /// Time of the first inspection that found it.
+    pub since: Option<Timestamp>,
+}
+
+#[cfg(test)]
+mod tests;

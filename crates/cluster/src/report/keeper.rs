@@ -1,0 +1,503 @@
+//! One task that keeps the node as the last report describes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::calls::{Condition, Seen};
+use super::{Event, Events, Holder, HolderStatus, NodeStatus, PodRef, Reason, Regarding, Report};
+use crate::client::{Cluster, Pauses};
+use crate::error::{Error, Kind};
+use crate::names::{DRIVER_VERSION, FLAVOUR, NEXT_KERNEL, STATE, STATUS};
+use crate::text::{in_line, is_name, label_value};
+
+const CALL: &str = "reporting the driver on the own node";
+
+/// Length of the longest message of a condition.
+const LONGEST_MESSAGE: usize = 500;
+/// Number of holders whose pods get events, and of pods that are remembered.
+const MOST_HOLDERS: usize = 32;
+
+/// Conduct of a [`Reporter`].
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Taint the node while the driver is not ready; an earlier taint is removed otherwise.
+    pub taint: bool,
+    /// Time after which everything is written again, and events about pods are repeated.
+    pub heartbeat: Duration,
+    /// Time before a refused call is made again.
+    pub refused: Duration,
+    /// Name of the reporting pod, for events.
+    pub pod: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            taint: false,
+            heartbeat: Duration::from_secs(5 * 60),
+            refused: Duration::from_secs(60 * 60),
+            pod: None,
+        }
+    }
+}
+
+/// A report with its number.
+#[derive(Debug, Clone, Default)]
+struct Wish {
+    number: u64,
+    report: Option<Report>,
+    taint: bool,
+    /// Number of requests to write the metadata again.
+    again: u64,
+    /// The agent ends: a call in progress is given up for this report.
+    last: bool,
+}
+
+/// Reports of a driver on one node.
+#[derive(Debug)]
+pub struct Reporter {
+    wish: watch::Sender<Wish>,
+    /// Number of the last report that is on the node, as far as the cluster takes it.
+    settled: watch::Receiver<u64>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Reporter {
+    /// Begins without a report; makes no call yet. It needs a tokio runtime.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn begin(cluster: Cluster, node: String, options: Options) -> Result<Self, Error> {
+        if !is_name(&node) {
+            let why = format!("`{}` is no name of a node", in_line(&node, 260));
+            return Err(Error::new(CALL, Kind::Name, why));
+        }
+        let first = Wish { taint: options.taint, ..Wish::default() };
+        let (wish, wishes) = watch::channel(first);
+        let (done, settled) = watch::channel(0);
+        let events = Events::new(options.pod.as_deref().unwrap_or(&node));
+        let keeper = Keeper {
+            cluster,
+            node,
+            options,
+            wishes,
+            done,
+            events,
+            seen: None,
+            pods: BTreeMap::new(),
+            metadata: Part::default(),
+            condition: Part::default(),
+            taint: Part::default(),
+            event: Part::default(),
+            listing: Part::default(),
+            told: BTreeMap::new(),
+            again: 0,
+            is_unreachable: false,
+        };
+        Ok(Self { wish, settled, task: tokio::spawn(keeper.run()) })
+    }
+
+    /// Takes a report; the same one changes nothing.
+    pub fn report(&self, report: Report) {
+        self.take(Some(report), false);
+    }
+
+    /// Writes the annotation again, for a node that was cordoned or uncordoned.
+    pub fn again(&self) {
+        self.wish.send_modify(|wish| {
+            wish.number += 1;
+            wish.again += 1;
+        });
+    }
+
+    /// Sets the taint on or off from now on.
+    pub fn taint(&self, taint: bool) {
+        self.wish.send_if_modified(|wish| {
+            let differs = wish.taint != taint;
+            if differs {
+                wish.taint = taint;
+                wish.number += 1;
+            }
+            differs
+        });
+    }
+
+    /// Writes the last report, and waits for it `limit` at most; false if it may be missing.
+    pub async fn finish(&self, last: Option<Report>, limit: Duration) -> bool {
+        self.take(last, true);
+        let number = {
+            let wish = self.wish.borrow();
+            if wish.report.is_none() {
+                return true;
+            }
+            wish.number
+        };
+        let mut settled = self.settled.clone();
+        let done = settled.wait_for(|done| *done >= number);
+        matches!(timeout(limit, done).await, Ok(Ok(_)))
+    }
+
+    fn take(&self, report: Option<Report>, last: bool) {
+        self.wish.send_if_modified(|wish| {
+            let differs = report.is_some() && wish.report != report;
+            if differs {
+                wish.report = report;
+                wish.number += 1;
+            }
+            let ends = last && !wish.last;
+            wish.last |= last;
+            differs || ends
+        });
+    }
+}
+
+/// A part of the report: its value on the node, and the time of its next call.
+#[derive(Debug, Default)]
+struct Part {
+    written: Option<Value>,
+    /// Time of the next call: of the heartbeat, or after a refusal.
+    next: Option<Instant>,
+    refused: bool,
+}
+
+impl Part {
+    fn is_due(&self, wanted: &Value, now: Instant) -> bool {
+        let waits = self.next.is_some_and(|next| now < next);
+        match self.refused {
+            true => !waits,
+            false => !waits || self.written.as_ref() != Some(wanted),
+        }
+    }
+
+    fn wrote(&mut self, value: Value, next: Instant) {
+        *self = Self { written: Some(value), next: Some(next), refused: false };
+    }
+}
+
+/// The task.
+struct Keeper {
+    cluster: Cluster,
+    node: String,
+    options: Options,
+    wishes: watch::Receiver<Wish>,
+    done: watch::Sender<u64>,
+    events: Events,
+    /// The node as it was when the task began.
+    seen: Option<Seen>,
+    /// Pods of the driver's holders, by the uid in their cgroups; None for one that is not on the node.
+    pods: BTreeMap<String, Option<PodRef>>,
+    metadata: Part,
+    condition: Part,
+    taint: Part,
+    event: Part,
+    listing: Part,
+    /// Holders whose pods had an event, with the time of the next one.
+    told: BTreeMap<(String, String), Instant>,
+    again: u64,
+    is_unreachable: bool,
+}
+
+/// The other end of the reports was dropped.
+struct Dropped;
+
+impl Keeper {
+    async fn run(mut self) {
+        let mut pauses = self.cluster.limits.pauses();
+        while self.turn(&mut pauses).await.is_ok() {}
+    }
+
+    /// Writes what differs, and waits for the next report, heartbeat or try.
+    async fn turn(&mut self, pauses: &mut Pauses) -> Result<(), Dropped> {
+        let wish = self.wishes.borrow_and_update().clone();
+        let Some(report) = wish.report else {
+            return self.wishes.changed().await.map_err(|_| Dropped);
+        };
+        self.options.taint = wish.taint;
+        if std::mem::replace(&mut self.again, wish.again) != wish.again {
+            self.metadata.written = None;
+        }
+        let mut wishes = self.wishes.clone();
+        let ending = async { wishes.wait_for(|wish| wish.last).await.map(drop) };
+        let is_last = wish.last;
+        let written = tokio::select! {
+            biased;
+            Ok(()) = ending, if !is_last => return Ok(()),
+            written = self.write(&report) => written,
+        };
+        let next = match written {
+            Ok(()) => {
+                self.done.send_replace(wish.number);
+                pauses.reset();
+                self.answers();
+                self.next_call()
+            }
+            Err(error) => {
+                self.fails(&error);
+                Instant::now() + pauses.next_pause()
+            }
+        };
+        tokio::select! {
+            biased;
+            changed = self.wishes.changed() => changed.map_err(|_| Dropped),
+            () = sleep_until(next) => Ok(()),
+        }
+    }
+
+    /// Writes each part that differs, or whose time has come. A refused part is left out for a while.
+    async fn write(&mut self, report: &Report) -> Result<(), Error> {
+        if self.seen.is_none() {
+            let seen = self.cluster.seen_node(&self.node).await;
+            self.seen = Some(self.unless_refused(seen)?.unwrap_or_default());
+        }
+        // The condition first: it is small, and others wait for it.
+        self.write_condition(report).await?;
+        self.write_taint(report).await?;
+        self.resolve(&report.holders).await?;
+        self.write_metadata(report).await?;
+        self.write_events(report).await
+    }
+
+    async fn write_condition(&mut self, report: &Report) -> Result<(), Error> {
+        let condition = Condition {
+            ready: report.ready,
+            reason: report.reason,
+            message: in_line(&report.message, LONGEST_MESSAGE),
+        };
+        let wanted = json!([condition.ready, condition.reason.as_str(), condition.message]);
+        if !self.condition.is_due(&wanted, Instant::now()) {
+            return Ok(());
+        }
+        let before = match &self.condition.written {
+            Some(written) => written[0].as_bool(),
+            None => self.seen.as_ref().and_then(|seen| seen.ready),
+        };
+        let turned = before != Some(condition.ready);
+        let written = self.cluster.write_condition(&self.node, &condition, turned).await;
+        self.settle(written, wanted, |all| &mut all.condition)
+    }
+
+    async fn write_taint(&mut self, report: &Report) -> Result<(), Error> {
+        let wanted = self.options.taint && !report.ready;
+        let is_there = match &self.taint.written {
+            Some(written) => written.as_bool(),
+            None => self.seen.as_ref().map(|seen| seen.tainted),
+        };
+        // A node that was never tainted is not read again with each heartbeat.
+        if !wanted && is_there == Some(false) {
+            self.taint.next = None;
+            return Ok(());
+        }
+        if !self.taint.is_due(&json!(wanted), Instant::now()) {
+            return Ok(());
+        }
+        let written = self.cluster.write_taint(&self.node, wanted).await;
+        self.settle(written, json!(wanted), |all| &mut all.taint)
+    }
+
+    async fn write_metadata(&mut self, report: &Report) -> Result<(), Error> {
+        // Once more where the answer shows that the node was cordoned or uncordoned.
+        for _ in 0..2 {
+            let status = NodeStatus {
+                holders: self.holders(&report.holders),
+                cordoned: self.seen.as_ref().is_some_and(|seen| seen.cordoned),
+                ..report.status.clone()
+            };
+            let labels = labels(&status);
+            let annotations = json!({ STATUS: status.to_annotation() });
+            let wanted = json!([labels, annotations]);
+            if !self.metadata.is_due(&wanted, Instant::now()) {
+                return Ok(());
+            }
+            let written = self.cluster.write_metadata(&self.node, &labels, &annotations).await;
+            if let (Ok(cordoned), Some(seen)) = (&written, &mut self.seen) {
+                seen.cordoned = *cordoned;
+            }
+            self.settle(written.map(drop), wanted, |all| &mut all.metadata)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the pods of these holders.
+    async fn resolve(&mut self, holders: &[Holder]) -> Result<(), Error> {
+        let uids: BTreeSet<&String> = holders.iter().filter_map(|h| h.pod_uid.as_ref()).collect();
+        self.pods.retain(|uid, _| uids.contains(uid));
+        let unknown = uids.iter().any(|uid| !self.pods.contains_key(*uid));
+        if !unknown || !self.listing.is_due(&Value::Null, Instant::now()) {
+            return Ok(());
+        }
+        let listed = self.cluster.pods_of(&self.node).await;
+        match listed {
+            Ok(mut pods) => {
+                for uid in uids {
+                    self.pods.insert(uid.clone(), pods.remove(uid));
+                }
+                self.listing = Part::default();
+                Ok(())
+            }
+            Err(error) => self.settle(Err(error), Value::Null, |all| &mut all.listing),
+        }
+    }
+
+    fn holders(&self, holders: &[Holder]) -> Vec<HolderStatus> {
+        let pod = |uid: &String| self.pods.get(uid)?.as_ref().map(ToString::to_string);
+        let holder = |holder: &Holder| HolderStatus {
+            program: holder.program.clone(),
+            pod: holder.pod_uid.as_ref().and_then(pod),
+            since: holder.since,
+        };
+        holders.iter().map(holder).collect()
+    }
+
+    /// Writes an event about the node where the reason or message is another one, and one about each pod
+    /// that holds the driver.
+    async fn write_events(&mut self, report: &Report) -> Result<(), Error> {
+        if self.event.refused && self.event.next.is_some_and(|next| Instant::now() < next) {
+            return Ok(());
+        }
+        let wanted = json!([report.reason.as_str(), report.message]);
+        if self.event.written.as_ref() != Some(&wanted) {
+            let event = Event {
+                regarding: Regarding::Node(self.node.clone()),
+                reason: report.reason,
+                action: "Report",
+                note: report.message.clone(),
+            };
+            let recorded = self.events.record(&self.cluster, event).await;
+            self.settle(recorded, wanted, |all| &mut all.event)?;
+        }
+        self.write_pod_events(report).await
+    }
+
+    async fn write_pod_events(&mut self, report: &Report) -> Result<(), Error> {
+        let key = |holder: &Holder| Some((holder.pod_uid.clone()?, holder.program.clone()));
+        let keys: BTreeSet<_> = report.holders.iter().filter_map(key).collect();
+        self.told.retain(|told, _| keys.contains(told));
+        for holder in report.holders.iter().take(MOST_HOLDERS) {
+            let Some(key) = key(holder) else { continue };
+            let now = Instant::now();
+            let Some(Some(pod)) = self.pods.get(&key.0).cloned() else { continue };
+            if self.event.refused || self.told.get(&key).is_some_and(|next| now < *next) {
+                continue;
+            }
+            let event = Event {
+                regarding: Regarding::Pod(pod),
+                reason: Reason::HoldsDriver,
+                action: "Hold",
+                note: holds(holder, &report.status),
+            };
+            let written = self.event.written.clone().unwrap_or_default();
+            let recorded = self.events.record(&self.cluster, event).await;
+            self.settle(recorded, written, |all| &mut all.event)?;
+            self.told.insert(key, now + 6 * self.options.heartbeat);
+        }
+        Ok(())
+    }
+
+    /// Keeps the outcome of a call: a refusal is logged once, and the part is left out for a while.
+    fn settle(
+        &mut self,
+        written: Result<(), Error>,
+        value: Value,
+        part: fn(&mut Self) -> &mut Part,
+    ) -> Result<(), Error> {
+        let now = Instant::now();
+        let (heartbeat, refused) = (now + self.options.heartbeat, now + self.options.refused);
+        match self.unless_refused(written)? {
+            Some(()) => part(self).wrote(value, heartbeat),
+            None => {
+                let part = part(self);
+                (part.refused, part.next) = (true, Some(refused));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns None for a refusal, which is logged once.
+    fn unless_refused<T>(&self, answer: Result<T, Error>) -> Result<Option<T>, Error> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if is_final(&error) => {
+                self.cluster.report_once(&error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the time of the next call without a report.
+    fn next_call(&self) -> Instant {
+        let parts = [&self.metadata, &self.condition, &self.taint];
+        let next = parts.iter().filter_map(|part| part.next).min();
+        next.unwrap_or_else(|| Instant::now() + self.options.heartbeat)
+    }
+
+    fn fails(&mut self, error: &Error) {
+        match std::mem::replace(&mut self.is_unreachable, true) {
+            false => {
+                tracing::warn!("{error}; the report of the driver is repeated until it is taken")
+            }
+            true => tracing::debug!("{error}"),
+        }
+    }
+
+    fn answers(&mut self) {
+        if std::mem::replace(&mut self.is_unreachable, false) {
+            tracing::info!("the driver is reported to the cluster again");
+        }
+    }
+}
+
+/// True where the same call is refused again.
+fn is_final(error: &Error) -> bool {
+    match error.kind {
+        // Another program changes the node all the time.
+        Kind::Status(409) => false,
+        // A value that this version of the API does not accept.
+        Kind::Status(code) => (400..500).contains(&code) && code != 429,
+        kind => kind.is_refusal() || kind == Kind::Name,
+    }
+}
+
+/// Returns the labels; null for one that is not known, or that no label can hold.
+fn labels(status: &NodeStatus) -> Value {
+    let value = |key: &str, text: Option<&String>| {
+        let text = text?;
+        let value = label_value(text);
+        if value.is_none() {
+            tracing::debug!("{key} is left out: `{}` has no letter or digit", in_line(text, 60));
+        }
+        value
+    };
+    let next = status.next_kernel.as_ref();
+    json!({
+        DRIVER_VERSION: value(DRIVER_VERSION, status.live.as_ref()),
+        FLAVOUR: value(FLAVOUR, status.flavour.as_ref().filter(|_| status.live.is_some())),
+        STATE: value(STATE, Some(&status.phase)),
+        NEXT_KERNEL: next.map(|next| if next.ready { "ready" } else { "missing" }),
+    })
+}
+
+/// Returns the note of an event about a pod that holds the driver.
+fn holds(holder: &Holder, status: &NodeStatus) -> String {
+    let program = in_line(&holder.program, 60);
+    let live = status.live.as_deref().unwrap_or("of another version");
+    let since = holder.since.map(|since| format!(" (found first at {since:.0})"));
+    let since = since.unwrap_or_default();
+    match &status.wanted {
+        Some(wanted) if status.live.as_ref() != Some(wanted) => {
+            format!("{program} holds driver {live}{since}, which blocks its change to {wanted}")
+        }
+        _ => format!("{program} holds driver {live}{since}, which blocks its removal"),
+    }
+}

@@ -1,0 +1,245 @@
+//! Content of the annotation `longshore.dev/status`.
+
+use k8s_openapi::jiff::{Timestamp, Unit};
+use serde::{Deserialize, Serialize};
+
+use crate::text::in_line;
+
+/// Format of the annotation.
+pub const STATUS_FORMAT: u32 = 1;
+/// Length of the longest annotation, in bytes.
+pub const LARGEST_STATUS: usize = 8 << 10;
+
+/// Number of holders that are named.
+const MOST_HOLDERS: usize = 40;
+/// Characters of a name, and of a text.
+const LONGEST_NAME: usize = 120;
+const LONGEST_TEXT: usize = 600;
+
+/// Status of a node's driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NodeStatus {
+    /// Format: [`STATUS_FORMAT`].
+    pub format: u32,
+    /// Version of the agent.
+    pub agent: String,
+    /// The agent's pod, `NAMESPACE/NAME`; None where it does not know its name.
+    #[serde(default)]
+    pub pod: Option<String>,
+    /// Release of the running kernel.
+    pub kernel: String,
+    /// The agent's phase, as the journal spells it.
+    pub phase: String,
+    /// Start time of the phase.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
+    /// Driver version of the last plan; None before the first.
+    #[serde(default)]
+    pub wanted: Option<String>,
+    /// Version of the loaded driver, whichever program loaded it.
+    #[serde(default)]
+    pub live: Option<String>,
+    /// Its flavour.
+    #[serde(default)]
+    pub flavour: Option<String>,
+    /// Programs that prevent a change or removal of the driver.
+    #[serde(default)]
+    pub holders: Vec<HolderStatus>,
+    /// Number of holders that are left out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_holders: usize,
+    /// The last failure.
+    #[serde(default)]
+    pub last_failure: Option<LastFailure>,
+    /// True if the driver's modules did not have to be compiled here; None where that is not known.
+    #[serde(default)]
+    pub prebuilt: Option<bool>,
+    /// Kernel of the next boot; None where that is not known.
+    #[serde(default)]
+    pub next_kernel: Option<NextKernel>,
+    /// True while longshore has the node cordoned.
+    #[serde(default)]
+    pub cordoned: bool,
+}
+
+/// A program that holds the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HolderStatus {
+    /// Its command name.
+    pub program: String,
+    /// Its pod, `NAMESPACE/NAME`; None where it has none, or its name is not known.
+    #[serde(default)]
+    pub pod: Option<String>,
+    /// Time of the first inspection that found it.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
+}
+
+/// Failure of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LastFailure {
+    /// Name of its exit code, for example `in-use`.
+    pub code: String,
+    /// Cause, in one line.
+    pub cause: String,
+    /// Remedy.
+    pub remedy: String,
+}
+
+/// Kernel of the next boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NextKernel {
+    /// Release.
+    pub release: String,
+    /// True if modules for it are available.
+    pub ready: bool,
+}
+
+fn in_seconds(time: Timestamp) -> Timestamp {
+    time.round(Unit::Second).unwrap_or(time)
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+impl NodeStatus {
+    /// Returns the JSON of the annotation, of [`LARGEST_STATUS`] bytes at most: texts are cut, then
+    /// holders left out, then the last failure.
+    pub fn to_annotation(&self) -> String {
+        let mut status = self.cut();
+        loop {
+            // A struct of texts and numbers is always written.
+            let text = serde_json::to_string(&status).unwrap_or_default();
+            if text.len() <= LARGEST_STATUS {
+                return text;
+            }
+            if status.holders.pop().is_some() {
+                status.more_holders += 1;
+            } else if status.last_failure.take().is_none() {
+                return serde_json::to_string(&status.bare()).unwrap_or_default();
+            }
+        }
+    }
+
+    /// Parses an annotation. Text that nobody wrote for longshore is none.
+    ///
+    /// # Errors
+    /// A message, where it is too long, no JSON, or of another format.
+    pub fn of_annotation(text: &str) -> Result<Self, String> {
+        if text.len() > LARGEST_STATUS {
+            return Err(format!("longer than {LARGEST_STATUS} bytes"));
+        }
+        let status: Self = serde_json::from_str(text).map_err(|e| in_line(&e.to_string(), 200))?;
+        match status.format {
+            STATUS_FORMAT => Ok(status.cut()),
+            other => Err(format!("format {other}, and {STATUS_FORMAT} is the only known one")),
+        }
+    }
+
+    /// Returns the status with texts of bounded length, without control characters.
+    fn cut(&self) -> Self {
+        let name = |text: &String| in_line(text, LONGEST_NAME);
+        let text = |text: &String| in_line(text, LONGEST_TEXT);
+        let left_out = self.holders.len().saturating_sub(MOST_HOLDERS);
+        let holder = |holder: &HolderStatus| HolderStatus {
+            program: name(&holder.program),
+            pod: holder.pod.as_ref().map(text),
+            since: holder.since.map(in_seconds),
+        };
+        Self {
+            format: self.format,
+            agent: name(&self.agent),
+            pod: self.pod.as_ref().map(text),
+            kernel: name(&self.kernel),
+            phase: name(&self.phase),
+            since: self.since.map(in_seconds),
+            wanted: self.wanted.as_ref().map(name),
+            live: self.live.as_ref().map(name),
+            flavour: self.flavour.as_ref().map(name),
+            holders: self.holders.iter().take(MOST_HOLDERS).map(holder).collect(),
+            more_holders: self.more_holders.saturating_add(left_out),
+            last_failure: self.last_failure.as_ref().map(|failure| LastFailure {
+                code: name(&failure.code),
+                cause: text(&failure.cause),
+                remedy: text(&failure.remedy),
+            }),
+            prebuilt: self.prebuilt,
+            next_kernel: self
+                .next_kernel
+                .as_ref()
+                .map(|next| NextKernel { release: name(&next.release), ready: next.ready }),
+            cordoned: self.cordoned,
+        }
+    }
+
+    /// Returns the status without its longer parts, which are never needed to fit.
+    fn bare(&self) -> Self {
+        Self { pod: None, next_kernel: None, ..self.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> NodeStatus {
+        NodeStatus {
+            format: STATUS_FORMAT,
+            agent: "0.1.0".into(),
+            pod: Some("gpu/driver-x7k2p".into()),
+            kernel: "6.12.1".into(),
+            phase: "ready".into(),
+            since: "2026-11-23T03:00:00Z".parse().ok(),
+            live: Some("535.261.03".into()),
+            ..NodeStatus::default()
+        }
+    }
+
+    #[test]
+    fn the_annotation_is_compact_and_reads_as_it_was_written() {
+        let text = status().to_annotation();
+        assert_eq!(
+            text,
+            r#"{"format":1,"agent":"0.1.0","pod":"gpu/driver-x7k2p","kernel":"6.12.1","phase":"ready","since":"2026-11-23T03:00:00Z","wanted":null,"live":"535.261.03","flavour":null,"holders":[],"last-failure":null,"prebuilt":null,"next-kernel":null,"cordoned":false}"#
+        );
+        assert_eq!(NodeStatus::of_annotation(&text), Ok(status()));
+    }
+
+    #[test]
+    fn lists_and_texts_are_cut_and_never_the_json() {
+        let long = "\u{1b}\u{10ffff}\"\\".repeat(100_000);
+        let holder = HolderStatus { program: long.clone(), pod: Some(long.clone()), since: None };
+        let failure = LastFailure { code: long.clone(), cause: long.clone(), remedy: long.clone() };
+        let large = NodeStatus {
+            holders: vec![holder; 1000],
+            last_failure: Some(failure),
+            wanted: Some(long.clone()),
+            kernel: long,
+            ..status()
+        };
+        let text = large.to_annotation();
+        assert!(text.len() <= LARGEST_STATUS, "{}", text.len());
+        let read = NodeStatus::of_annotation(&text).unwrap();
+        assert_eq!(read.more_holders + read.holders.len(), 1000);
+        assert!(read.last_failure.is_some() && !text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn another_format_and_foreign_text_are_refused() {
+        for text in ["", "{}", "[]", r#"{"format":2,"agent":"1","kernel":"","phase":""}"#] {
+            assert!(NodeStatus::of_annotation(text).is_err(), "{text}");
+        }
+        assert!(NodeStatus::of_annotation(&" ".repeat(LARGEST_STATUS + 1)).is_err());
+    }
+
+    #[test]
+    fn keys_of_a_later_agent_are_passed_over() {
+        let text = r#"{"format":1,"agent":"9","kernel":"6","phase":"ready","new":{"a":1}}"#;
+        assert_eq!(NodeStatus::of_annotation(text).unwrap().agent, "9");
+    }
+}

@@ -1,0 +1,60 @@
+//! Reasons of conditions and events.
+
+use std::fmt;
+
+/// Reason of a condition or event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// The driver is installed, verified and exposed.
+    DriverReady,
+    /// The driver is being acquired, installed or replaced.
+    DriverChanging,
+    /// A change or removal waits for the driver's users.
+    DriverInUse,
+    /// The agent failed, or the driver is not whole.
+    DriverFailed,
+    /// The driver was uninstalled.
+    DriverRemoved,
+    /// The node was cordoned.
+    Cordoned,
+    /// A pod was evicted.
+    Evicted,
+    /// A pod could not be evicted.
+    EvictionBlocked,
+    /// The node was uncordoned.
+    Uncordoned,
+    /// A pod holds a driver that is to be changed.
+    HoldsDriver,
+}
+
+impl Reason {
+    /// Returns the reason as conditions and events spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DriverReady => "DriverReady",
+            Self::DriverChanging => "DriverChanging",
+            Self::DriverInUse => "DriverInUse",
+            Self::DriverFailed => "DriverFailed",
+            Self::DriverRemoved => "DriverRemoved",
+            Self::Cordoned => "Cordoned",
+            Self::Evicted => "Evicted",
+            Self::EvictionBlocked => "EvictionBlocked",
+            Self::Uncordoned => "Uncordoned",
+            Self::HoldsDriver => "HoldsDriver",
+        }
+    }
+
+    /// True where an event of this reason needs a person's attention.
+    pub fn is_warning(self) -> bool {
+        matches!(
+            self,
+            Self::DriverInUse | Self::DriverFailed | Self::EvictionBlocked | Self::HoldsDriver
+        )
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

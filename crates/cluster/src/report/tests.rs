@@ -1,0 +1,454 @@
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::{Answer, Api, SHORT, cluster_at, refused};
+use crate::{Kind, Limits};
+
+const GET: &str = "GET /api/v1/nodes/node-1";
+const PATCH: &str = "PATCH /api/v1/nodes/node-1";
+const CONDITION: &str = "PATCH /api/v1/nodes/node-1/status";
+const EVENT: &str = "POST /apis/events.k8s.io/v1/namespaces/default/events";
+const PODS: &str = "GET /api/v1/pods";
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn options() -> Options {
+    Options { heartbeat: LONG, refused: LONG, pod: Some("driver-x7k2p".into()), taint: false }
+}
+
+/// The node with these taints, and the condition if it has one.
+fn node_with(version: u32, taints: &Value, ready: Option<&str>) -> Value {
+    let mut conditions = vec![json!({ "type": "Ready", "status": "True" })];
+    conditions.extend(ready.map(|status| json!({ "type": "GpuDriverReady", "status": status })));
+    json!({
+        "kind": "Node", "apiVersion": "v1",
+        "metadata": { "name": "node-1", "uid": "u", "resourceVersion": version.to_string() },
+        "spec": { "taints": taints, "podCIDR": "10.0.0.0/24" },
+        "status": { "conditions": conditions, "images": [{ "names": ["a"] }] },
+    })
+}
+
+fn body(object: &Value) -> Answer {
+    Answer::Body(200, object.to_string())
+}
+
+fn node() -> Answer {
+    body(&node_with(1, &Value::Null, None))
+}
+
+/// Answer to a patch of the node's metadata.
+fn patched() -> Answer {
+    body(&json!({
+        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "metadata": { "name": "node-1", "resourceVersion": "2" },
+    }))
+}
+
+fn event() -> Answer {
+    Answer::Body(
+        201,
+        json!({ "kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": { "name": "e" } })
+            .to_string(),
+    )
+}
+
+fn report(reason: Reason) -> Report {
+    let ready = reason == Reason::DriverReady;
+    Report {
+        status: NodeStatus {
+            format: STATUS_FORMAT,
+            agent: "0.1.0".into(),
+            kernel: "6.12.1".into(),
+            phase: if ready { "ready".into() } else { "in-use".into() },
+            wanted: Some("550.163.01".into()),
+            live: Some("535.261.03".into()),
+            flavour: Some("open".into()),
+            ..NodeStatus::default()
+        },
+        ready,
+        reason,
+        message: format!("it is {reason}"),
+        holders: Vec::new(),
+    }
+}
+
+fn reporter(api: &Api, options: Options) -> Reporter {
+    Reporter::begin(api.cluster(SHORT), "node-1".into(), options).unwrap()
+}
+
+fn bodies(api: &Api, line: &str) -> Vec<Value> {
+    let requests = api.requests().into_iter();
+    let of_line = requests.filter(|r| r.line.split('?').next() == Some(line));
+    of_line.map(|r| serde_json::from_str(&r.body).unwrap_or_default()).collect()
+}
+
+#[tokio::test]
+async fn a_report_is_labels_annotation_condition_and_event() {
+    let api = Api::with([node(), node(), patched(), event()]);
+    let reporter = reporter(&api, options());
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    assert_eq!(api.lines(), [GET, CONDITION, PATCH, EVENT]);
+    let condition = &bodies(&api, CONDITION)[0]["status"]["conditions"][0];
+    assert_eq!(condition["type"], "GpuDriverReady");
+    assert_eq!(condition["status"], "True");
+    assert_eq!(condition["reason"], "DriverReady");
+    assert_eq!(condition["message"], "it is DriverReady");
+    assert!(condition["lastTransitionTime"].is_string(), "{condition}");
+    let metadata = &bodies(&api, PATCH)[0];
+    assert_eq!(
+        metadata["metadata"]["labels"],
+        json!({
+            "longshore.dev/driver-version": "535.261.03", "longshore.dev/flavour": "open",
+            "longshore.dev/state": "ready", "longshore.dev/next-kernel": null,
+        })
+    );
+    let status = metadata["metadata"]["annotations"]["longshore.dev/status"].as_str().unwrap();
+    assert_eq!(NodeStatus::of_annotation(status).unwrap(), report(Reason::DriverReady).status);
+    assert!(metadata["metadata"].get("resourceVersion").is_none());
+    let event = &bodies(&api, EVENT)[0];
+    assert_eq!(event["reason"], "DriverReady");
+    assert_eq!(event["reportingController"], "longshore.dev/agent");
+    assert_eq!(event["reportingInstance"], "driver-x7k2p");
+    assert_eq!(event["regarding"]["kind"], "Node");
+    assert_eq!(event["type"], "Normal");
+    assert!(event["eventTime"].is_string());
+}
+
+#[tokio::test]
+async fn only_differences_are_written_and_the_same_report_makes_no_call() {
+    let api = Api::with([node(), node(), patched(), event(), patched()]);
+    let reporter = reporter(&api, options());
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    assert_eq!(api.requests().len(), 4);
+    let mut next = report(Reason::DriverReady);
+    next.status.wanted = None;
+    assert!(reporter.finish(Some(next), LONG).await);
+    assert_eq!(api.lines()[4..], [PATCH]);
+}
+
+#[tokio::test]
+async fn the_time_of_a_transition_stays_where_the_condition_does() {
+    let known = body(&node_with(1, &Value::Null, Some("True")));
+    let api = Api::with([known, node(), patched(), event()]);
+    let reporter = reporter(&api, options());
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    let condition = &bodies(&api, CONDITION)[0]["status"]["conditions"][0];
+    assert!(condition.get("lastTransitionTime").is_none(), "{condition}");
+}
+
+#[tokio::test]
+async fn refused_calls_are_made_once() {
+    let api = Api::with([refused(403), refused(403), refused(403), refused(403)]);
+    let reporter = reporter(&api, options());
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    assert!(reporter.finish(Some(report(Reason::DriverInUse)), LONG).await);
+    assert_eq!(api.lines(), [GET, CONDITION, PATCH, EVENT]);
+}
+
+#[tokio::test]
+async fn a_refusal_is_asked_again_after_a_while() {
+    let answers = [node(), refused(403), patched(), event(), node()];
+    let api = Api::with(answers);
+    let options = Options { refused: Duration::from_millis(20), ..options() };
+    let reporter = reporter(&api, options);
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    while api.requests().len() < 5 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(api.lines()[4], CONDITION);
+}
+
+#[tokio::test]
+async fn everything_is_written_again_with_a_heartbeat() {
+    let answers = [node(), node(), patched(), event(), node(), patched()];
+    let api = Api::with(answers);
+    let options = Options { heartbeat: Duration::from_millis(200), ..options() };
+    let reporter = reporter(&api, options);
+    reporter.report(report(Reason::DriverReady));
+    while api.requests().len() < 6 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(api.lines()[4..6], [CONDITION, PATCH]);
+    let condition = &bodies(&api, CONDITION)[1]["status"]["conditions"][0];
+    assert!(condition.get("lastTransitionTime").is_none(), "{condition}");
+}
+
+fn foreign() -> Value {
+    json!([{ "key": "a", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z", "new": 1 }])
+}
+
+fn with_own() -> Value {
+    let mut taints = foreign();
+    let own = json!({ "key": "longshore.dev/driver-not-ready", "effect": "NoSchedule" });
+    taints.as_array_mut().unwrap().push(own);
+    taints
+}
+
+/// Taints before, readiness, the setting, and the taints that are written.
+#[rstest]
+#[case::set(foreign(), Reason::DriverChanging, true, Some(with_own()))]
+#[case::there(with_own(), Reason::DriverChanging, true, None)]
+#[case::removed(with_own(), Reason::DriverReady, true, Some(foreign()))]
+#[case::removed_when_not_wanted(with_own(), Reason::DriverChanging, false, Some(foreign()))]
+#[case::none(foreign(), Reason::DriverReady, false, None)]
+#[tokio::test]
+async fn a_taint_is_set_while_the_driver_is_not_ready_and_others_stay(
+    #[case] before: Value,
+    #[case] reason: Reason,
+    #[case] taint: bool,
+    #[case] written: Option<Value>,
+) {
+    let found = || body(&node_with(7, &before, None));
+    let mut answers = vec![found(), node()];
+    // Another node change in between is read again.
+    let reads = taint && reason != Reason::DriverReady || written.is_some();
+    if reads {
+        answers.push(found());
+    }
+    if written.is_some() {
+        answers.extend([refused(409), found(), patched()]);
+    }
+    answers.extend([patched(), event()]);
+    let api = Api::with(answers);
+    let reporter = reporter(&api, Options { taint, ..options() });
+    assert!(reporter.finish(Some(report(reason)), LONG).await);
+    let patches = bodies(&api, PATCH);
+    let taints: Vec<&Value> = patches.iter().filter(|p| p.get("spec").is_some()).collect();
+    match &written {
+        Some(written) => {
+            assert_eq!(taints.len(), 2);
+            for patch in taints {
+                assert_eq!(&patch["spec"]["taints"], written);
+                assert_eq!(patch["metadata"]["resourceVersion"], "7");
+            }
+        }
+        None => assert!(taints.is_empty(), "{taints:?}"),
+    }
+}
+
+#[tokio::test]
+async fn conflicts_without_end_are_given_up_and_tried_again_later() {
+    let found = || body(&node_with(7, &foreign(), None));
+    let mut answers = vec![found(), node()];
+    for _ in 0..6 {
+        answers.extend([found(), refused(409)]);
+    }
+    answers.extend([found(), patched(), patched(), event()]);
+    let api = Api::with(answers);
+    let reporter = reporter(&api, Options { taint: true, ..options() });
+    assert!(reporter.finish(Some(report(Reason::DriverFailed)), LONG).await);
+    assert_eq!(api.requests().len(), 2 + 12 + 4);
+}
+
+#[tokio::test]
+async fn an_expired_token_is_read_again() {
+    let api = Api::with([refused(401), node(), node(), patched(), event()]);
+    let reporter = reporter(&api, options());
+    std::fs::write(api.files.path().join("token"), "second").unwrap();
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    assert_eq!(api.requests()[4].authorization, "Bearer second");
+}
+
+#[tokio::test]
+async fn a_node_of_a_megabyte_is_read_and_a_larger_answer_is_given_up() {
+    let mut large = node_with(1, &Value::Null, None);
+    large["status"]["note"] = json!("x".repeat(1 << 20));
+    let huge = || Answer::Body(200, " ".repeat(9 << 20));
+    let answers = [huge(), body(&large), body(&large), patched(), event()];
+    let api = Api::with(answers);
+    let reporter = reporter(&api, options());
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    assert_eq!(api.lines(), [GET, GET, CONDITION, PATCH, EVENT]);
+}
+
+#[tokio::test]
+async fn a_name_that_is_none_is_refused() {
+    let api = Api::with([]);
+    for name in ["", "a/b", "../x", "A"] {
+        let begun = Reporter::begin(api.cluster(SHORT), name.into(), options());
+        let error = begun.unwrap_err();
+        assert_eq!(error.kind, Kind::Name);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_or_is_away_holds_the_end_up_no_longer_than_its_limit() {
+    let api = Api::with([Answer::Silence, Answer::Silence]);
+    let hangs = reporter(&api, options());
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["token", "ca.crt"] {
+        std::fs::copy(api.files.path().join(name), dir.path().join(name)).unwrap();
+    }
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = closed.local_addr().unwrap().port().to_string();
+    drop(closed);
+    let away = cluster_at(&port, dir.path(), SHORT);
+    let away = Reporter::begin(away, "node-1".into(), options()).unwrap();
+    for reporter in [hangs, away] {
+        let limit = Duration::from_millis(100);
+        assert!(!reporter.finish(Some(report(Reason::DriverFailed)), limit).await);
+    }
+}
+
+#[tokio::test]
+async fn the_last_report_does_not_wait_for_a_call_that_hangs() {
+    let api = Api::with([Answer::Silence, node(), node(), patched(), event()]);
+    let limits = Limits { call: LONG, ..SHORT };
+    let reporter = Reporter::begin(api.cluster(limits), "node-1".into(), options()).unwrap();
+    reporter.report(report(Reason::DriverChanging));
+    while api.requests().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(reporter.finish(Some(report(Reason::DriverRemoved)), LONG).await);
+    assert_eq!(bodies(&api, EVENT)[0]["reason"], "DriverRemoved");
+}
+
+fn pods(items: &[(&str, &str, &str, &str)]) -> Answer {
+    let item = |(namespace, name, uid, hash): &(&str, &str, &str, &str)| {
+        json!({
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+            "metadata": { "namespace": namespace, "name": name, "uid": uid,
+                          "annotations": { "kubernetes.io/config.hash": hash } },
+        })
+    };
+    let items: Vec<Value> = items.iter().map(item).collect();
+    body(&json!({
+        "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+        "metadata": { "resourceVersion": "1" }, "items": items,
+    }))
+}
+
+fn held_by(holders: &[(&str, Option<&str>)]) -> Report {
+    let since: Timestamp = "2026-11-23T03:00:00Z".parse().unwrap();
+    let holder = |(program, uid): &(&str, Option<&str>)| Holder {
+        program: (*program).to_owned(),
+        pod_uid: uid.map(str::to_owned),
+        since: Some(since),
+    };
+    Report { holders: holders.iter().map(holder).collect(), ..report(Reason::DriverInUse) }
+}
+
+#[tokio::test]
+async fn pods_of_holders_are_named_and_get_an_event_each() {
+    let listed = pods(&[("ml", "train-0", "uid-1", ""), ("kube-system", "st", "u2", "hash-2")]);
+    let api = Api::with([node(), node(), listed, patched(), event(), event(), event()]);
+    let reporter = reporter(&api, options());
+    let held = held_by(&[
+        ("python3", Some("uid-1")),
+        ("smi", Some("hash-2")),
+        ("bash", None),
+        ("gone", Some("uid-9")),
+    ]);
+    assert!(reporter.finish(Some(held.clone()), LONG).await);
+    let ml = "POST /apis/events.k8s.io/v1/namespaces/ml/events";
+    let system = "POST /apis/events.k8s.io/v1/namespaces/kube-system/events";
+    assert_eq!(api.lines(), [GET, CONDITION, PODS, PATCH, EVENT, ml, system]);
+    assert!(api.requests()[2].line.contains("fieldSelector=spec.nodeName%3Dnode-1"));
+    let event = &bodies(&api, ml)[0];
+    assert_eq!(event["reason"], "HoldsDriver");
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(
+        event["regarding"],
+        json!({ "apiVersion": "v1", "kind": "Pod", "namespace": "ml", "name": "train-0", "uid": "uid-1" })
+    );
+    assert_eq!(
+        event["note"],
+        "python3 holds driver 535.261.03 (found first at 2026-11-23T03:00:00Z), which blocks its \
+         change to 550.163.01"
+    );
+    assert_eq!(bodies(&api, system)[0]["regarding"]["uid"], "u2");
+    let annotation = &bodies(&api, PATCH)[0]["metadata"]["annotations"]["longshore.dev/status"];
+    let status = NodeStatus::of_annotation(annotation.as_str().unwrap()).unwrap();
+    let names: Vec<_> = status.holders.iter().map(|h| h.pod.as_deref()).collect();
+    assert_eq!(names, [Some("ml/train-0"), Some("kube-system/st"), None, None]);
+    // The same holders are neither looked for nor told again.
+    assert!(reporter.finish(Some(held), LONG).await);
+    assert_eq!(api.requests().len(), 7);
+}
+
+#[tokio::test]
+async fn holders_are_reported_without_their_pods_where_those_may_not_be_listed() {
+    let api = Api::with([node(), node(), refused(403), patched(), event()]);
+    let reporter = reporter(&api, options());
+    let held = held_by(&[("python3", Some("uid-1"))]);
+    assert!(reporter.finish(Some(held), LONG).await);
+    assert_eq!(api.lines(), [GET, CONDITION, PODS, PATCH, EVENT]);
+}
+
+#[tokio::test]
+async fn a_node_that_was_cordoned_is_reported_so() {
+    let cordoned = body(&json!({
+        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "metadata": { "name": "node-1", "annotations": { "longshore.dev/cordoned": "{}" } },
+    }));
+    let api = Api::with([node(), node(), patched(), event(), cordoned, patched(), patched()]);
+    let reporter = reporter(&api, options());
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    reporter.again();
+    assert!(reporter.finish(None, LONG).await);
+    let patches = bodies(&api, PATCH);
+    let cordoned = |patch: &Value| {
+        let text = patch["metadata"]["annotations"]["longshore.dev/status"].as_str().unwrap();
+        NodeStatus::of_annotation(text).unwrap().cordoned
+    };
+    assert_eq!(patches.iter().map(cordoned).collect::<Vec<_>>(), [false, false, true]);
+}
+
+#[tokio::test]
+async fn a_repeated_event_is_counted_and_the_number_of_events_is_bounded() {
+    let patch = body(&json!({
+        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": { "name": "e" },
+    }));
+    let api = Api::with([event(), patch, refused(404), event(), refused(409)]);
+    let cluster = api.cluster(SHORT);
+    let mut events = Events::new("driver-x7k2p");
+    let of = |note: &str| Event {
+        regarding: Regarding::Node("node-1".into()),
+        reason: Reason::DriverFailed,
+        action: "Report",
+        note: note.into(),
+    };
+    for _ in 0..3 {
+        events.record(&cluster, of("a")).await.unwrap();
+    }
+    // A name that exists is a try whose answer was lost.
+    events.record(&cluster, of("b")).await.unwrap();
+    let lines = api.lines();
+    assert_eq!(lines[0], EVENT);
+    assert!(lines[1].starts_with("PATCH /apis/events.k8s.io/v1/namespaces/default/events/node-1."));
+    assert_eq!(lines[3..], [EVENT, EVENT]);
+    let body: Value = serde_json::from_str(&api.requests()[1].body).unwrap();
+    assert_eq!(body["series"]["count"], 2);
+    for _ in 0..100 {
+        if events.record(&cluster, of("c")).await.is_err() {
+            break;
+        }
+    }
+    assert!(api.requests().len() < 40, "{}", api.requests().len());
+    let before = api.requests().len();
+    for _ in 0..20 {
+        let _ = events.record(&cluster, of("d")).await;
+    }
+    events.record(&cluster, of("d")).await.unwrap();
+    assert!(api.requests().len() <= before + 36);
+}
+
+#[tokio::test]
+async fn an_event_about_a_name_that_is_none_is_not_sent() {
+    let api = Api::with([]);
+    let pod = PodRef { namespace: "../x".into(), name: "a".into(), uid: "u".into() };
+    let event = Event {
+        regarding: Regarding::Pod(pod),
+        reason: Reason::Evicted,
+        action: "Evict",
+        note: String::new(),
+    };
+    let error = Events::new("p").record(&api.cluster(SHORT), event).await.unwrap_err();
+    assert_eq!(error.kind, Kind::Name);
+    assert!(api.requests().is_empty());
+}
