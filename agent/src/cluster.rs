@@ -1,10 +1,14 @@
 //! Questions of the agent to the cluster that its pod is in: the driver version in the tag of the pod's
-//! image, and requests for a safe load of the driver on its node.
+//! image, requests for a safe load of the driver on its node, and the report of the driver.
 //!
 //! Outside of a cluster, and in a pod without a service account, nothing is asked.
 
+mod report;
+
 use std::path::Path;
 use std::time::Duration;
+
+pub use report::DriverReport;
 
 use longshore_cluster::{Account, Cluster, Error, FILES, Kind, Limits};
 use longshore_cluster::{OwnImage, Pace, Requests, Standing};
@@ -58,6 +62,8 @@ pub struct Pod {
     cluster: Cluster,
     namespace: Option<String>,
     name: Option<String>,
+    /// The name, where a variable has it.
+    given_name: Option<String>,
     node: Option<String>,
 }
 
@@ -79,8 +85,9 @@ impl Pod {
         let hostname = || nix::unistd::gethostname().ok()?.into_string().ok();
         let namespace = given("POD_NAMESPACE").or_else(|| cluster.namespace().map(str::to_owned));
         // A pod's host name is its own name, except on the host's network.
-        let name = given("POD_NAME").or_else(hostname);
-        Ok(Some(Self { cluster, namespace, name, node: given("NODE_NAME") }))
+        let given_name = given("POD_NAME");
+        let name = given_name.clone().or_else(hostname);
+        Ok(Some(Self { cluster, namespace, name, given_name, node: given("NODE_NAME") }))
     }
 
     /// Begins requests for a safe load on the pod's node, without any request yet; None where the pod

@@ -19,6 +19,7 @@ pub use watch::Triggers;
 use watchdog::Asked;
 pub use watchdog::Idle;
 
+use crate::cluster::DriverReport;
 use crate::config::Config;
 use crate::endpoint::Address;
 use crate::engine::InUseWait;
@@ -85,7 +86,13 @@ async fn run_agent(
     let store = Store::at(&config.paths.store, config.disk());
     let world = world(&config, store, &journal, telemetry, holders);
     let world = Context { rest, ..world };
-    Agent::new(world, journal, stop, renewal, started).live(config, &configurations).await
+    let report = DriverReport::begin(&config, telemetry, &|name| std::env::var(name).ok());
+    let agent = Agent::new(world, journal, stop, renewal, started);
+    let ended = agent.live(config, &configurations).await;
+    if let Some(report) = report {
+        report.end().await;
+    }
+    ended
 }
 
 /// Reports the previous agents to telemetry.

@@ -31,6 +31,7 @@ use longshore_host::verbs::{Node, Owner};
 
 mod adopt;
 mod change;
+mod cluster;
 mod crash;
 mod daemons;
 mod ended_early;

@@ -42,6 +42,9 @@ pub struct Live {
     pub step_counts: Vec<StepCount>,
     /// The driver that is installed.
     pub driver: Option<DriverInfo>,
+    /// Driver version of the last plan.
+    #[serde(default)]
+    pub wanted: Option<String>,
     /// Bytes fetched from archives, mirrors and registries.
     pub fetched_bytes: u64,
     /// Items that were available already.
@@ -266,6 +269,7 @@ impl State {
             steps: self.steps.clone(),
             step_counts: self.counts.iter().map(count).collect(),
             driver: self.driver.clone(),
+            wanted: self.wanted.clone(),
             fetched_bytes: self.fetched_bytes,
             cache_hits: self.reused.clone(),
             cache_misses: self.missed.clone(),

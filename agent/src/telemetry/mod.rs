@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 pub use counted::Counted;
 pub use live::{
@@ -88,7 +89,14 @@ pub enum DaemonState {
 
 /// Handle to an agent's reported state. Clones are of the same agent.
 #[derive(Debug, Clone, Default)]
-pub struct Telemetry(Arc<Mutex<State>>);
+pub struct Telemetry(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Marked after each change that a report to a cluster would have.
+    changes: watch::Sender<()>,
+}
 
 /// Reported state of an agent.
 #[derive(Debug)]
@@ -104,6 +112,7 @@ struct State {
     steps: Vec<StepRecord>,
     counts: BTreeMap<(&'static str, StepOutcome), u64>,
     driver: Option<DriverInfo>,
+    wanted: Option<String>,
     origin: Option<Origin>,
     fetched_bytes: u64,
     reused: BTreeMap<Reused, u64>,
@@ -127,6 +136,7 @@ impl Default for State {
             steps: Vec::new(),
             counts: BTreeMap::new(),
             driver: None,
+            wanted: None,
             origin: None,
             fetched_bytes: 0,
             reused: BTreeMap::new(),
@@ -141,30 +151,48 @@ impl Default for State {
     }
 }
 
+impl State {
+    fn enter(&mut self, phase: Phase) {
+        let now = Instant::now();
+        if let Some((last, since, _)) = self.phase.replace((phase, now, Timestamp::now())) {
+            self.phases[last as usize] += now.duration_since(since);
+            self.before = Some(last);
+        }
+        match phase {
+            Phase::Removed => {
+                self.driver = None;
+                self.origin = None;
+                self.holders = None;
+                self.condition = Condition::default();
+            }
+            Phase::Ready => self.holders = None,
+            _ => {}
+        }
+    }
+}
+
 impl Telemetry {
     fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panicked between two updates leaves valid numbers.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, and marks the change.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.state());
+        self.0.changes.send_replace(());
+        result
+    }
+
+    /// Returns the changes of phase, driver, users, daemons, condition and failures from now on. Steps and
+    /// counts are none.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
     }
 
     /// Records that the agent enters a phase.
     pub fn enter(&self, phase: Phase) {
-        let mut state = self.state();
-        let now = Instant::now();
-        if let Some((last, since, _)) = state.phase.replace((phase, now, Timestamp::now())) {
-            state.phases[last as usize] += now.duration_since(since);
-            state.before = Some(last);
-        }
-        match phase {
-            Phase::Removed => {
-                state.driver = None;
-                state.origin = None;
-                state.holders = None;
-                state.condition = Condition::default();
-            }
-            Phase::Ready => state.holders = None,
-            _ => {}
-        }
+        self.change(|state| state.enter(phase));
     }
 
     /// Records that a step is begun: carried out, or undone if `undo`.
@@ -197,14 +225,20 @@ impl Telemetry {
     /// Records the installed driver; its origin is [`Origin::Stored`] unless another one was
     /// recorded.
     pub fn driver(&self, driver: DriverInfo) {
-        let mut state = self.state();
-        let origin = driver.origin.or(state.origin.take()).unwrap_or(Origin::Stored);
-        match origin {
-            Origin::Adopted => {}
-            Origin::Stored => *state.reused.entry(Reused::Set).or_default() += 1,
-            _ => *state.missed.entry(Reused::Set).or_default() += 1,
-        }
-        state.driver = Some(DriverInfo { origin: Some(origin), ..driver });
+        self.change(|state| {
+            let origin = driver.origin.or(state.origin.take()).unwrap_or(Origin::Stored);
+            match origin {
+                Origin::Adopted => {}
+                Origin::Stored => *state.reused.entry(Reused::Set).or_default() += 1,
+                _ => *state.missed.entry(Reused::Set).or_default() += 1,
+            }
+            state.driver = Some(DriverInfo { origin: Some(origin), ..driver });
+        });
+    }
+
+    /// Records the driver version of the last plan.
+    pub fn wanted(&self, version: &str) {
+        self.change(|state| state.wanted = Some(version.to_owned()));
     }
 
     /// Adds to the number of fetched bytes.
@@ -222,13 +256,12 @@ impl Telemetry {
 
     /// Records the users that prevent unloading the driver; None as soon as there are none.
     pub fn holders(&self, in_use: Option<&InUse>) {
-        self.state().holders = in_use.map(Holders::from);
+        self.change(|state| state.holders = in_use.map(Holders::from));
     }
 
     /// Records the state of a daemon. A second start counts as a restart.
     pub fn daemon(&self, name: &str, required: bool, state: DaemonState) {
-        let mut all = self.state();
-        match all.daemons.iter_mut().find(|daemon| daemon.name == name) {
+        self.change(|all| match all.daemons.iter_mut().find(|daemon| daemon.name == name) {
             Some(daemon) => {
                 let again = state == DaemonState::Starting && daemon.state != state;
                 daemon.restarts += u64::from(again);
@@ -238,12 +271,12 @@ impl Telemetry {
             None => {
                 all.daemons.push(Daemon { name: name.to_owned(), required, state, restarts: 0 });
             }
-        }
+        });
     }
 
     /// Records the findings of the last check of the installed driver; returns the previous ones.
     pub fn condition(&self, condition: Condition) -> Condition {
-        std::mem::replace(&mut self.state().condition, condition)
+        self.change(|state| std::mem::replace(&mut state.condition, condition))
     }
 
     /// Records the number of agent starts since the host was booted, including this one.
@@ -253,15 +286,16 @@ impl Telemetry {
 
     /// Records the failure of an earlier agent.
     pub fn failed_before(&self, failure: Option<FailureRecord>) {
-        self.state().last_failure = failure;
+        self.change(|state| state.last_failure = failure);
     }
 
     /// Records a failure of this agent, which may continue after it.
     pub fn failed(&self, failure: &Failure) {
         let record = self.record(failure);
-        let mut state = self.state();
-        state.failures += 1;
-        state.last_failure = Some(record);
+        self.change(|state| {
+            state.failures += 1;
+            state.last_failure = Some(record);
+        });
     }
 
     /// Returns the record of a failure that happens now, or has just led into the present phase.

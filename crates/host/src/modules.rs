@@ -135,6 +135,15 @@ pub(super) fn read_live_driver(
         .or_else(|| Some(LiveDriver { version: module.version.clone()?, flavour: None }))
 }
 
+/// Reads the loaded NVIDIA driver alone; None where there is none, or it cannot be read.
+pub fn loaded_driver(root: &Root) -> Option<LiveDriver> {
+    let said = root.read_to_string("proc/driver/nvidia/version").ok();
+    said.as_deref().and_then(parse_driver_version).or_else(|| {
+        let version = root.read_to_string("sys/module/nvidia/version").ok()?;
+        Some(LiveDriver { version: version.trim().to_owned(), flavour: None })
+    })
+}
+
 /// Parses the first line of /proc/driver/nvidia/version: `NVRM version: NVIDIA UNIX Open Kernel
 /// Module for x86_64  535.261.03  ...` or `NVRM version: NVIDIA UNIX x86_64 Kernel Module
 /// 535.261.03  ...`.

@@ -302,6 +302,10 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
     if running.listen != next.listen || running.termination_message != next.termination_message {
         return Some("listen or termination-message");
     }
+    let reports = |config: &Config| (config.cluster.report, config.cluster.taint);
+    if reports(running) != reports(next) {
+        return Some("report or taint of the cluster");
+    }
     // The amount of store content that is hashed before it is loaded depends on it.
     (running.signatures.required != next.signatures.required).then_some("require-signature")
 }

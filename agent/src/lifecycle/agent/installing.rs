@@ -129,13 +129,21 @@ impl Agent {
     pub(super) async fn decide(&mut self, provider: &impl Provider) -> Result<Plan, Outcome> {
         let gathered = or_stop(&self.stop, provider.gather()).await?;
         self.enter(Phase::Planning)?;
-        Ok(planned(provider, &gathered)?)
+        Ok(self.planned(provider, &gathered)?)
     }
 
     /// The same while the driver is Ready, which it stays.
     pub(super) async fn plan(&self, provider: &impl Provider) -> Result<Plan, Outcome> {
         let gathered = or_stop(&self.stop, provider.gather()).await?;
-        Ok(planned(provider, &gathered)?)
+        Ok(self.planned(provider, &gathered)?)
+    }
+
+    /// Makes the plan, and warns of the sources that it goes on without.
+    fn planned(&self, provider: &impl Provider, gathered: &Gathered) -> Result<Plan, Failure> {
+        let plan = provider.plan(gathered)?;
+        gathered.catalog.failures.warn();
+        self.world.telemetry.wanted(&plan.driver_version);
+        Ok(plan)
     }
 }
 
@@ -154,13 +162,6 @@ fn installed(plan: &Plan, journal: &Journal, first: u64) -> DriverInfo {
         module_digest: nvidia.and_then(LoadModule::digest).map(str::to_owned),
         origin: loaded.next().is_none().then_some(Origin::Adopted),
     }
-}
-
-/// Makes the plan, and warns of the sources that it goes on without.
-fn planned(provider: &impl Provider, gathered: &Gathered) -> Result<Plan, Failure> {
-    let plan = provider.plan(gathered)?;
-    gathered.catalog.failures.warn();
-    Ok(plan)
 }
 
 /// Returns the plan, unless preflight refused it: the gravest refusal, which comes first, ends the

@@ -28,6 +28,7 @@ impl Agent {
             return;
         }
         tracing::warn!("the change is made when the users of the installed driver are gone");
+        self.world.telemetry.holders(Some(&in_use));
         self.world.conduct.held.waits(&in_use);
         let waiting = self.wait_for(in_use);
         let at = Instant::now() + waiting.wait;
@@ -37,6 +38,7 @@ impl Agent {
     /// Ends the wait of a change that is no longer wanted.
     pub(super) fn no_longer_postponed(&mut self) {
         if self.postponed.take().is_some() {
+            self.world.telemetry.holders(None);
             self.world.conduct.held.over();
         }
     }
@@ -58,6 +60,7 @@ impl Agent {
             Look::Changed => {
                 let in_use = &waiting.in_use;
                 tracing::warn!("still waiting for the users of the driver: {in_use}");
+                self.world.telemetry.holders(Some(in_use));
                 self.world.conduct.held.waits(in_use);
             }
         }

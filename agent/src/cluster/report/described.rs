@@ -1,0 +1,164 @@
+//! A telemetry state in the words of the cluster.
+
+use std::collections::BTreeMap;
+
+use super::Source;
+use crate::journal::phase::Phase;
+use crate::telemetry::{FailureRecord, Live, Origin};
+use longshore_cluster::{Holder, LastFailure, NodeStatus, Reason, Report, STATUS_FORMAT};
+use longshore_host::facts::LiveDriver;
+
+/// Description of a state.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub(super) report: Report,
+    /// True if it is seldom of interest: it is reported only once it has lasted.
+    pub(super) passes: bool,
+}
+
+/// Returns the report of a state with this loaded driver.
+pub(super) fn describe(source: &Source, live: &Live, loaded: Option<LiveDriver>) -> Described {
+    let installed = live.driver.as_ref().filter(|_| live.phase == Some(Phase::Ready));
+    let version = installed.map(|driver| driver.version.clone());
+    let flavour = installed.map(|driver| driver.flavour.clone());
+    let loaded_flavour = loaded.as_ref().and_then(|driver| driver.flavour).map(|f| f.to_string());
+    let version = version.or_else(|| loaded.map(|driver| driver.version));
+    let (reason, message) = condition(live, version.as_deref());
+    let phase = live.phase.map_or_else(|| Phase::Probing.to_string(), |phase| phase.to_string());
+    let origin = installed.and_then(|driver| driver.origin);
+    let report = Report {
+        status: NodeStatus {
+            format: STATUS_FORMAT,
+            agent: live.version.clone(),
+            pod: source.pod.clone(),
+            kernel: source.kernel.clone(),
+            phase,
+            since: live.phase_since,
+            wanted: live.wanted.clone(),
+            flavour: flavour.or(loaded_flavour).filter(|_| version.is_some()),
+            live: version,
+            last_failure: live.last_failure.as_ref().map(last_failure),
+            prebuilt: origin.and_then(prebuilt),
+            ..NodeStatus::default()
+        },
+        ready: reason == Reason::DriverReady,
+        reason,
+        message,
+        holders: holders(source, live),
+    };
+    let passes = match live.phase {
+        None | Some(Phase::Probing | Phase::Planning) => true,
+        // A try of a change that waits, and its end.
+        Some(Phase::Acquiring | Phase::Changing) => source.was_in_use,
+        Some(Phase::Ready) => !live.ready,
+        _ => false,
+    };
+    Described { report, passes }
+}
+
+/// Returns reason and message of the condition. No message has a number that changes by itself: each
+/// other one is an event.
+fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
+    let wanted = live.wanted.as_deref();
+    let named =
+        |version: Option<&str>| version.map_or("the driver".into(), |v| format!("driver {v}"));
+    let wanted_name = named(wanted);
+    match live.phase {
+        None | Some(Phase::Probing | Phase::Planning) => {
+            (Reason::DriverChanging, "the agent is inspecting the host".into())
+        }
+        Some(Phase::Acquiring) => {
+            (Reason::DriverChanging, format!("{wanted_name} is being downloaded or compiled"))
+        }
+        Some(Phase::Installing) => {
+            (Reason::DriverChanging, format!("{wanted_name} is being installed"))
+        }
+        Some(Phase::Changing) => {
+            (Reason::DriverChanging, format!("{} is being changed to {wanted_name}", named(loaded)))
+        }
+        Some(Phase::Ready) if live.ready => {
+            let driver = live.driver.as_ref().map(|driver| driver.version.as_str());
+            let ready = format!("{} is ready", named(driver.or(loaded)));
+            match (driver, wanted) {
+                (Some(driver), Some(wanted)) if driver != wanted && live.holders.is_some() => {
+                    let waits = format!("{ready}; a change to {wanted} waits for its users");
+                    (Reason::DriverReady, waits)
+                }
+                _ => (Reason::DriverReady, ready),
+            }
+        }
+        Some(Phase::Ready) => {
+            let why = live.not_ready.first().map_or("it was not verified", String::as_str);
+            (Reason::DriverFailed, format!("{} is not whole: {why}", named(loaded)))
+        }
+        Some(Phase::InUse) => match (loaded, wanted) {
+            (Some(loaded), Some(wanted)) if loaded != wanted => {
+                let waits = format!("driver {wanted} waits for the users of driver {loaded}");
+                (Reason::DriverInUse, waits)
+            }
+            _ => (Reason::DriverInUse, format!("{} is in use and stays installed", named(loaded))),
+        },
+        Some(Phase::Removing) if live.holders.is_some() => {
+            let waits = format!("the removal of {} waits for its users", named(loaded));
+            (Reason::DriverInUse, waits)
+        }
+        Some(Phase::Removing) => {
+            (Reason::DriverChanging, format!("{} is being uninstalled", named(loaded)))
+        }
+        Some(Phase::Removed) => (Reason::DriverRemoved, "the driver was uninstalled".into()),
+        Some(Phase::Failed) => {
+            let failure = live.last_failure.as_ref();
+            let cause = failure.map_or("the agent failed", |failure| failure.cause.as_str());
+            (Reason::DriverFailed, cause.to_owned())
+        }
+    }
+}
+
+/// True for modules that were not compiled on this host; None where their origin is not known.
+fn prebuilt(origin: Origin) -> Option<bool> {
+    match origin {
+        Origin::Compiled => Some(false),
+        Origin::Pulled | Origin::Imported | Origin::Packaged => Some(true),
+        Origin::Adopted | Origin::Stored => None,
+    }
+}
+
+/// Returns the holders, each program of a pod once.
+fn holders(source: &Source, live: &Live) -> Vec<Holder> {
+    let found = source.found();
+    let mut first: BTreeMap<(String, Option<String>), Holder> = BTreeMap::new();
+    for user in live.holders.iter().flat_map(|holders| &holders.processes) {
+        let since = found.get(&(user.pid, user.comm.clone())).copied();
+        let holder = Holder { program: user.comm.clone(), pod_uid: user.pod.clone(), since };
+        let key = (user.comm.clone(), user.pod.clone());
+        let known = first.entry(key).or_insert(holder);
+        known.since = known.since.into_iter().chain(since).min();
+    }
+    first.into_values().collect()
+}
+
+fn last_failure(failure: &FailureRecord) -> LastFailure {
+    let code = failure.code.map_or("killed", code_name).to_owned();
+    LastFailure { code, cause: failure.cause.clone(), remedy: failure.remedy.clone() }
+}
+
+/// Returns the name of an exit code (docs/exit-codes.md).
+fn code_name(code: u8) -> &'static str {
+    match code {
+        2 => "usage",
+        10 => "host-unsupported",
+        11 => "toolchain",
+        12 => "download",
+        13 => "verification",
+        14 => "compile",
+        15 => "preflight",
+        16 => "kernel-refused",
+        17 => "no-device",
+        18 => "expose",
+        19 => "runtime",
+        20 => "in-use",
+        21 => "rolled-back",
+        70 => "bug",
+        _ => "killed",
+    }
+}

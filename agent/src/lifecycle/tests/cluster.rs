@@ -1,0 +1,39 @@
+//! Agents that report to a cluster.
+
+use super::*;
+use crate::cluster::DriverReport;
+use longshore_cluster::Limits;
+use longshore_cluster::testing::{Answer, Api, SHORT};
+
+/// Runs an agent with an API server of these answers until it is Ready, and stops it.
+async fn run_with(answers: Vec<Answer>) -> Api {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    let api = Api::with(answers);
+    let limits = Limits { call: Duration::from_secs(60), ..SHORT };
+    let report = DriverReport::to(api.cluster(limits), &scene.telemetry);
+    let until_asked = async {
+        scene.until_ready().await;
+        while api.requests().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        scene.stop.set();
+    };
+    let (ended, ()) = tokio::join!(scene.live(At::Never, vec![Ok(plan("535"))]), until_asked);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    report.end().await;
+    assert_eq!(scene.host.state(), before);
+    assert_eq!(scene.phase(), Some(Phase::Removed));
+    api
+}
+
+#[tokio::test]
+async fn an_api_server_that_hangs_delays_neither_the_driver_nor_its_removal() {
+    run_with(vec![Answer::Silence, Answer::Silence]).await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_fails_ends_no_agent() {
+    let api = run_with(Vec::new()).await;
+    assert!(!api.requests().is_empty());
+}
