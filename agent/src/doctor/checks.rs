@@ -285,8 +285,8 @@ pub(super) const ALL: [Definition; 32] = [
     }),
 ];
 
-const OF_DRIVER_ROOT: [Code; 3] =
-    [Code::DriverRootOdd, Code::ExposureLost, Code::OperatorFileUnwritten];
+const OF_DRIVER_ROOT: [Code; 4] =
+    [Code::DriverRootOdd, Code::ExposureLost, Code::OperatorFileUnwritten, Code::FeaturesUnwritten];
 const SETTINGS: [Code; 5] = [
     Code::DriverVersionUnknown,
     Code::DriverSourcesMissing,

@@ -39,7 +39,7 @@ pub use longshore_core::finding::{Finding, Severity};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::journal::PlanSummary;
-use crate::steps::Step;
+use crate::steps::{Step, WriteFeatures};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{self, Code};
 use longshore_core::flavour::Flavour;
@@ -119,6 +119,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     // Last: a container that gets the driver by it finds the whole driver.
     let publishing = cdi::publishing(config, facts);
     install.steps.extend(publishing.step);
+    install.steps.extend(features(config, &choice.version, choice.flavour));
     install.findings.extend(publishing.finding);
     install.steps.extend(operator::last(config));
 
@@ -169,6 +170,16 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
         exact: install.exact,
         findings,
     })
+}
+
+/// Returns the step that writes the features file for labels of the node, where that is wanted.
+fn features(config: &Config, version: &str, flavour: Flavour) -> Option<Step> {
+    let step = WriteFeatures {
+        host_root: config.paths.host_root.clone(),
+        version: version.to_owned(),
+        flavour: flavour.to_string(),
+    };
+    config.cluster.features_file.then_some(Step::WriteFeatures(step))
 }
 
 /// True if `plan` leaves the loaded driver as it is, and acquires nothing for it: then no other

@@ -31,7 +31,8 @@ impl Recorded {
             | Self::LinkNodes(_)
             | Self::PublishSpec(_)
             | Self::LabelFiles(_)
-            | Self::WriteStatus(_) => false,
+            | Self::WriteStatus(_)
+            | Self::WriteFeatures(_) => false,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
     Applied, Bind, Bounds, EntryState, Intent, Kind, LabelFiles, LinkNodes, LoadModule, MakeDir,
     MakeNodes, MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties,
     PublishSpec, RemoveLeftover, ReserveDevice, Seen, Share, StartDaemon, Tools, UnloadConflicting,
-    WriteParameter, WriteStatus,
+    WriteFeatures, WriteParameter, WriteStatus,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -244,6 +244,7 @@ kinds! {
     PublishSpec "cdi-spec" "Publish the CDI spec of a driver."
     LabelFiles "label-files" "Give files of the store an SELinux label."
     WriteStatus "write-status" "Write a file by which the GPU operator follows the driver."
+    WriteFeatures "write-features" "Write the features file of Node Feature Discovery."
 }
 
 /// Refusal of a state that belongs to another kind of step.

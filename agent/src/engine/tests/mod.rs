@@ -1,6 +1,7 @@
 //! Tests of the engine, and the hosts and steps that they share.
 
 mod crashes;
+mod features;
 mod handover;
 mod in_use;
 mod labels;

@@ -187,6 +187,11 @@ fn entries() -> Vec<(Value, Value)> {
             json!({"do": "mount-tmpfs", "target": "/run/nvidia/driver/dev", "label": LABEL}),
             json!({"was": "mounts", "count": 0}),
         ),
+        (
+            json!({"do": "write-features", "host_root": "/proc/1/root", "version": "535.261.03",
+                   "flavour": "open"}),
+            json!({"was": "features", "makes_dir": true}),
+        ),
     ]
 }
 
@@ -243,6 +248,7 @@ const CONFIRMATION: usize = 23;
 const LABELS: usize = 24;
 const LABELLED_ROOT: usize = 25;
 const LABELLED_TMPFS: usize = 26;
+const FEATURES: usize = 27;
 
 #[test]
 fn a_step_has_before_it_what_such_a_step_has() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::watch::Watch;
@@ -12,7 +13,7 @@ use crate::engine::{Engine, Instances, Lost, Standing, Stopped, kept};
 use crate::journal::Entry;
 use crate::journal::phase::Phase;
 use crate::plan::Plan;
-use crate::steps::{LoadModule, Step};
+use crate::steps::{LoadModule, REFRESH, Step, WriteFeatures};
 use crate::telemetry::{Condition, GpuCount};
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding, Severity};
@@ -21,6 +22,8 @@ use longshore_host::gpus::{self, Gpu, Taken};
 
 /// Time limit of a check; a slower one makes the driver not ready.
 const LOOK: Duration = Duration::from_secs(10);
+/// Time limit for writing the features file again.
+const REWRITE: Duration = Duration::from_secs(5);
 /// Requests that end the stay.
 pub(super) enum Next {
     /// Uninstall the driver.
@@ -122,6 +125,8 @@ impl Agent {
     async fn watch(&mut self, keeper: &mut Keeper) -> Result<Next, Outcome> {
         let mut watch = Watch::begin(&self.world.triggers);
         let mut wait = FIRST;
+        // An earlier agent may have written the file a while ago.
+        let mut refresh_at = Instant::now();
         loop {
             watch.arm(&self.base.steps);
             let seen = match self.look(watch.left_out()).await {
@@ -143,6 +148,8 @@ impl Agent {
             let stopped = self.stop.clone();
             let renewal = self.renewal.clone();
             let look = self.until_next_look();
+            let features = self.features();
+            let refresh = refresh_at.saturating_duration_since(Instant::now());
             tokio::select! {
                 biased;
                 () = stopped.wait() => return Ok(Next::Stop),
@@ -151,6 +158,10 @@ impl Agent {
                     if self.is_driver_free().await {
                         return Ok(Next::Retry);
                     }
+                }
+                () = tokio::time::sleep(refresh), if features.is_some() => {
+                    refresh_at = Instant::now() + REFRESH;
+                    self.refresh(features).await;
                 }
                 () = watch.changed() => {
                     self.repairs.heard(Instant::now());
@@ -162,6 +173,24 @@ impl Agent {
             if seen.is_right {
                 wait = FIRST;
             }
+        }
+    }
+
+    /// Returns the features file that was written for the driver.
+    fn features(&self) -> Option<WriteFeatures> {
+        self.journal.live().find_map(|entry| WriteFeatures::recorded(&entry.step)).cloned()
+    }
+
+    /// Writes the features file again, before its labels expire.
+    async fn refresh(&self, features: Option<WriteFeatures>) {
+        let Some(features) = features else { return };
+        let host = Arc::clone(&self.world.host);
+        let write = privileges::run_privileged(move || features.refresh(&*host));
+        match tokio::time::timeout(REWRITE, write).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => tracing::warn!("the features file expires: {error}"),
+            Ok(Err(error)) => tracing::warn!("the features file expires: {error}"),
+            Err(_) => tracing::warn!("the features file expires: writing it hangs"),
         }
     }
 
@@ -417,5 +446,6 @@ mod tests {
     #[test]
     fn the_page_about_deadlines_has_the_look() {
         longshore_core::testing::assert_in_page("looked at again", LOOK);
+        longshore_core::testing::assert_in_page("features file](", REWRITE);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::CdiSpecs;
-use crate::steps::{LinkNodes, MakeNodes, PublishSpec};
+use crate::steps::{LinkNodes, MakeNodes, PublishSpec, WriteFeatures};
 use longshore_host::facts::{LoadedModule, Mount};
 use longshore_host::mounts;
 
@@ -30,6 +30,19 @@ fn the_spec_is_the_last_step_and_the_links_follow_the_nodes() {
     assert!(text.contains("NVreg_ModifyDeviceFiles=0"), "{text}");
     let published = "publish the CDI spec /var/run/cdi/longshore-nvidia.com-gpu.json";
     assert!(text.contains(published), "{text}");
+}
+
+#[test]
+fn the_features_file_is_planned_where_it_is_wanted() {
+    let written = |wanted: bool| {
+        let plan = planned(|config, _| config.cluster.features_file = wanted);
+        let step = plan.install.iter().find_map(WriteFeatures::of).cloned();
+        assert_eq!(render(&plan, &facts("bookworm-t4")).contains("features.d/longshore"), wanted);
+        step
+    };
+    assert_eq!(written(false), None);
+    let step = written(true).expect("a step");
+    assert!(step.version.starts_with("535.") && step.flavour == "open", "{step:?}");
 }
 
 #[rstest]

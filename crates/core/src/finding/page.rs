@@ -49,8 +49,13 @@ const OF_DOCTOR: [Code; 17] = [
 ];
 
 /// Codes that only an agent in the phase Ready finds.
-const OF_AGENT: [Code; 4] =
-    [Code::ModuleReplaced, Code::ExposureLost, Code::OperatorFileUnwritten, Code::WatchLimited];
+const OF_AGENT: [Code; 5] = [
+    Code::ModuleReplaced,
+    Code::ExposureLost,
+    Code::OperatorFileUnwritten,
+    Code::FeaturesUnwritten,
+    Code::WatchLimited,
+];
 
 fn page() -> Result<String, fmt::Error> {
     let mut page = HEAD.to_owned();

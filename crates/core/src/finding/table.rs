@@ -350,6 +350,10 @@ codes! {
         means "a file by which the GPU operator follows the driver, in /run/nvidia or its directory validations, could not be written"
         matters "the operator takes the driver for not ready, or its driver manager unloads the driver before the next agent; everything else works, and the agent is Ready"
         remedy "remove what is in the file's place (`ls -la /run/nvidia/validations`: a mount, a link or a file instead of the directory), and make /run/nvidia writable; the agent tries again within a minute"
+    FeaturesUnwritten "features-unwritten" Places Warns Expose
+        means "the features file of Node Feature Discovery, /etc/kubernetes/node-feature-discovery/features.d/longshore of the host, could not be written"
+        matters "the node gets no labels by Node Feature Discovery; everything else works, and the agent is Ready"
+        remedy "install Node Feature Discovery, which makes the directory, and let the container write to it; or set features-file of the cluster to false"
     WatchLimited "watch-limited" Agent Notes Preflight
         means "some of the kernel's events about changes to the driver cannot be received, or the host could not be probed"
         matters "such a change is found only with the next event of another kind, and not within a second"

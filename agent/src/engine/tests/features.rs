@@ -1,0 +1,101 @@
+//! The features file for Node Feature Discovery.
+
+use super::*;
+use crate::steps::WriteFeatures;
+use rstest::rstest;
+
+const DIR: &str = "/etc/kubernetes/node-feature-discovery/features.d";
+const FILE: &str = "/etc/kubernetes/node-feature-discovery/features.d/longshore";
+
+fn features(version: &str) -> WriteFeatures {
+    WriteFeatures { host_root: "/".into(), version: version.into(), flavour: "open".into() }
+}
+
+fn step() -> Step {
+    Step::WriteFeatures(features("535.261.03"))
+}
+
+/// Returns a host with the directory's parent, and the directory if `is_there`.
+fn host_with(is_there: bool) -> FakeHost {
+    let host = gpu_host();
+    host.change(|state| {
+        for dir in ["/etc", "/etc/kubernetes", "/etc/kubernetes/node-feature-discovery"] {
+            state.dirs.insert(dir.into());
+        }
+        if is_there {
+            state.dirs.insert(DIR.into());
+        }
+    });
+    host
+}
+
+fn file(host: &FakeHost) -> Option<String> {
+    let bytes = host.state().published.get(Path::new(FILE)).cloned();
+    bytes.map(|bytes| String::from_utf8(bytes).unwrap())
+}
+
+fn apply(host: &FakeHost, journal: &mut Journal) {
+    engine(host).apply(&[step()], journal, &CancelFlag::default()).unwrap();
+}
+
+#[rstest]
+#[case::in_a_directory(true)]
+#[case::with_its_directory(false)]
+fn the_file_expires_and_its_undo_leaves_nothing(#[case] is_there: bool) {
+    let host = host_with(is_there);
+    let before = host.state();
+    let mut journal = Journal::in_memory();
+    apply(&host, &mut journal);
+    let text = file(&host).unwrap();
+    for line in [
+        "longshore.dev/driver-version=535.261.03",
+        "longshore.dev/flavour=open",
+        "longshore.dev/state=ready",
+        "nvidia.com/cuda.driver-version.full=535.261.03",
+        "nvidia.com/cuda.driver-version.major=535",
+        "nvidia.com/cuda.driver-version.minor=261",
+        "nvidia.com/cuda.driver-version.revision=03",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    let expiry = text.lines().find_map(|line| line.strip_prefix("# +expiry-time=")).unwrap();
+    let expiry: jiff::Timestamp = expiry.parse().unwrap();
+    assert!(expiry > jiff::Timestamp::now(), "{text}");
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn a_file_that_another_program_wrote_since_stays_and_is_not_refreshed() {
+    let host = host_with(true);
+    let mut journal = Journal::in_memory();
+    apply(&host, &mut journal);
+    host.change(|state| state.published.insert(FILE.into(), b"a=b\n".to_vec()));
+    features("535.261.03").refresh(&host).unwrap();
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(file(&host).as_deref(), Some("a=b\n"));
+}
+
+#[test]
+fn a_file_that_was_removed_is_written_again_with_the_next_refresh() {
+    let host = host_with(true);
+    let mut journal = Journal::in_memory();
+    apply(&host, &mut journal);
+    let written = file(&host);
+    host.change(|state| state.published.clear());
+    features("535.261.03").refresh(&host).unwrap();
+    assert_eq!(written.is_some(), file(&host).is_some());
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(file(&host), None);
+}
+
+/// A host without Node Feature Discovery is no reason to go without the driver.
+#[test]
+fn a_file_that_cannot_be_written_leaves_the_driver() {
+    let host = gpu_host();
+    let mut journal = Journal::in_memory();
+    let steps = [vec![step()], install()].concat();
+    engine(&host).apply(&steps, &mut journal, &CancelFlag::default()).unwrap();
+    assert!(host.state().loaded.contains_key("nvidia") && file(&host).is_none());
+    assert!(journal.live().all(|entry| entry.step.kind() != "write-features"));
+}
