@@ -138,8 +138,7 @@ impl Kind for WriteFeatures {
             optional: Some(Code::FeaturesUnwritten),
             // The features are of a Ready driver.
             announces: Announces::Driver,
-            // A Ready agent writes it again by its own.
-            recheck: Recheck::Never,
+            recheck: Recheck::WhileLoaded,
             next: Next::Wanted,
             ..Properties::default()
         }

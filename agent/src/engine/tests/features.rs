@@ -1,7 +1,10 @@
 //! The features file for Node Feature Discovery.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 use crate::steps::WriteFeatures;
+use longshore_host::fake::FakeState;
 use rstest::rstest;
 
 const DIR: &str = "/etc/kubernetes/node-feature-discovery/features.d";
@@ -89,6 +92,27 @@ fn a_file_that_was_removed_is_written_again_with_the_next_refresh() {
     assert_eq!(file(&host), None);
 }
 
+#[rstest]
+#[case::there(|_: &mut FakeState| {}, 0)]
+#[case::gone(|state: &mut FakeState| state.published.clear(), 1)]
+#[case::of_another_driver(|state: &mut FakeState| {
+    let bytes = state.published.get_mut(Path::new(FILE)).unwrap();
+    *bytes = String::from_utf8_lossy(bytes).replace("535", "550").into_bytes();
+}, 1)]
+fn a_file_that_is_gone_is_found_by_the_next_recheck(
+    #[case] change: fn(&mut FakeState),
+    #[case] count: usize,
+) {
+    let host = host_with(true);
+    let mut journal = Journal::in_memory();
+    apply(&host, &mut journal);
+    host.change(|state| change(state));
+    let (engine, entries) = (engine(&host), journal.live().cloned().collect::<Vec<_>>());
+    let instances = engine.instances(&[step()], &entries).unwrap();
+    let lost = engine.look_again(&[step()], &entries, &instances).lost;
+    assert_eq!(lost.iter().filter(|lost| lost.repairable).count(), count);
+}
+
 /// A host without Node Feature Discovery is no reason to go without the driver.
 #[test]
 fn a_file_that_cannot_be_written_leaves_the_driver() {
@@ -98,4 +122,20 @@ fn a_file_that_cannot_be_written_leaves_the_driver() {
     engine(&host).apply(&steps, &mut journal, &CancelFlag::default()).unwrap();
     assert!(host.state().loaded.contains_key("nvidia") && file(&host).is_none());
     assert!(journal.live().all(|entry| entry.step.kind() != "write-features"));
+}
+
+#[rstest]
+fn an_agent_that_dies_in_it_leaves_nothing_that_is_not_undone(
+    #[values(true, false)] is_there: bool,
+) {
+    for fault in (0..4).flat_map(|n| [Fault::DieBefore(n), Fault::DieAfter(n)]) {
+        let host = host_with(is_there);
+        let before = host.state();
+        let mut journal = Journal::in_memory();
+        host.fails(Some(fault));
+        let ended = catch_unwind(AssertUnwindSafe(|| apply(&host, &mut journal)));
+        host.fails(None);
+        engine(&host).undo(&mut journal).unwrap();
+        assert_eq!(host.state(), before, "{fault:?}, {}", ended.is_ok());
+    }
 }
