@@ -106,7 +106,7 @@ fn a_file_that_is_gone_is_found_by_the_next_recheck(
     let host = host_with(true);
     let mut journal = Journal::in_memory();
     apply(&host, &mut journal);
-    host.change(|state| change(state));
+    host.change(change);
     let (engine, entries) = (engine(&host), journal.live().cloned().collect::<Vec<_>>());
     let instances = engine.instances(&[step()], &entries).unwrap();
     let lost = engine.look_again(&[step()], &entries, &instances).lost;
