@@ -1,22 +1,29 @@
 //! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own
-//! image, the request for a safe load of the driver, and the report of the driver on its node.
+//! image and DaemonSet, the request for a safe load of the driver, evictions from the node for a change of
+//! it, and the report of the driver on its node.
 //!
 //! It is begun only in a cluster. Every call has a time limit and is repeated with growing pauses, but
 //! for refusals (403, 404), which are final; no answer is read beyond a few MiB.
 
 mod account;
 mod client;
+mod cordon;
 mod error;
+mod evict;
 mod image;
 pub mod names;
+mod owner;
 mod report;
 mod safe_load;
 mod text;
 
 pub use account::{Account, FILES};
 pub use client::{Cluster, Limits};
+pub use cordon::CordonRecord;
 pub use error::{Error, Kind};
+pub use evict::{EvictEvent, EvictPace, Evictions, Hindrance, Place, PodId};
 pub use image::{OwnImage, driver_version};
+pub use owner::Owner;
 pub use report::{
     Event, Events, Holder, HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus,
     Options, PodRef, Reason, Regarding, Report, Reporter, STATUS_FORMAT,

@@ -1,4 +1,4 @@
-//! Stand-in of an API server: TLS, and one prepared answer after the other.
+//! Stand-in of an API server: TLS, and one prepared answer after the other, or those of a function.
 
 mod tls;
 
@@ -41,10 +41,18 @@ pub struct Request {
     pub body: String,
 }
 
-#[derive(Debug, Default)]
+/// Answers a request.
+type Handler = Box<dyn Fn(&Request) -> Answer + Send + Sync>;
+
 struct Shared {
-    answers: Mutex<VecDeque<Answer>>,
+    handler: Handler,
     requests: Mutex<Vec<Request>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("requests", &self.requests).finish_non_exhaustive()
+    }
 }
 
 /// The server, with the files of a service account for it.
@@ -73,6 +81,18 @@ impl Api {
     /// # Panics
     /// If nothing can be bound or written.
     pub fn with(answers: impl IntoIterator<Item = Answer>) -> Self {
+        let answers: Mutex<VecDeque<Answer>> = Mutex::new(answers.into_iter().collect());
+        Self::by(move |_| {
+            let answer = answers.lock().expect("answers").pop_front();
+            answer.unwrap_or_else(|| Answer::Body(500, "no answer is prepared".to_owned()))
+        })
+    }
+
+    /// Starts a server that answers by this function.
+    ///
+    /// # Panics
+    /// If nothing can be bound or written.
+    pub fn by(handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
         let files = tempfile::tempdir().expect("a directory");
         let config = tls::signed(files.path(), "ca.crt");
         for (name, text) in [("token", "first"), ("namespace", "gpu-operator")] {
@@ -80,8 +100,7 @@ impl Api {
         }
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let address = listener.local_addr().expect("an address");
-        let answers = Mutex::new(answers.into_iter().collect());
-        let shared = Arc::new(Shared { answers, requests: Mutex::default() });
+        let shared = Arc::new(Shared { handler: Box::new(handler), requests: Mutex::default() });
         let (open, closed) = mpsc::channel();
         let (served, closed) = (shared.clone(), Arc::new(Mutex::new(closed)));
         thread::spawn(move || {
@@ -145,11 +164,11 @@ fn serve(
     let connection = ServerConnection::new(config).ok()?;
     let mut stream = BufReader::new(StreamOwned::new(connection, stream));
     let request = read(&mut stream)?;
-    shared.requests.lock().expect("requests").push(request);
-    let answer = shared.answers.lock().expect("answers").pop_front();
+    shared.requests.lock().expect("requests").push(request.clone());
+    let answer = (shared.handler)(&request);
     let stream = stream.get_mut();
     let stay = || drop(closed.lock().map(|closed| closed.recv()));
-    match answer.unwrap_or_else(|| Answer::Body(500, "no answer is prepared".to_owned())) {
+    match answer {
         Answer::Body(status, body) => {
             let length = body.len();
             write!(stream, "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}").ok()?;

@@ -1,0 +1,169 @@
+//! Cordon of the own node: `spec.unschedulable`, and the annotation that tells longshore's cordon from
+//! that of another program.
+//!
+//! Both are written by one PATCH with the version of the node that was read, so the server takes both or
+//! neither, and none after another change of the node. An annotation without `unschedulable` is therefore
+//! a node that another program uncordoned since.
+
+use k8s_openapi::api::core::v1::Node as CoreNode;
+use kube::api::{Api, ApiResource, Patch, PatchParams};
+use kube::core::{NotUsed, Object};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::client::Cluster;
+use crate::error::{Error, Kind};
+use crate::names;
+
+const READ: &str = "reading the own node (get nodes)";
+const CORDON: &str = "cordoning the own node (patch nodes)";
+const UNCORDON: &str = "uncordoning the own node (patch nodes)";
+
+/// Length of the longest version of an object: an API server's is a number of 20 digits at most.
+const LONGEST_VERSION: usize = 64;
+
+/// The part of a node that is read.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    unschedulable: bool,
+}
+
+type Node = Object<Spec, NotUsed>;
+
+/// Content of the annotation of a cordoned node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CordonRecord {
+    /// The pod that cordoned it, `NAMESPACE/NAME`.
+    pub pod: String,
+    /// Time of the cordon, RFC 3339.
+    pub since: String,
+    /// The change that it is cordoned for.
+    pub reason: String,
+}
+
+/// The own node, as far as it is about its cordon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeCordon {
+    /// No pod is scheduled to it.
+    pub(crate) is_unschedulable: bool,
+    /// It has longshore's annotation.
+    pub(crate) has_record: bool,
+    version: String,
+}
+
+/// Change of a cordon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CordonChange {
+    /// Cordon a node that pods are scheduled to.
+    Cordon(CordonRecord),
+    /// Uncordon the node that longshore cordoned.
+    Uncordon,
+    /// Remove the annotation from a node that another program uncordoned.
+    Forget,
+}
+
+impl CordonChange {
+    fn call(&self) -> &'static str {
+        match self {
+            Self::Cordon(_) => CORDON,
+            Self::Uncordon | Self::Forget => UNCORDON,
+        }
+    }
+
+    /// Returns the merge patch for a node of this version.
+    fn patch(&self, version: &str) -> Value {
+        let annotation = match self {
+            // A structure of strings has no map whose keys are none.
+            Self::Cordon(record) => json!(json!(record).to_string()),
+            Self::Uncordon | Self::Forget => Value::Null,
+        };
+        let annotations = json!({ names::CORDONED: annotation });
+        let metadata = json!({ "annotations": annotations, "resourceVersion": version });
+        match self {
+            Self::Cordon(_) => json!({ "metadata": metadata, "spec": { "unschedulable": true } }),
+            Self::Uncordon => json!({ "metadata": metadata, "spec": { "unschedulable": null } }),
+            Self::Forget => json!({ "metadata": metadata }),
+        }
+    }
+}
+
+impl NodeCordon {
+    /// Takes an answer; none about another node, or without a version.
+    fn of(call: &'static str, name: &str, node: &Node) -> Result<Self, Error> {
+        let fits = |text: &&str| {
+            (1..=LONGEST_VERSION).contains(&text.len())
+                && text.bytes().all(|b| b.is_ascii_graphic())
+        };
+        let version = node.metadata.resource_version.as_deref().filter(fits);
+        let version = version.filter(|_| node.metadata.name.as_deref() == Some(name));
+        let Some(version) = version else {
+            let why = "an answer about another node, or without a version";
+            return Err(Error::new(call, Kind::Garbled, why));
+        };
+        let annotations = node.metadata.annotations.as_ref();
+        Ok(Self {
+            is_unschedulable: node.spec.unschedulable,
+            has_record: annotations.is_some_and(|all| all.contains_key(names::CORDONED)),
+            version: version.to_owned(),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new(is_unschedulable: bool, has_record: bool) -> Self {
+        Self { is_unschedulable, has_record, version: "1".to_owned() }
+    }
+}
+
+impl Cluster {
+    /// Reads the node.
+    pub(crate) async fn node_cordon(&self, name: &str) -> Result<NodeCordon, Error> {
+        let kind = ApiResource::erase::<CoreNode>(&());
+        let read = self.call(READ, |client| {
+            let nodes: Api<Node> = Api::all_with(client, &kind);
+            async move { nodes.get(name).await }
+        });
+        NodeCordon::of(READ, name, &read.await?)
+    }
+
+    /// Changes the cordon of a node that was read: after any other change of the node the server answers
+    /// 409, and the decision is made anew.
+    pub(crate) async fn change_cordon(
+        &self,
+        name: &str,
+        node: &NodeCordon,
+        change: &CordonChange,
+    ) -> Result<NodeCordon, Error> {
+        let (kind, call) = (ApiResource::erase::<CoreNode>(&()), change.call());
+        let patch = &Patch::Merge(change.patch(&node.version));
+        let changed = self.call(call, |client| {
+            let nodes: Api<Node> = Api::all_with(client, &kind);
+            async move { nodes.patch(name, &PatchParams::default(), patch).await }
+        });
+        NodeCordon::of(call, name, &changed.await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotation_and_cordon_are_one_patch_with_the_version_that_was_read() {
+        let record = CordonRecord {
+            pod: "gpu/driver-x7k2p".to_owned(),
+            since: "2026-11-23T03:00:00Z".to_owned(),
+            reason: "driver 535.261.03 to 550.163.01".to_owned(),
+        };
+        let patch = CordonChange::Cordon(record.clone()).patch("7");
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["spec"]["unschedulable"], true);
+        let text = patch["metadata"]["annotations"]["longshore.dev/cordoned"].as_str().unwrap();
+        assert_eq!(serde_json::from_str::<CordonRecord>(text).unwrap(), record);
+        let none =
+            json!({ "annotations": { "longshore.dev/cordoned": null }, "resourceVersion": "7" });
+        let uncordon = json!({ "metadata": none, "spec": { "unschedulable": null } });
+        assert_eq!(CordonChange::Uncordon.patch("7"), uncordon);
+        assert_eq!(CordonChange::Forget.patch("7"), json!({ "metadata": none }));
+    }
+}

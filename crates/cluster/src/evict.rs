@@ -1,0 +1,42 @@
+//! Drain of the own node for a change of its driver: the node is cordoned, and the pods that use the driver
+//! are evicted, within a time limit.
+//!
+//! [`Evictions`] keeps the node as it is wanted, and undoes only its own cordon, which it knows by the
+//! annotation [`CORDONED`](crate::names::CORDONED). Evictions go through the Eviction API, so that a
+//! PodDisruptionBudget is respected.
+
+mod call;
+mod decision;
+mod handle;
+mod keeper;
+mod pods;
+
+pub use decision::EvictPace;
+pub use handle::{Evictions, Place};
+pub use pods::{Hindrance, PodId};
+
+/// Event of a drain, each reported once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EvictEvent {
+    /// The node was cordoned, for this reason.
+    Cordoned(String),
+    /// Another program has cordoned the node: it stays so.
+    CordonedByAnother,
+    /// A pod's eviction was accepted.
+    Evicted(PodId),
+    /// A pod is not evicted; one that may be later is tried again.
+    Blocked(PodId, Hindrance),
+    /// Another program uncordoned the node: no pod is evicted for this change any more.
+    Overruled,
+    /// The time limit is over: no pod is evicted for this change any more. These are left.
+    Expired(Vec<(PodId, Hindrance)>),
+    /// The node is uncordoned again.
+    Uncordoned,
+    /// The cluster refuses a call: its text.
+    Refused(String),
+    /// The API server does not answer as it should; it is asked again.
+    Unreachable(String),
+}
+
+#[cfg(test)]
+mod tests;

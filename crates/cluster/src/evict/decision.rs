@@ -1,0 +1,217 @@
+//! Decisions about the node's cordon, by the wish, the node, and earlier states.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cordon::NodeCordon;
+
+/// Pauses and limits of evictions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvictPace {
+    /// Time limit of all evictions for one change, from the cordon on.
+    pub deadline: Duration,
+    /// First pause between two rounds of evictions; each further one is twice as long.
+    pub first: Duration,
+    /// Longest such pause.
+    pub longest: Duration,
+    /// Time after which a refused call is made again.
+    pub refused: Duration,
+}
+
+impl Default for EvictPace {
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_secs(600),
+            first: Duration::from_secs(2),
+            longest: Duration::from_secs(30),
+            refused: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Wanted state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Nothing was wished for: the node is left as it is.
+    Unknown,
+    /// No change waits.
+    Nothing,
+    /// A change waits for the driver's users.
+    Change(Change),
+}
+
+/// A change that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) reason: String,
+    /// Uids of the users' pods, as their cgroups have them.
+    pub(super) pods: BTreeSet<String>,
+}
+
+/// Earlier states that a decision depends on: those of the present change.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    /// Reason of the change.
+    reason: Option<String>,
+    /// Longshore's cordon was seen on the node.
+    cordoned: bool,
+    /// End of the evictions.
+    until: Option<Instant>,
+    /// Another program uncordoned the node.
+    overruled: bool,
+}
+
+/// End of a drain, before its change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    NoChange,
+    Overruled,
+    Expired,
+}
+
+/// Decision about a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Cordon,
+    Uncordon,
+    Forget,
+    /// Evict, until that time at most.
+    Evict(Instant),
+    Rest(Rest),
+}
+
+impl Past {
+    /// Takes the wish that a decision is for: what another change led to is void.
+    pub(super) fn follow(&mut self, wish: &Wish) {
+        let reason = match wish {
+            Wish::Change(change) => Some(&change.reason),
+            Wish::Unknown | Wish::Nothing => None,
+        };
+        if self.reason.as_ref() != reason {
+            *self = Self { reason: reason.cloned(), ..Self::default() };
+        }
+    }
+
+    /// Takes a look at the node: a cordon that is gone was undone by another program.
+    fn sees(&mut self, node: &NodeCordon, now: Instant) {
+        let is_own = node.is_unschedulable && node.has_record;
+        let undone = !node.is_unschedulable && (node.has_record || self.cordoned);
+        let waits = self.reason.is_some();
+        // After the time limit it is this task that undid it.
+        self.overruled |= waits && undone && !self.is_expired(now);
+        self.cordoned |= waits && is_own;
+    }
+
+    fn is_expired(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+
+    pub(super) fn decide(&mut self, node: &NodeCordon, pace: &EvictPace, now: Instant) -> Action {
+        self.sees(node, now);
+        let rest = match (&self.reason, self.overruled, self.is_expired(now)) {
+            (None, ..) => Some(Rest::NoChange),
+            (_, true, _) => Some(Rest::Overruled),
+            (_, _, true) => Some(Rest::Expired),
+            _ => None,
+        };
+        match (rest, node.is_unschedulable, node.has_record) {
+            (Some(_), true, true) => Action::Uncordon,
+            (Some(_), false, true) => Action::Forget,
+            (Some(rest), _, false) => Action::Rest(rest),
+            (None, false, _) => Action::Cordon,
+            (None, true, _) => Action::Evict(*self.until.get_or_insert(now + pace.deadline)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const PACE: EvictPace = EvictPace {
+        deadline: Duration::from_secs(600),
+        first: Duration::from_secs(2),
+        longest: Duration::from_secs(30),
+        refused: Duration::from_secs(300),
+    };
+
+    const FREE: (bool, bool) = (false, false);
+    const OWN: (bool, bool) = (true, true);
+    const FOREIGN: (bool, bool) = (true, false);
+    const UNDONE: (bool, bool) = (false, true);
+
+    fn change(reason: &str) -> Wish {
+        Wish::Change(Change { reason: reason.to_owned(), pods: BTreeSet::new() })
+    }
+
+    fn name(action: Action) -> &'static str {
+        match action {
+            Action::Cordon => "cordon",
+            Action::Uncordon => "uncordon",
+            Action::Forget => "forget",
+            Action::Evict(_) => "evict",
+            Action::Rest(Rest::NoChange) => "no change",
+            Action::Rest(Rest::Overruled) => "overruled",
+            Action::Rest(Rest::Expired) => "expired",
+        }
+    }
+
+    /// Nodes in the order in which they are seen, and the decision about each.
+    #[rstest]
+    #[case::usual(&[(FREE, "cordon"), (OWN, "evict"), (OWN, "evict")])]
+    #[case::cordoned_before(&[(FOREIGN, "evict"), (FOREIGN, "evict")])]
+    #[case::cordoned_before_and_freed(&[(FOREIGN, "evict"), (FREE, "cordon"), (OWN, "evict")])]
+    #[case::left_by_an_earlier_agent(&[(OWN, "evict")])]
+    #[case::uncordoned_meanwhile(&[(OWN, "evict"), (UNDONE, "forget"), (FREE, "overruled"), (FREE, "overruled")])]
+    #[case::uncordoned_before(&[(UNDONE, "forget"), (FREE, "overruled")])]
+    #[case::uncordoned_with_the_record(&[(OWN, "evict"), (FREE, "overruled")])]
+    #[case::cordoned_after_that(&[(OWN, "evict"), (FREE, "overruled"), (FOREIGN, "overruled")])]
+    #[case::record_removed_alone(&[(OWN, "evict"), (FOREIGN, "evict")])]
+    fn a_waiting_change(#[case] seen: &[((bool, bool), &str)]) {
+        let (mut past, now) = (Past::default(), Instant::now());
+        past.follow(&change("a"));
+        for ((unschedulable, record), wanted) in seen {
+            let node = NodeCordon::new(*unschedulable, *record);
+            assert_eq!(name(past.decide(&node, &PACE, now)), *wanted);
+        }
+    }
+
+    #[rstest]
+    #[case(OWN, "uncordon")]
+    #[case(UNDONE, "forget")]
+    #[case(FOREIGN, "no change")]
+    #[case(FREE, "no change")]
+    fn without_a_change_only_an_own_cordon_is_undone(
+        #[case] (unschedulable, record): (bool, bool),
+        #[case] wanted: &str,
+    ) {
+        let mut past = Past::default();
+        past.follow(&Wish::Nothing);
+        let node = NodeCordon::new(unschedulable, record);
+        assert_eq!(name(past.decide(&node, &PACE, Instant::now())), wanted);
+    }
+
+    /// The limit holds for one change, and for it only once.
+    #[test]
+    fn after_the_limit_an_own_cordon_is_undone_until_another_change_waits() {
+        let (mut past, begun) = (Past::default(), Instant::now());
+        let mut decide = |wish: &Wish, (unschedulable, record): (bool, bool), after: u32| {
+            past.follow(wish);
+            let now = begun + PACE.deadline / 2 * after;
+            name(past.decide(&NodeCordon::new(unschedulable, record), &PACE, now))
+        };
+        assert_eq!(decide(&change("a"), FREE, 0), "cordon");
+        assert_eq!(decide(&change("a"), OWN, 2), "evict", "it begins with the cordon");
+        assert_eq!(decide(&change("a"), OWN, 3), "evict");
+        assert_eq!(decide(&change("a"), OWN, 4), "uncordon");
+        assert_eq!(decide(&change("a"), FREE, 4), "expired");
+        assert_eq!(decide(&change("a"), FOREIGN, 9), "expired");
+        assert_eq!(decide(&change("b"), FREE, 9), "cordon");
+        assert_eq!(decide(&Wish::Nothing, OWN, 9), "uncordon");
+        assert_eq!(decide(&change("b"), FREE, 9), "cordon");
+    }
+}

@@ -1,0 +1,368 @@
+//! One task that keeps the node's cordon as it is wanted, and evicts meanwhile: it reads the node, decides,
+//! writes where something differs, and looks again after growing pauses. Nothing is watched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use k8s_openapi::jiff::{Timestamp, Unit};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::call::{Evicted, EvictionApi};
+use super::decision::{Action, Change, EvictPace, Past, Rest, Wish};
+use super::pods::{Hindrance, PodId, Treatment, UserPod};
+use super::{EvictEvent, Place};
+use crate::client::{Cluster, Limits, Pauses};
+use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
+use crate::error::{Error, Kind};
+
+/// A wish, and the number of wishes before it.
+pub(super) type Numbered = (u64, Wish);
+
+/// Receiver of events.
+type Tell = Box<dyn Fn(&EvictEvent) + Send + Sync>;
+
+/// The task's ends of its connections with the handle.
+pub(super) struct Ends {
+    pub(super) wishes: watch::Receiver<Numbered>,
+    /// Receives the number of each wish for nothing that came true.
+    pub(super) done: watch::Sender<u64>,
+    /// True while rounds of evictions follow.
+    pub(super) active: Arc<AtomicBool>,
+}
+
+/// Events that were reported for the present change.
+#[derive(Debug, Default)]
+struct Told {
+    reason: Option<String>,
+    /// Evicted pods, and those that were not, with the reason, by their uids.
+    evicted: BTreeSet<String>,
+    blocked: BTreeMap<String, (PodId, Hindrance)>,
+    cordoned: bool,
+    rest: Option<Rest>,
+    failure: Option<Kind>,
+}
+
+/// The task.
+pub(super) struct Keeper {
+    cluster: Cluster,
+    place: Place,
+    pace: EvictPace,
+    wishes: watch::Receiver<Numbered>,
+    done: watch::Sender<u64>,
+    active: Arc<AtomicBool>,
+    tell: Tell,
+    api: EvictionApi,
+    past: Past,
+    told: Told,
+    /// Pauses between two rounds of evictions.
+    rounds: Pauses,
+}
+
+/// The other end of the wishes was dropped.
+struct Dropped;
+
+impl Keeper {
+    pub(super) fn new(
+        cluster: Cluster,
+        place: Place,
+        pace: EvictPace,
+        ends: Ends,
+        tell: Tell,
+    ) -> Self {
+        let Ends { wishes, done, active } = ends;
+        let rounds =
+            Limits { first_pause: pace.first, longest_pause: pace.longest, ..cluster.limits };
+        let (api, past, told) = (EvictionApi::default(), Past::default(), Told::default());
+        let rounds = rounds.pauses();
+        Self { cluster, place, pace, wishes, done, active, tell, api, past, told, rounds }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut last = None;
+        let mut pauses = self.cluster.limits.pauses();
+        loop {
+            match self.step(last.take(), &mut pauses).await {
+                Ok(next) => last = next,
+                Err(Dropped) => return,
+            }
+        }
+    }
+
+    /// Makes one decision, and waits for what may change it; returns the node where it is known then.
+    async fn step(
+        &mut self,
+        last: Option<NodeCordon>,
+        pauses: &mut Pauses,
+    ) -> Result<Option<NodeCordon>, Dropped> {
+        let (number, wish) = self.wishes.borrow_and_update().clone();
+        self.follow(&wish);
+        let rests = self.told.rest.is_some() && matches!(wish, Wish::Change(_));
+        if wish == Wish::Unknown || rests {
+            self.wishes.changed().await.map_err(|_| Dropped)?;
+            return Ok(None);
+        }
+        let node = match last {
+            Some(node) => node,
+            None => match self.cluster.node_cordon(&self.place.node).await {
+                Ok(node) => node,
+                Err(error) => return self.fails(number, &wish, error, pauses).await,
+            },
+        };
+        let decided = self.past.decide(&node, &self.pace, Instant::now());
+        match (decided, &wish) {
+            (Action::Cordon, Wish::Change(change)) => {
+                let record = self.record(&change.reason);
+                self.write(number, &wish, &node, CordonChange::Cordon(record), pauses).await
+            }
+            (Action::Uncordon, _) => {
+                self.write(number, &wish, &node, CordonChange::Uncordon, pauses).await
+            }
+            (Action::Forget, _) => {
+                self.write(number, &wish, &node, CordonChange::Forget, pauses).await
+            }
+            (Action::Evict(until), Wish::Change(change)) => {
+                pauses.reset();
+                if !node_is_own(&node) && !std::mem::replace(&mut self.told.cordoned, true) {
+                    (self.tell)(&EvictEvent::CordonedByAnother);
+                }
+                self.round(number, &wish, change, until, pauses).await
+            }
+            (Action::Rest(rest), _) => {
+                self.rests(rest);
+                pauses.reset();
+                if wish == Wish::Nothing {
+                    self.done.send_replace(number);
+                }
+                self.wishes.changed().await.map_err(|_| Dropped)?;
+                Ok(None)
+            }
+            // Without a change none of these is decided.
+            (Action::Cordon | Action::Evict(_), _) => Ok(None),
+        }
+    }
+
+    /// Begins anew for another change.
+    fn follow(&mut self, wish: &Wish) {
+        self.past.follow(wish);
+        let reason = match wish {
+            Wish::Change(change) => Some(&change.reason),
+            Wish::Unknown | Wish::Nothing => None,
+        };
+        if self.told.reason.as_ref() != reason {
+            self.told = Told { reason: reason.cloned(), ..Told::default() };
+            self.rounds.reset();
+        }
+    }
+
+    fn record(&self, reason: &str) -> CordonRecord {
+        let now = Timestamp::now();
+        let Place { namespace, pod, .. } = &self.place;
+        CordonRecord {
+            pod: format!("{namespace}/{pod}"),
+            since: now.round(Unit::Second).unwrap_or(now).to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    async fn write(
+        &mut self,
+        number: u64,
+        wish: &Wish,
+        node: &NodeCordon,
+        change: CordonChange,
+        pauses: &mut Pauses,
+    ) -> Result<Option<NodeCordon>, Dropped> {
+        let now = match self.cluster.change_cordon(&self.place.node, node, &change).await {
+            Ok(now) => now,
+            Err(error) => return self.fails(number, wish, error, pauses).await,
+        };
+        let (is_own, wants_own) = (node_is_own(&now), matches!(change, CordonChange::Cordon(_)));
+        if is_own != wants_own || (!wants_own && now.has_record) {
+            tracing::debug!("the cluster did not keep the node's cordon as it was written");
+            return or_wish(&mut self.wishes, pauses.pause()).await.map(|()| Some(now));
+        }
+        match change {
+            CordonChange::Cordon(record) => (self.tell)(&EvictEvent::Cordoned(record.reason)),
+            CordonChange::Uncordon => (self.tell)(&EvictEvent::Uncordoned),
+            CordonChange::Forget => {}
+        }
+        Ok(Some(now))
+    }
+
+    /// Evicts the pods that use the driver, each once, and waits for the next round.
+    async fn round(
+        &mut self,
+        number: u64,
+        wish: &Wish,
+        change: &Change,
+        until: Instant,
+        pauses: &mut Pauses,
+    ) -> Result<Option<NodeCordon>, Dropped> {
+        self.active.store(true, Ordering::Relaxed);
+        let own = (&*self.place.namespace, &*self.place.pod);
+        let users = match change.pods.is_empty() {
+            true => Vec::new(),
+            false => match self.cluster.user_pods(&self.place.node, own, &change.pods).await {
+                Ok(users) => users,
+                Err(error) => return self.round_fails(number, wish, error, until, pauses).await,
+            },
+        };
+        let mut blocked = BTreeMap::new();
+        let mut left =
+            |pod: &PodId, why: Hindrance| blocked.insert(pod.uid.clone(), (pod.clone(), why));
+        let is_last = |user: &UserPod| user.treatment == Treatment::EvictLast;
+        let only_last = users.iter().all(|user| {
+            is_last(user)
+                || matches!(&user.treatment, Treatment::Leave(why) if *why != Hindrance::Ending)
+        });
+        let mut is_new = false;
+        for user in &users {
+            match &user.treatment {
+                Treatment::Leave(why) => drop(left(&user.id, why.clone())),
+                Treatment::EvictLast if !only_last => {}
+                Treatment::Evict | Treatment::EvictLast => {
+                    let evicted = tokio::select! {
+                        biased;
+                        changed = self.wishes.changed() => {
+                            return changed.map(|()| None).map_err(|_| Dropped);
+                        }
+                        evicted = self.cluster.evict(&user.id, &mut self.api) => evicted,
+                    };
+                    match evicted {
+                        Evicted::Gone => {}
+                        Evicted::Accepted => is_new |= self.evicted(&user.id),
+                        Evicted::Not(why) => drop(left(&user.id, why)),
+                        Evicted::Unanswered(error) => {
+                            return self.round_fails(number, wish, error, until, pauses).await;
+                        }
+                    }
+                }
+            }
+        }
+        self.blocked(blocked);
+        self.told.failure = None;
+        if is_new {
+            self.rounds.reset();
+        }
+        let Self { rounds, wishes, .. } = self;
+        let pause = async {
+            let _ = timeout_at(until, rounds.pause()).await;
+        };
+        or_wish(wishes, pause).await.map(|()| None)
+    }
+
+    /// Reports an accepted eviction; returns true where it is the pod's first one.
+    fn evicted(&mut self, pod: &PodId) -> bool {
+        let is_new = self.told.evicted.insert(pod.uid.clone());
+        if is_new {
+            (self.tell)(&EvictEvent::Evicted(pod.clone()));
+        }
+        is_new
+    }
+
+    /// Reports the pods that are left of a round, each once for each reason.
+    fn blocked(&mut self, blocked: BTreeMap<String, (PodId, Hindrance)>) {
+        for (uid, (pod, why)) in &blocked {
+            let before = self.told.blocked.get(uid);
+            let is_told = before.is_some_and(|(_, before)| before.is_like(why));
+            // One that was evicted and ends is what was asked for.
+            if !is_told && *why != Hindrance::Ending {
+                (self.tell)(&EvictEvent::Blocked(pod.clone(), why.clone()));
+            }
+        }
+        self.told.blocked = blocked;
+    }
+
+    fn rests(&mut self, rest: Rest) {
+        self.active.store(false, Ordering::Relaxed);
+        if self.told.rest.replace(rest) == Some(rest) {
+            return;
+        }
+        match rest {
+            Rest::NoChange => {}
+            Rest::Overruled => (self.tell)(&EvictEvent::Overruled),
+            Rest::Expired => {
+                let left = std::mem::take(&mut self.told.blocked).into_values().collect();
+                (self.tell)(&EvictEvent::Expired(left));
+            }
+        }
+    }
+
+    /// Handles a failed call: it is made again after a pause, or at once for another wish.
+    async fn fails(
+        &mut self,
+        number: u64,
+        wish: &Wish,
+        error: Error,
+        pauses: &mut Pauses,
+    ) -> Result<Option<NodeCordon>, Dropped> {
+        let is_refusal = error.kind.is_refusal();
+        if error.kind == Kind::Status(409) {
+            tracing::debug!("{error}; another program changed the node, which is read again");
+        } else if is_refusal {
+            if *wish == Wish::Nothing {
+                self.done.send_replace(number);
+            }
+            self.tell_failure(wish, &error, EvictEvent::Refused);
+        } else {
+            self.tell_failure(wish, &error, EvictEvent::Unreachable);
+            if error.kind == Kind::Unauthorized
+                && let Err(error) = self.cluster.renew()
+            {
+                tracing::debug!("{error}");
+            }
+        }
+        let refused = self.pace.refused;
+        let pause = async {
+            match is_refusal {
+                true => sleep(refused).await,
+                false => pauses.pause().await,
+            }
+        };
+        or_wish(&mut self.wishes, pause).await.map(|()| None)
+    }
+
+    /// The same in a round of evictions, whose time limit is not waited over.
+    async fn round_fails(
+        &mut self,
+        number: u64,
+        wish: &Wish,
+        error: Error,
+        until: Instant,
+        pauses: &mut Pauses,
+    ) -> Result<Option<NodeCordon>, Dropped> {
+        match timeout_at(until, self.fails(number, wish, error, pauses)).await {
+            Ok(next) => next,
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Reports a failure, once for each kind, where a change waits: otherwise nothing waits for the
+    /// cluster.
+    fn tell_failure(&mut self, wish: &Wish, error: &Error, event: fn(String) -> EvictEvent) {
+        if !matches!(wish, Wish::Change(_)) {
+            return tracing::debug!("{error}; an earlier agent's cordon is looked for again");
+        }
+        if self.told.failure.replace(error.kind) != Some(error.kind) {
+            (self.tell)(&event(error.to_string()));
+        }
+    }
+}
+
+fn node_is_own(node: &NodeCordon) -> bool {
+    node.is_unschedulable && node.has_record
+}
+
+/// Waits for the end of a pause, or another wish.
+async fn or_wish(
+    wishes: &mut watch::Receiver<Numbered>,
+    pause: impl Future<Output = ()>,
+) -> Result<(), Dropped> {
+    tokio::select! {
+        biased;
+        changed = wishes.changed() => changed.map_err(|_| Dropped),
+        () = pause => Ok(()),
+    }
+}

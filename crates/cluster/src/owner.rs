@@ -1,0 +1,237 @@
+//! DaemonSet that the own pod belongs to: as long as it exists, another pod follows this one.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, ApiResource};
+use kube::core::{NotUsed, Object};
+use serde::{Deserialize, Serialize};
+
+use crate::client::Cluster;
+use crate::error::{Error, Kind};
+use crate::text::is_name;
+
+const POD: &str = "reading the own pod (get pods)";
+const OWNER: &str = "reading the own pod's DaemonSet (get daemonsets)";
+
+const NODE: &str = "reading the own node (get nodes)";
+
+type Labels = BTreeMap<String, String>;
+
+/// The part of a DaemonSet that is read.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    template: Template,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Template {
+    #[serde(default)]
+    spec: PodSpec,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    #[serde(default)]
+    node_selector: Option<Labels>,
+}
+
+type Set = Object<Spec, NotUsed>;
+
+/// DaemonSet of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// The pod belongs to none.
+    None,
+    /// It exists, and makes another pod when this one is gone.
+    Exists(String),
+    /// It exists, and its node selector leaves this node out.
+    Elsewhere(String),
+    /// It is being deleted.
+    Ending(String),
+    /// It was deleted.
+    Gone(String),
+}
+
+impl Cluster {
+    /// Reads the DaemonSet that a pod belongs to, and the labels of its node where that DaemonSet selects
+    /// by them: three calls at most, each tried once. A node that cannot be read counts as selected.
+    ///
+    /// # Errors
+    /// A name that is none; a refusal; no such pod; no answer, or none of the API.
+    pub async fn owner(
+        &self,
+        namespace: &str,
+        pod: &str,
+        node: Option<&str>,
+    ) -> Result<Owner, Error> {
+        for name in [namespace, pod] {
+            if !is_name(name) {
+                return Err(Error::new(POD, Kind::Name, format!("`{name}` is no name")));
+            }
+        }
+        let pods: Api<Pod> = Api::namespaced(self.client(), namespace);
+        let found = self.once(POD, pods.get_metadata(pod)).await?;
+        let Some(name) = daemon_set(&found.metadata) else { return Ok(Owner::None) };
+        if !is_name(&name) {
+            return Err(Error::new(OWNER, Kind::Garbled, format!("`{name}` is no name")));
+        }
+        let kind = ApiResource::erase::<DaemonSet>(&());
+        let sets: Api<Set> = Api::namespaced_with(self.client(), namespace, &kind);
+        match self.once(OWNER, sets.get(&name)).await {
+            Ok(set) if set.metadata.deletion_timestamp.is_some() => Ok(Owner::Ending(name)),
+            Ok(set) => {
+                let selector = set.spec.template.spec.node_selector.unwrap_or_default();
+                match self.is_left_out(node, &selector).await {
+                    true => Ok(Owner::Elsewhere(name)),
+                    // Also one that was deleted and made again under its name.
+                    false => Ok(Owner::Exists(name)),
+                }
+            }
+            Err(error) if error.kind == Kind::Missing => Ok(Owner::Gone(name)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// True if the node has not all of these labels.
+    async fn is_left_out(&self, node: Option<&str>, selector: &Labels) -> bool {
+        let Some(name) = node.filter(|name| is_name(name) && !selector.is_empty()) else {
+            return false;
+        };
+        let nodes: Api<Node> = Api::all(self.client());
+        match self.once(NODE, nodes.get_metadata(name)).await {
+            Ok(node) => {
+                let labels = node.metadata.labels.unwrap_or_default();
+                selector.iter().any(|(key, value)| labels.get(key) != Some(value))
+            }
+            Err(error) => {
+                tracing::debug!("{error}; the node counts as one of the DaemonSet's");
+                false
+            }
+        }
+    }
+}
+
+/// Returns the name of the DaemonSet that controls a pod.
+fn daemon_set(pod: &ObjectMeta) -> Option<String> {
+    let owners = pod.owner_references.as_deref().unwrap_or_default();
+    let is_it = |kind: &str, version: &str| kind == "DaemonSet" && version.starts_with("apps/");
+    let found = owners
+        .iter()
+        .find(|owner| owner.controller == Some(true) && is_it(&owner.kind, &owner.api_version))?;
+    Some(found.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{Answer, Api as Server, SHORT, refused};
+    use crate::{Kind, Limits};
+
+    const GET_POD: &str = "GET /api/v1/namespaces/gpu/pods/driver-x7k2p";
+    const GET_SET: &str = "GET /apis/apps/v1/namespaces/gpu/daemonsets/driver";
+
+    const GET_NODE: &str = "GET /api/v1/nodes/node-1";
+
+    fn object(metadata: &Value) -> Answer {
+        let body = json!({
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        });
+        Answer::Body(200, body.to_string())
+    }
+
+    fn pod_of(kind: &str, version: &str, controller: bool) -> Answer {
+        let owner = json!([{ "apiVersion": version, "kind": kind, "name": "driver", "uid": "u",
+                             "controller": controller }]);
+        object(&json!({ "name": "driver-x7k2p", "ownerReferences": owner }))
+    }
+
+    fn pod() -> Answer {
+        pod_of("DaemonSet", "apps/v1", true)
+    }
+
+    fn set_of(more: &Value, selector: &Value) -> Answer {
+        let mut metadata = json!({ "name": "driver" });
+        metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let template = json!({ "spec": { "nodeSelector": selector, "containers": [] } });
+        let spec = json!({ "selector": {}, "template": template });
+        let body = json!({ "kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": metadata,
+                           "spec": spec, "status": { "numberReady": 1 } });
+        Answer::Body(200, body.to_string())
+    }
+
+    fn set() -> Answer {
+        set_of(&json!({}), &Value::Null)
+    }
+
+    fn ending() -> Answer {
+        set_of(&json!({ "deletionTimestamp": "2026-11-23T03:00:00Z" }), &Value::Null)
+    }
+
+    /// A DaemonSet of the nodes with GPUs.
+    fn selecting() -> Answer {
+        set_of(&json!({}), &json!({ "gpu": "true" }))
+    }
+
+    fn node(gpu: &str) -> Answer {
+        object(&json!({ "name": "node-1", "labels": { "gpu": gpu, "zone": "a" } }))
+    }
+
+    fn driver(of: fn(String) -> Owner) -> Result<Owner, Kind> {
+        Ok(of("driver".to_owned()))
+    }
+
+    #[rstest]
+    #[case::exists(vec![pod(), set()], driver(Owner::Exists), &[GET_POD, GET_SET])]
+    #[case::ending(vec![pod(), ending()], driver(Owner::Ending), &[GET_POD, GET_SET])]
+    #[case::selected(vec![pod(), selecting(), node("true")], driver(Owner::Exists), &[GET_POD, GET_SET, GET_NODE])]
+    #[case::left_out(vec![pod(), selecting(), node("no")], driver(Owner::Elsewhere), &[GET_POD, GET_SET, GET_NODE])]
+    #[case::node_unread(vec![pod(), selecting(), refused(403)], driver(Owner::Exists), &[GET_POD, GET_SET, GET_NODE])]
+    #[case::gone(vec![pod(), refused(404)], driver(Owner::Gone), &[GET_POD, GET_SET])]
+    #[case::of_a_job(vec![pod_of("Job", "batch/v1", true)], Ok(Owner::None), &[GET_POD])]
+    #[case::not_its_controller(vec![pod_of("DaemonSet", "apps/v1", false)], Ok(Owner::None), &[GET_POD])]
+    #[case::another_kind(vec![pod_of("DaemonSet", "apps.kruise.io/v1alpha1", true)], Ok(Owner::None), &[GET_POD])]
+    #[case::no_owner(vec![object(&json!({ "name": "driver-x7k2p" }))], Ok(Owner::None), &[GET_POD])]
+    #[case::no_pod(vec![refused(404)], Err(Kind::Missing), &[GET_POD])]
+    #[case::forbidden(vec![pod(), refused(403)], Err(Kind::Forbidden), &[GET_POD, GET_SET])]
+    #[case::unauthorized(vec![refused(401)], Err(Kind::Unauthorized), &[GET_POD])]
+    #[case::broken(vec![pod(), refused(503)], Err(Kind::Status(503)), &[GET_POD, GET_SET])]
+    #[case::garbled(vec![Answer::Body(200, "<html>".into())], Err(Kind::Garbled), &[GET_POD])]
+    #[tokio::test]
+    async fn an_answer_tells_of_the_daemon_set(
+        #[case] answers: Vec<Answer>,
+        #[case] wanted: Result<Owner, Kind>,
+        #[case] lines: &[&str],
+    ) {
+        let server = Server::with(answers);
+        let found = server.cluster(SHORT).owner("gpu", "driver-x7k2p", Some("node-1")).await;
+        assert_eq!(found.map_err(|error| error.kind), wanted);
+        assert_eq!(server.lines(), lines);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_given_up_after_one_try() {
+        let server = Server::with([Answer::Silence]);
+        let limits = Limits { call: Duration::from_millis(100), ..SHORT };
+        let found = server.cluster(limits).owner("gpu", "driver-x7k2p", Some("node-1")).await;
+        assert_eq!(found.unwrap_err().kind, Kind::Late);
+        assert_eq!(server.lines(), [GET_POD]);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_none_is_never_sent() {
+        let server = Server::with([]);
+        let found = server.cluster(SHORT).owner("gpu", "../x", None).await;
+        assert_eq!(found.unwrap_err().kind, Kind::Name);
+        assert!(server.requests().is_empty());
+    }
+}
