@@ -1,9 +1,12 @@
 //! Questions of the agent to the cluster that its pod is in: the driver version in the tag of the pod's
-//! image, requests for a safe load of the driver on its node, and the report of the driver.
+//! image, and the pod that follows this one; requests for a safe load of the driver on its node, evictions
+//! from it, and the report of the driver.
 //!
 //! Outside of a cluster, and in a pod without a service account, nothing is asked.
 
+mod node_part;
 mod report;
+mod successor;
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,6 +19,7 @@ use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
 use longshore_core::sanitize::in_line;
+pub use successor::{Successor, successor};
 
 /// Names of the driver's container: the GPU operator's, and that of longshore's own pods.
 const CONTAINERS: [&str; 2] = ["nvidia-driver-ctr", "longshore"];

@@ -11,7 +11,7 @@ const SHORT: Limits = Limits {
     watch: Duration::from_secs(1),
 };
 
-fn pod(api: &Api) -> Result<Option<Pod>, Failure> {
+pub(super) fn pod(api: &Api) -> Result<Option<Pod>, Failure> {
     let env = |name: &str| match name {
         "POD_NAME" => Some("driver-x7k2p".to_owned()),
         name => api.variable(name),

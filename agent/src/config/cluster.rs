@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Config;
 use super::layer::settings;
 use super::values::BoundedDuration;
 
@@ -65,6 +66,14 @@ settings! {
         means "in a pod with a service account, agree by Lease objects on the host that compiles, instead of by claims in the registry"
 }
 
+impl Config {
+    /// True if the agent cordons its node and evicts pods: never under the GPU operator, whose controller
+    /// drains nodes.
+    pub fn evicts(&self) -> bool {
+        self.cluster.evict && !self.operator.enabled
+    }
+}
+
 /// Default of `evict-deadline`.
 const EVICT_DEADLINE: Duration = Duration::from_secs(10 * 60);
 
@@ -93,6 +102,25 @@ mod tests {
         assert!(config.report && config.keep_for_successor && config.build_lease);
         assert!(!config.taint && !config.features_file && !config.evict);
         assert_eq!(config.evict_deadline, Duration::from_secs(600));
+    }
+
+    /// Evictions are for a change that waits, and never the agent's own where an operator drains nodes.
+    #[test]
+    fn an_agent_that_evicts_waits_and_one_of_the_operator_never_evicts() {
+        for (operator, given, evicts, waits) in [
+            ("false", Some("true"), true, true),
+            ("false", None, false, false),
+            ("true", Some("true"), false, true),
+        ] {
+            let env = |name: &str| match name {
+                "LONGSHORE_CLUSTER_EVICT" => given.map(str::to_owned),
+                "LONGSHORE_GPU_OPERATOR" => Some(operator.to_owned()),
+                _ => None,
+            };
+            let config = crate::config::load(crate::config::Fragment::default(), &env, None)
+                .expect("a configuration");
+            assert_eq!((config.evicts(), config.operator.wait_to_change), (evicts, waits));
+        }
     }
 
     #[test]

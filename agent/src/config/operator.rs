@@ -51,7 +51,7 @@ settings! {
     /// Keep serving a driver in use that another one is to replace, and wait for its users
     wait_to_change: Option<bool>;
         key "wait-to-change" flag "wait-to-change" "BOOL" alone "true" env "LONGSHORE_WAIT_TO_CHANGE"
-        default "`true` under the GPU operator, else `false`"
+        default "`true` under the GPU operator and where pods are [evicted](rolling-upgrade.md), else `false`"
         means "where the installed driver is in use and another one is wanted, keep serving it and wait for its users; without it the agent ends with exit code 20 at its start, and tries no second time after SIGHUP ([gpu-operator.md](gpu-operator.md#a-change-while-pods-hold-the-driver))"
     /// Digest of the operator's configuration of the driver.
     #[serde(skip)]
@@ -210,7 +210,10 @@ impl OperatorConfig {
         let enabled = given.enabled.unwrap_or(is_called || given.digest.is_some());
         Self {
             enabled,
-            wait_to_change: given.wait_to_change.unwrap_or(enabled),
+            // Evictions are for a change that waits.
+            wait_to_change: given
+                .wait_to_change
+                .unwrap_or(enabled || all.cluster.evict.unwrap_or(false)),
             digest: given.digest.clone().map(|digest| digest.0),
             rdma: given.rdma.unwrap_or(false),
             host_mofed: given.host_mofed.unwrap_or(false),

@@ -52,6 +52,16 @@ impl Engine<'_> {
         }
     }
 
+    /// Ends all daemons, which would not outlive the agent's container, the one started last first. The
+    /// record keeps them, as after an agent's death: the next agent starts them again.
+    pub fn rest_daemons(&self, journal: &Journal) {
+        for Kept { daemon, mark } in kept(journal).into_iter().rev() {
+            if let Err(error) = self.end(&daemon, &mark) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
     fn tell(&self, daemon: &Daemon, state: DaemonState) {
         self.telemetry.daemon(&daemon.name, daemon.required, state);
     }

@@ -27,7 +27,9 @@ pub enum Phase {
     Removed,
     /// The agent failed; its changes are undone, or the journal has what is left.
     Failed,
-    /// The driver is in use: driver, mounts and journal were left as they are.
+    /// The driver is in use, or stays for the next agent: driver, mounts and journal were left as they
+    /// are. Not two phases: a record of this agent is to be read by an earlier one, too, which an upgrade
+    /// that is taken back starts.
     InUse,
 }
 
@@ -53,12 +55,12 @@ impl Phase {
     pub fn next(self) -> &'static [Phase] {
         use Phase::*;
         match self {
-            Probing => &[Planning, Removing, Removed, Failed],
-            Planning => &[Acquiring, Installing, Changing, Removing, Removed, Failed],
-            Acquiring => &[Planning, Removing, Removed, Failed],
+            Probing => &[Planning, Removing, Removed, InUse, Failed],
+            Planning => &[Acquiring, Installing, Changing, Removing, Removed, InUse, Failed],
+            Acquiring => &[Planning, Removing, Removed, InUse, Failed],
             Installing => &[Ready, Removing, Failed],
             Changing => &[Ready, Removing, InUse, Failed],
-            Ready => &[Changing, Removing],
+            Ready => &[Changing, Removing, InUse],
             Removing => &[Removed, InUse, Failed],
             Removed => &[Probing],
             // Its users may end, or another driver be wanted.

@@ -3,6 +3,7 @@
 mod change;
 pub(super) mod drain;
 mod ending;
+mod evicting;
 mod held;
 mod installing;
 mod postponed;
@@ -25,7 +26,7 @@ use crate::provider::Configurations;
 use crate::steps::{LoadModule, Step};
 use crate::telemetry::Telemetry;
 pub(super) use ending::remove;
-pub use held::{Conduct, HeldChange, OnlyLogged};
+pub use held::{Conduct, HeldChange, OnlyLogged, Successors};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::privileges;
@@ -55,7 +56,7 @@ pub struct Context {
     pub missing_gpus: MissingGpus,
     /// Sources of events about the driver that is Ready.
     pub triggers: Triggers,
-    /// Conduct in the driver pod of the GPU operator.
+    /// Conduct in a cluster, and in the driver pod of the GPU operator.
     pub conduct: Conduct,
 }
 
@@ -107,6 +108,8 @@ pub struct Agent {
     refused_by: Option<InUse>,
     /// Change that waits while the installed driver is Ready.
     postponed: Option<Postponed>,
+    /// Name of the last change.
+    change: String,
 }
 
 /// Reason that a run did not reach Ready.
@@ -154,6 +157,7 @@ impl Agent {
             is_journal_lost: false,
             refused_by: None,
             postponed: None,
+            change: String::new(),
         }
     }
 
@@ -163,7 +167,7 @@ impl Agent {
     /// # Errors
     /// Like [`run`](super::run).
     pub async fn live(
-        self,
+        mut self,
         config: Config,
         configurations: &impl Configurations,
     ) -> Result<ExitCode, Failure> {
@@ -176,12 +180,13 @@ impl Agent {
             ended = self.run_phases(config, configurations, &unsettled) => ended,
             never = unsettled.ask(configurations, &renewal) => match never {},
         };
+        // The next agent on this host begins after that: the journal's lock is held until here.
         held.ended().await;
         ended.inspect_err(|failure| telemetry.failed(failure))
     }
 
     async fn run_phases(
-        mut self,
+        &mut self,
         mut config: Config,
         configurations: &impl Configurations,
         unsettled: &Unsettled,

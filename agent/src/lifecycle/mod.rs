@@ -13,7 +13,7 @@ mod watchdog;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use agent::{Agent, Conduct, Context, HeldChange, OnlyLogged};
+pub use agent::{Agent, Conduct, Context, HeldChange, OnlyLogged, Successors};
 pub use signals::Renewal;
 pub use watch::Triggers;
 use watchdog::Asked;
@@ -170,12 +170,10 @@ fn world(
     }
 }
 
-/// Returns the conduct by these settings: a change that waits asks the cluster for a drain.
+/// Returns the conduct by these settings: a change that waits asks the cluster for a drain, or drains the
+/// node itself.
 fn conduct(config: &Config) -> Conduct {
-    let held = agent::drain::FoundLater::of_process();
-    if config.operator.wait_to_change {
-        held.find();
-    }
+    let held = agent::drain::DrainsNode::of_process(config);
     Conduct { held: Arc::new(held), ..Conduct::default() }.follow(config)
 }
 

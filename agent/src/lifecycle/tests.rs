@@ -42,6 +42,7 @@ mod renewal;
 mod spec;
 mod stay;
 mod stuck;
+mod successor;
 mod unloading;
 mod version;
 mod whole_run;

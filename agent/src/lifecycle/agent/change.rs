@@ -180,6 +180,7 @@ impl Agent {
         for replaced in &plan.replaces {
             tracing::info!("{} is to go: {}", replaced.module, replaced.reason);
         }
+        self.change = name_of(self.journal.state().plan.as_ref(), plan);
         self.keep_confirmation().await?;
         self.enter(Phase::Changing)?;
         let stop = self.stop.clone();
@@ -283,6 +284,16 @@ fn stays(step: &Recorded, plan: &Plan) -> bool {
     }
 }
 
+/// Returns the name of a change, for people who wait for it.
+fn name_of(installed: Option<&PlanSummary>, plan: &Plan) -> String {
+    let to = &plan.driver_version;
+    match installed.map(|installed| &installed.driver_version) {
+        Some(from) if from != to => format!("driver {from} to {to}"),
+        Some(_) => format!("driver {to} in another build or with other parameters"),
+        None => format!("driver {to} instead of the loaded one"),
+    }
+}
+
 /// Returns a step without the label of what it mounts, which counts only when the mount is made: a mount that is
 /// there stays under its consumers.
 fn without_label(mut step: Step) -> Step {
@@ -305,6 +316,10 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
     let reports = |config: &Config| (config.cluster.report, config.cluster.taint);
     if reports(running) != reports(next) {
         return Some("report or taint of the cluster");
+    }
+    let evicts = |config: &Config| (config.cluster.evict, config.cluster.evict_deadline);
+    if evicts(running) != evicts(next) {
+        return Some("cluster.evict or cluster.evict-deadline");
     }
     // The amount of store content that is hashed before it is loaded depends on it.
     (running.signatures.required != next.signatures.required).then_some("require-signature")

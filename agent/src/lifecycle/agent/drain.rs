@@ -1,13 +1,15 @@
-//! Requests for a drain of the node while a change waits for the users of the driver: a safe load of the
-//! GPU operator's upgrade controller.
+//! Drain of the node while a change waits for the users of the driver: by the GPU operator's upgrade
+//! controller, which a safe load asks for it, or by longshore's own cordon and evictions.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::evicting::EvictsUsers;
 use super::held::HeldChange;
 use crate::cluster::Pod;
+use crate::config::Config;
 use longshore_cluster::{Requests, Standing};
 use longshore_core::failure::Failure;
 use longshore_core::sanitize::in_line;
@@ -15,7 +17,7 @@ use longshore_host::in_use::InUse;
 use longshore_host::verbs::DriverUser;
 
 /// Time limit of the withdrawal at the end of the agent.
-const WITHDRAWAL: Duration = Duration::from_secs(5);
+pub(super) const WITHDRAWAL: Duration = Duration::from_secs(5);
 
 /// Asks the cluster for a safe load, in a task beside the wait.
 pub(super) struct AsksForDrain {
@@ -24,7 +26,7 @@ pub(super) struct AsksForDrain {
 }
 
 impl HeldChange for AsksForDrain {
-    fn waits(&self, in_use: &InUse) {
+    fn waits(&self, in_use: &InUse, _: &str) {
         self.requests.want(&in_use.users.iter().map(name).collect::<Vec<_>>());
     }
 
@@ -45,6 +47,87 @@ impl HeldChange for AsksForDrain {
     }
 }
 
+/// Drains of the own node: by the operator's controller, or by longshore itself where that is set.
+pub(crate) struct DrainsNode {
+    asks: FoundLater,
+    evicts: Option<EvictsUsers>,
+}
+
+impl DrainsNode {
+    /// Returns those of this process, by its settings.
+    pub(crate) fn of_process(config: &Config) -> Self {
+        let asks = FoundLater { find: receiver, found: OnceLock::new() };
+        // What an earlier agent left is withdrawn once the driver is ready.
+        if config.operator.wait_to_change && !config.evicts() {
+            asks.find();
+        }
+        let undoes = config.cluster.report && !config.operator.enabled;
+        let pod = || Pod::of_process(&|name| std::env::var(name).ok());
+        let evicts = match config.evicts() || undoes {
+            true => Self::evictions(config, pod()),
+            false => None,
+        };
+        Self { asks, evicts }
+    }
+
+    fn evictions(config: &Config, pod: Result<Option<Pod>, Failure>) -> Option<EvictsUsers> {
+        let deadline = config.cluster.evict_deadline;
+        let begun = pod.and_then(|pod| pod.map_or(Ok(None), |pod| pod.evictions(deadline)));
+        let evicts = config.evicts();
+        match begun {
+            Ok(Some(evictions)) => Some(EvictsUsers { evictions, evicts, limit: WITHDRAWAL }),
+            Ok(None) => {
+                if evicts {
+                    tracing::warn!(
+                        "no pod is evicted: the agent runs outside of a cluster, or does not know its \
+                         node (set NODE_NAME by fieldRef spec.nodeName)"
+                    );
+                }
+                None
+            }
+            Err(failure) => {
+                no_drain(&failure);
+                None
+            }
+        }
+    }
+
+    fn own(&self) -> Option<&EvictsUsers> {
+        self.evicts.as_ref().filter(|own| own.evicts)
+    }
+}
+
+impl HeldChange for DrainsNode {
+    fn waits(&self, in_use: &InUse, change: &str) {
+        match self.own() {
+            Some(own) => own.waits(in_use, change),
+            None => self.asks.waits(in_use, change),
+        }
+    }
+
+    fn over(&self) {
+        self.asks.over();
+        if let Some(evicts) = &self.evicts {
+            evicts.over();
+        }
+    }
+
+    fn look_within(&self) -> Duration {
+        self.own().map_or(Duration::MAX, HeldChange::look_within)
+    }
+
+    fn ended(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            let evicted = async {
+                if let Some(evicts) = &self.evicts {
+                    evicts.ended().await;
+                }
+            };
+            tokio::join!(self.asks.ended(), evicted);
+        })
+    }
+}
+
 /// Returns the name of a user: the same for all processes of one program in a pod, so that a request
 /// does not change with each of them.
 fn name(user: &DriverUser) -> String {
@@ -58,19 +141,14 @@ fn name(user: &DriverUser) -> String {
 
 /// Receiver that is found when a change first waits, because SIGHUP can switch waiting on; or at once,
 /// so that a request which an earlier agent left is withdrawn.
-pub(crate) struct FoundLater {
+struct FoundLater {
     find: fn() -> Option<Arc<dyn HeldChange>>,
     found: OnceLock<Option<Arc<dyn HeldChange>>>,
 }
 
 impl FoundLater {
-    /// Returns the receiver of this process.
-    pub(crate) fn of_process() -> Self {
-        Self { find: receiver, found: OnceLock::new() }
-    }
-
     /// Finds it now.
-    pub(crate) fn find(&self) -> Option<&Arc<dyn HeldChange>> {
+    fn find(&self) -> Option<&Arc<dyn HeldChange>> {
         self.found.get_or_init(self.find).as_ref()
     }
 
@@ -80,9 +158,9 @@ impl FoundLater {
 }
 
 impl HeldChange for FoundLater {
-    fn waits(&self, in_use: &InUse) {
+    fn waits(&self, in_use: &InUse, change: &str) {
         if let Some(receiver) = self.find() {
-            receiver.waits(in_use);
+            receiver.waits(in_use, change);
         }
     }
 
@@ -139,7 +217,7 @@ fn report(standing: Standing) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -158,7 +236,7 @@ mod tests {
         }
     }
 
-    fn in_use(users: &[(u32, &str)]) -> InUse {
+    pub(in super::super) fn in_use(users: &[(u32, &str)]) -> InUse {
         let users = users.iter().map(|(pid, comm)| user(*pid, comm)).collect();
         InUse { held: Vec::new(), users, unseen: None }
     }
@@ -189,7 +267,7 @@ mod tests {
         patches.map(|r| value(&r.body)["metadata"]["annotations"][SAFE_LOAD].clone()).collect()
     }
 
-    async fn until(api: &Api, requests: usize) {
+    pub(in super::super) async fn until(api: &Api, requests: usize) {
         while api.requests().len() < requests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -202,9 +280,9 @@ mod tests {
         let answers = [node(1, None), node(2, Some(TRAIN)), Answer::Open(vec![]), node(3, None)];
         let api = Api::with(answers);
         let asks = receiver(&api, LONG);
-        asks.waits(&in_use(&[(7, "train")]));
+        asks.waits(&in_use(&[(7, "train")]), "driver 1 to 2");
         until(&api, 3).await;
-        asks.waits(&in_use(&[(8, "train"), (9, "train")]));
+        asks.waits(&in_use(&[(8, "train"), (9, "train")]), "driver 1 to 2");
         asks.ended().await;
         assert_eq!(written(&api), [json!(TRAIN), Value::Null]);
         assert_eq!(api.requests().len(), 4);
@@ -226,7 +304,7 @@ mod tests {
         let asks = receiver(&api, Duration::from_millis(50));
         asks.ended().await;
         assert!(api.requests().is_empty());
-        asks.waits(&in_use(&[(7, "train")]));
+        asks.waits(&in_use(&[(7, "train")]), "driver 1 to 2");
         until(&api, 3).await;
         asks.ended().await;
         assert_eq!(api.requests().len(), 4);
@@ -239,7 +317,7 @@ mod tests {
     struct Counts;
 
     impl HeldChange for Counts {
-        fn waits(&self, _: &InUse) {}
+        fn waits(&self, _: &InUse, _: &str) {}
         fn over(&self) {}
         fn ended(&self) -> BoxFuture<'_, ()> {
             ENDED.fetch_add(1, Ordering::Relaxed);
@@ -260,7 +338,7 @@ mod tests {
         later.ended().await;
         assert_eq!(counts(), [0, 0]);
         for _ in 0..2 {
-            later.waits(&in_use(&[(7, "train")]));
+            later.waits(&in_use(&[(7, "train")]), "driver 1 to 2");
             later.over();
         }
         later.ended().await;
@@ -269,7 +347,11 @@ mod tests {
 
     #[test]
     fn the_page_about_deadlines_has_the_limit() {
-        let row = "The withdrawal of a request for a safe load";
-        longshore_core::testing::assert_in_page(row, WITHDRAWAL);
+        for row in [
+            "The withdrawal of a request for a safe load",
+            "The uncordon of the node, at the end of an agent",
+        ] {
+            longshore_core::testing::assert_in_page(row, WITHDRAWAL);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! End of a run: the driver is uninstalled, or left whole after a failure.
+//! End of a run: the driver is uninstalled, left to the next agent, or left whole after a failure.
 
 use std::time::Instant;
 
@@ -54,6 +54,9 @@ impl Agent {
             self.enter(Phase::Removed)?;
             return Ok(ExitCode::Done);
         }
+        if self.keeps_for_successor().await {
+            return self.leave_to_successor().await;
+        }
         // A disk that is full just now is no reason to leave the driver on the host: the host
         // itself shows later what was undone.
         if let Err(failure) = self.enter(Phase::Removing) {
@@ -75,6 +78,34 @@ impl Agent {
             }
             result => result,
         }
+    }
+
+    /// True if a whole driver is to stay for the pod that follows this one.
+    async fn keeps_for_successor(&self) -> bool {
+        let phase = self.journal.phase();
+        let may_stay = phase == Phase::InUse || phase.next().contains(&Phase::InUse);
+        if !self.world.conduct.keeps || !self.journal.state().whole || !may_stay {
+            return false;
+        }
+        let successor = self.world.conduct.successors.ask().await;
+        successor.log();
+        successor.keeps_driver()
+    }
+
+    /// Leaves the driver as it is: the next agent adopts it, or exchanges it once its own is available.
+    async fn leave_to_successor(&mut self) -> Result<ExitCode, Failure> {
+        self.on_engine(|engine, journal| {
+            engine.withdraw(Announces::Agent, journal);
+            engine.rest_daemons(journal);
+        })
+        .await?;
+        // The next agent finds the driver whole also where this cannot be written.
+        if self.journal.phase() != Phase::InUse
+            && let Err(failure) = self.enter(Phase::InUse)
+        {
+            tracing::warn!("{}", failure.one_line());
+        }
+        Ok(ExitCode::Done)
     }
 
     /// True in the driver pod of the GPU operator: its pods use the driver across the agent's end.

@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 
 use super::waiting::Look;
 use super::{Agent, Outcome};
+use crate::cluster::Successor;
 use crate::config::Config;
 use crate::engine::{Engine, Stopped, kept};
 use crate::journal::phase::Phase;
@@ -36,10 +37,15 @@ pub(super) const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// Receiver of changes that wait for the users of a driver: in a cluster, it asks for the node to be
 /// drained.
 pub trait HeldChange: Send + Sync {
-    /// The change waits for these users. Called again when they change.
-    fn waits(&self, in_use: &InUse);
+    /// The change, for example `driver 535.261.03 to 550.163.01`, waits for these users. Called again when
+    /// they change.
+    fn waits(&self, in_use: &InUse, change: &str);
     /// No change waits any more: the driver is Ready, or the agent is to end.
     fn over(&self);
+    /// Longest time between two looks at the users.
+    fn look_within(&self) -> Duration {
+        Duration::MAX
+    }
     /// Waits until what was asked for is withdrawn, or a time limit is over.
     fn ended(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
@@ -51,11 +57,27 @@ pub trait HeldChange: Send + Sync {
 pub struct OnlyLogged;
 
 impl HeldChange for OnlyLogged {
-    fn waits(&self, _: &InUse) {}
+    fn waits(&self, _: &InUse, _: &str) {}
     fn over(&self) {}
 }
 
-/// Conduct of an agent in the driver pod of the GPU operator.
+/// Source of the answer to the question that a stop asks: does another agent follow this one?
+pub trait Successors: Send + Sync {
+    /// Asks, within a time limit.
+    fn ask(&self) -> BoxFuture<'_, Successor>;
+}
+
+/// Cluster of this process.
+#[derive(Debug, Clone, Copy)]
+struct OfCluster;
+
+impl Successors for OfCluster {
+    fn ask(&self) -> BoxFuture<'_, Successor> {
+        Box::pin(crate::cluster::successor(&|name| std::env::var(name).ok()))
+    }
+}
+
+/// Conduct of an agent in a cluster, and in the driver pod of the GPU operator.
 #[derive(Clone)]
 pub struct Conduct {
     /// Directory of the operator's files; None without an operator.
@@ -68,6 +90,10 @@ pub struct Conduct {
     pub asks_again: Duration,
     /// Receives changes that wait.
     pub held: Arc<dyn HeldChange>,
+    /// Keeps the driver at a stop that another agent follows.
+    pub keeps: bool,
+    /// Tells of the agent that follows.
+    pub successors: Arc<dyn Successors>,
 }
 
 impl Default for Conduct {
@@ -78,6 +104,8 @@ impl Default for Conduct {
             interval: FIRST,
             asks_again: FIRST,
             held: Arc::new(OnlyLogged),
+            keeps: false,
+            successors: Arc::new(OfCluster),
         }
     }
 }
@@ -89,7 +117,9 @@ impl Conduct {
         let operator = &config.operator;
         let parent = config.paths.driver_root.parent().filter(|_| operator.enabled);
         let parent = parent.map(PathBuf::from);
-        Self { parent, waits: operator.wait_to_change, ..self.clone() }
+        // Under the operator it is the driver manager that decides about the driver between two pods.
+        let keeps = config.cluster.keep_for_successor && !operator.enabled;
+        Self { parent, waits: operator.wait_to_change, keeps, ..self.clone() }
     }
 }
 
@@ -197,7 +227,7 @@ impl Agent {
         tracing::warn!(
             "driver {version} waits for the users of the installed driver, which stays usable: {in_use}"
         );
-        self.world.conduct.held.waits(in_use);
+        self.world.conduct.held.waits(in_use, &self.change);
         let keeper = self.keep();
         self.world.rest.is(true);
         let ended = self.until_free(in_use).await;
@@ -214,11 +244,12 @@ impl Agent {
         let mut waiting = self.wait_for(in_use.clone());
         loop {
             let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
+            let wait = waiting.wait.min(self.world.conduct.held.look_within());
             tokio::select! {
                 biased;
                 () = stop.wait() => return Outcome::Stopped,
                 () = renewal.asked() => return Outcome::Again { renewed: true },
-                () = tokio::time::sleep(waiting.wait) => {}
+                () = tokio::time::sleep(wait) => {}
             }
             match waiting.look(self.holders().await, Instant::now()) {
                 Look::Free => return Outcome::Again { renewed: false },
@@ -227,7 +258,7 @@ impl Agent {
                     let now = &waiting.in_use;
                     tracing::warn!("still waiting for the users of the installed driver: {now}");
                     self.world.telemetry.holders(Some(now));
-                    self.world.conduct.held.waits(now);
+                    self.world.conduct.held.waits(now, &self.change);
                 }
             }
         }

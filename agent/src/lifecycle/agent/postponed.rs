@@ -29,9 +29,9 @@ impl Agent {
         }
         tracing::warn!("the change is made when the users of the installed driver are gone");
         self.world.telemetry.holders(Some(&in_use));
-        self.world.conduct.held.waits(&in_use);
+        self.world.conduct.held.waits(&in_use, &self.change);
         let waiting = self.wait_for(in_use);
-        let at = Instant::now() + waiting.wait;
+        let at = Instant::now() + waiting.wait.min(self.world.conduct.held.look_within());
         self.postponed = Some(Postponed { next, waiting, at });
     }
 
@@ -61,10 +61,10 @@ impl Agent {
                 let in_use = &waiting.in_use;
                 tracing::warn!("still waiting for the users of the driver: {in_use}");
                 self.world.telemetry.holders(Some(in_use));
-                self.world.conduct.held.waits(in_use);
+                self.world.conduct.held.waits(in_use, &self.change);
             }
         }
-        *at = now + waiting.wait;
+        *at = now + waiting.wait.min(self.world.conduct.held.look_within());
         false
     }
 

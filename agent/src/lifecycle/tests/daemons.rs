@@ -9,7 +9,7 @@ const NAME: &str = "nvidia-persistenced";
 const ROOT_RUN: &str = "/run/driver/run";
 
 /// Returns the same driver, with a daemon whose socket is exposed in the driver root.
-fn with_daemon(mut plan: Plan) -> Plan {
+pub(super) fn with_daemon(mut plan: Plan) -> Plan {
     let daemon = Daemon {
         name: NAME.to_owned(),
         program: "/run/driver/usr/bin/daemon".into(),
@@ -32,14 +32,14 @@ fn with_daemon(mut plan: Plan) -> Plan {
     plan
 }
 
-fn scene() -> Scene {
+pub(super) fn scene() -> Scene {
     let scene = Scene::new();
     scene.host.change(|state| state.dirs.insert(ROOT_RUN.into()));
     scene
 }
 
 /// Returns the verbs on the daemon and on its mounts, from number `from` on.
-fn verbs(scene: &Scene, from: usize) -> Vec<String> {
+pub(super) fn verbs(scene: &Scene, from: usize) -> Vec<String> {
     let of_daemon = |verb: &String| {
         let verbs = ["start", "end", "bind", "umount", "tmpfs", "root", "sysfs"];
         verbs.contains(&verb.split(' ').next().unwrap_or(""))

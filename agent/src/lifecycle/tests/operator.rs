@@ -255,7 +255,7 @@ struct Told {
 }
 
 impl HeldChange for Told {
-    fn waits(&self, in_use: &InUse) {
+    fn waits(&self, in_use: &InUse, _: &str) {
         self.waits.lock().unwrap().push(in_use.clone());
     }
 
