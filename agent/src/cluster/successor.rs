@@ -98,8 +98,10 @@ fn judged(answer: Result<Owner, Error>) -> Successor {
         Err(error) => error,
     };
     match error.kind {
-        // The pod itself was deleted by force, and it is not known of which DaemonSet it was.
-        Kind::Missing | Kind::Name => Successor::None(error.to_string()),
+        // The pod was deleted by force, or its name is not the host name.
+        Kind::Missing | Kind::Name => Successor::None(format!(
+            "{error} (a pod on the host's network needs POD_NAME and POD_NAMESPACE by fieldRef)"
+        )),
         Kind::Forbidden | Kind::Unauthorized => Successor::Refused(error.to_string()),
         _ => Successor::Unanswered(error.to_string()),
     }
@@ -109,12 +111,12 @@ fn judged(answer: Result<Owner, Error>) -> Successor {
 mod tests {
     use longshore_cluster::testing::{Answer, Api, refused};
     use rstest::rstest;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::tests::pod;
     use super::*;
 
-    fn object(metadata: &serde_json::Value) -> Answer {
+    fn object(metadata: &Value) -> Answer {
         let body = json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
         });
@@ -127,10 +129,20 @@ mod tests {
         object(&json!({ "name": "driver-x7k2p", "ownerReferences": owner }))
     }
 
-    fn set_with(metadata: &serde_json::Value) -> Answer {
+    fn set_by(metadata: &Value, selector: &Value) -> Answer {
+        let template = json!({ "spec": { "containers": [], "nodeSelector": selector } });
         let body = json!({ "kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": metadata,
-                           "spec": { "template": { "spec": { "containers": [] } } } });
+                           "spec": { "template": template } });
         Answer::Body(200, body.to_string())
+    }
+
+    fn set_with(metadata: &Value) -> Answer {
+        set_by(metadata, &Value::Null)
+    }
+
+    /// A DaemonSet of the nodes with GPUs.
+    fn set_of_gpus() -> Answer {
+        set_by(&json!({ "name": "driver" }), &json!({ "gpu": "true" }))
     }
 
     fn set() -> Answer {
@@ -147,7 +159,9 @@ mod tests {
     #[case::ending(vec![owned("DaemonSet"), ending()], false, "is being deleted")]
     #[case::deleted(vec![owned("DaemonSet"), refused(404)], false, "was deleted")]
     #[case::of_no_set(vec![owned("Job")], false, "no DaemonSet")]
-    #[case::pod_is_gone(vec![refused(404)], false, "answered 404")]
+    #[case::elsewhere(vec![owned("DaemonSet"), set_of_gpus(), object(&json!({ "name": "node-1" }))], false, "selects other nodes")]
+    #[case::node_unread(vec![owned("DaemonSet"), set_of_gpus(), refused(403)], true, "DaemonSet driver exists")]
+    #[case::pod_is_gone(vec![refused(404)], false, "POD_NAME")]
     #[case::forbidden(vec![owned("DaemonSet"), refused(403)], false, "answered 403")]
     #[case::unauthorized(vec![refused(401)], false, "answered 401")]
     #[case::broken(vec![owned("DaemonSet"), refused(503)], true, "answered 503")]
@@ -160,7 +174,8 @@ mod tests {
         #[case] reason: &str,
     ) {
         let api = Api::with(answers);
-        let found = of_pod(pod(&api), Duration::from_secs(60)).await;
+        let pod = pod(&api).map(|pod| pod.map(|pod| Pod { node: Some("node-1".into()), ..pod }));
+        let found = of_pod(pod, Duration::from_secs(60)).await;
         assert_eq!(found.keeps_driver(), stays, "{found:?}");
         assert!(format!("{found:?}").contains(reason), "{found:?}");
     }

@@ -8,6 +8,9 @@ use crate::text::in_line;
 /// Length at which a server's message is cut.
 const SHOWN: usize = 200;
 
+/// Reason of the cause of a refused eviction (k8s.io/api/policy/v1, DisruptionBudgetCause).
+const BUDGET: &str = "DisruptionBudget";
+
 /// Failure of a call.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {why}")]
@@ -83,7 +86,12 @@ impl Error {
 
     /// Takes the failure of a status that the server sent.
     pub(crate) fn of_status(call: &'static str, status: &kube::core::Status) -> Self {
-        let why = format!("the API server answered {}: {}", status.code, status.message);
+        let mut why = format!("the API server answered {}: {}", status.code, status.message);
+        // The name of a PodDisruptionBudget is in the cause alone.
+        let details = status.details.iter().flat_map(|details| &details.causes);
+        if let Some(cause) = details.into_iter().find(|cause| cause.reason == BUDGET) {
+            why = format!("{why} {}", cause.message);
+        }
         Self::new(call, Kind::of_status(status.code), why)
     }
 

@@ -116,14 +116,16 @@ async fn the_next_agent_exchanges_the_driver_once_its_own_is_available() {
 async fn a_new_driver_that_fails_leaves_the_former_one_and_a_pod_that_is_not_ready() {
     let (mut scene, _) = in_cluster(Scene::new(), follows());
     replaced(&mut scene, plan("535")).await;
+    let node = Arc::new(Waits::default());
+    scene.conduct.held = Arc::clone(&node) as Arc<dyn HeldChange>;
     let mut tries = Vec::new();
-    for _ in 0..3 {
+    for failed in 1..=3 {
         let before = scene.module_verbs().len();
         let failure = scene.live(At::Never, vec![Ok(plan("refused"))]).await.unwrap_err();
         assert_eq!(failure.code(), ExitCode::KernelRefused);
-        let failed = scene.telemetry.live();
-        assert!(!failed.ready, "{failed:?}");
-        let record = failed.last_failure.expect("a failure");
+        let live = scene.telemetry.live();
+        assert!(!live.ready, "{live:?}");
+        let record = live.last_failure.expect("a failure");
         assert!(record.cause.contains("refused"), "{record:?}");
         assert_eq!(scene.live_driver().as_deref(), Some("535"));
         let state = scene.state();
@@ -132,6 +134,7 @@ async fn a_new_driver_that_fails_leaves_the_former_one_and_a_pod_that_is_not_rea
         let (ready, why) = probe::probe(&scene.paths, probe::Question::Ready);
         assert!(!ready, "{why}");
         tries.push(scene.module_verbs().len() - before);
+        assert_eq!(node.ended.load(Ordering::Relaxed), failed, "the node is uncordoned");
     }
     assert!(tries[0] > 0 && tries[1..] == [0, 0], "{tries:?}");
     // The rollout is taken back.
@@ -205,6 +208,7 @@ struct Waits {
     changes: Mutex<Vec<String>>,
     state: Mutex<Option<std::path::PathBuf>>,
     was_locked: std::sync::atomic::AtomicBool,
+    ended: AtomicUsize,
 }
 
 impl HeldChange for Waits {
@@ -218,6 +222,7 @@ impl HeldChange for Waits {
         let state = self.state.lock().unwrap().clone();
         let is_locked = state.is_some_and(|state| journal::holder(&state) != Ok(None));
         self.was_locked.store(is_locked, Ordering::Relaxed);
+        self.ended.fetch_add(1, Ordering::Relaxed);
         Box::pin(std::future::ready(()))
     }
 }

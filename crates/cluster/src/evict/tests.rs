@@ -141,7 +141,16 @@ impl State {
             return refused(404);
         };
         match self.pods[at].obeys {
-            Obeys::Budget => return refused(429),
+            Obeys::Budget => {
+                let cause =
+                    json!({ "reason": "DisruptionBudget", "message": "budget-1 needs 1 pod" });
+                let status = json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "message": "Cannot evict pod.", "reason": "TooManyRequests", "code": 429,
+                    "details": { "causes": [cause] },
+                });
+                return Answer::Body(429, status.to_string());
+            }
             Obeys::AtOnce => drop(self.pods.remove(at)),
             Obeys::Never => self.pods[at].ending = true,
         }
@@ -379,9 +388,10 @@ async fn a_budget_that_allows_it_later_is_asked_again_with_growing_pauses() {
     // The pauses are 10 ms, 20 ms, 40 ms and so on at least.
     assert!((2..=7).contains(&posts), "{posts}");
     scene.change(|state| state.pods[0].obeys = Obeys::AtOnce);
-    let events =
-        ["cordoned: driver 535.261.03 to 550.163.01", "ml/train: budget", "evicted ml/train"];
-    assert_eq!(agent.told(3).await, events);
+    assert_eq!(agent.told(1).await, [CORDONED]);
+    let EvictEvent::Blocked(_, why) = agent.next().await else { panic!("no budget") };
+    assert!(why.to_string().ends_with("429: Cannot evict pod. budget-1 needs 1 pod"), "{why}");
+    assert_eq!(agent.told(1).await, ["evicted ml/train"]);
 }
 
 #[tokio::test]
