@@ -57,7 +57,7 @@ impl DrainsNode {
     /// Returns those of this process, by its settings.
     pub(crate) fn of_process(config: &Config) -> Self {
         let asks = FoundLater { find: receiver, found: OnceLock::new() };
-        // What an earlier agent left is withdrawn once the driver is ready.
+        // A request that an earlier agent left is withdrawn once the driver is ready.
         if config.operator.wait_to_change && !config.evicts() {
             asks.find();
         }
