@@ -45,6 +45,8 @@ impl ClaimTag {
 }
 
 impl LeaseBackend for ClaimTag {
+    const COMPARES: bool = false;
+
     async fn prepare(&self) -> Result<(), Failure> {
         let prepare = async || ensure_blob(self.session()?, EMPTY).await.map(drop);
         self.ready.get_or_try_init(prepare).await.map(drop)
@@ -60,11 +62,11 @@ impl LeaseBackend for ClaimTag {
         Ok(Some(StoredClaim { mark: digest(&bytes), claim }))
     }
 
-    async fn write(&self, claim: &Claim) -> Result<String, Failure> {
+    async fn write(&self, claim: &Claim, _: Option<&str>) -> Result<Option<String>, Failure> {
         let session = self.session()?;
         let bytes = render(claim)?;
         overwrite_manifest(session, &self.tag, &bytes).await?;
-        Ok(digest(&bytes))
+        Ok(Some(digest(&bytes)))
     }
 
     async fn withdraw(&self, mark: &str) -> Result<bool, Failure> {

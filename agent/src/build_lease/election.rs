@@ -95,6 +95,26 @@ impl<B: LeaseBackend> Election<'_, B> {
         outcome.unwrap_or_else(|failure| Outcome::Alone(Alone::NoBackend(failure)))
     }
 
+    /// Like [`Election::elect`], but by `fallback` where the backend refuses or cannot be used.
+    pub async fn elect_or<C: LeaseBackend, S: Search>(
+        &self,
+        fallback: Arc<C>,
+        search: &S,
+    ) -> Outcome<S::Found> {
+        // One read tells: a refusal is not retried.
+        let unused = match self.backend.read().await {
+            Err(failure) => failure,
+            Ok(_) => match self.elect(search).await {
+                Outcome::Alone(Alone::NoBackend(failure)) => failure,
+                outcome => return outcome,
+            },
+        };
+        self.claims.report_unused(&unused);
+        let Self { me, times, claims, progress, .. } = self;
+        let (me, times, claims, progress) = (me.clone(), *times, *claims, *progress);
+        Election { backend: fallback, me, times, claims, progress }.elect(search).await
+    }
+
     async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Outcome<S::Found>, Failure> {
         let deadline = Instant::now() + self.times.wait;
         let mut watch = Watch::new(self.times);
@@ -121,10 +141,18 @@ impl<B: LeaseBackend> Election<'_, B> {
                 let why = format!("{} other agents started the build and gave up", watch.abandoned);
                 return Ok(Outcome::Alone(Alone::InVain(why)));
             } else if watch.is_free() {
-                if let Some(held) = self.claim(asked, watch.carried.clone()).await? {
+                if let Some(held) = self.claim(asked, &watch).await? {
                     return self.build_or_take(held, search).await;
                 }
                 looked = false;
+                if Instant::now() >= deadline {
+                    let why = "other agents took the lease again and again".to_owned();
+                    return Ok(Outcome::Alone(Alone::InVain(why)));
+                }
+                if B::COMPARES {
+                    // The others that lost read at other moments.
+                    sleep(self.times.settling_time().mul_f64(fastrand::f64())).await;
+                }
             } else if Instant::now() >= deadline {
                 let why = format!("no result after {:?}", self.times.wait);
                 return Ok(Outcome::Alone(Alone::InVain(why)));
@@ -157,15 +185,12 @@ impl<B: LeaseBackend> Election<'_, B> {
     }
 
     /// Writes a claim to a backend that was free at `asked`; None where another agent was faster.
-    async fn claim(
-        &self,
-        asked: Instant,
-        carried: Vec<KnownFailure>,
-    ) -> Result<Option<Lease>, Failure> {
+    async fn claim(&self, asked: Instant, watch: &Watch) -> Result<Option<Lease>, Failure> {
         // The time of the claim, not that of the beginning of the wait.
         let me = Builder { since: jiff::Timestamp::now(), ..self.me.clone() };
-        let claim = Claim::new(me, &self.times, carried);
-        Lease::ask(Arc::clone(&self.backend), claim, asked, self.times, self.claims).await
+        let claim = Claim::new(me, &self.times, watch.carried.clone());
+        let over = watch.seen.as_ref().map(|seen| seen.mark.clone());
+        Lease::ask(Arc::clone(&self.backend), claim, asked, over, self.times, self.claims).await
     }
 }
 

@@ -1,6 +1,6 @@
 //! A claim held by this process, from its first write until it is released.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -21,25 +21,26 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Writes `claim` to a backend that was free at `asked`, and waits to see if another agent
-    /// overwrites it; returns None then. If the caller is dropped meanwhile, the claim is released
-    /// too.
+    /// Writes `claim` to a backend that was free at `asked`, when it had the claim `over`, and waits
+    /// to see if another agent overwrites it; returns None then. If the caller is dropped meanwhile,
+    /// the claim is released too.
     pub(super) async fn ask<B: LeaseBackend>(
         backend: Arc<B>,
         claim: Claim,
         asked: Instant,
+        over: Option<String>,
         times: Times,
         held: &Claims,
     ) -> Result<Option<Self>, Failure> {
         let (owner, mut gone) = oneshot::channel();
         let (answer, answered) = oneshot::channel();
-        let counted = held.0.subscribe();
+        let counted = held.held.subscribe();
         let stored = StoredClaim { mark: String::new(), claim };
         let mut keeper = Keeper { backend, times, stored, lost: false, removes: true };
         // A task of its own: the build may block this one's thread, and may be dropped. And a write
         // is never cancelled half-way: the mark of the written claim would be lost.
         let keeper = tokio::spawn(async move {
-            let won = keeper.win(asked, &mut gone).await;
+            let won = keeper.win(asked, over, &mut gone).await;
             let (keeps, failed) = (matches!(won, Ok(true)), won.is_err());
             // A caller that is gone needs no answer.
             let _ = answer.send(won);
@@ -74,12 +75,28 @@ impl Lease {
 
 /// The claims of this process. Before it exits, it must wait for those of dropped builders.
 #[derive(Debug, Clone, Default)]
-pub struct Claims(Arc<watch::Sender<()>>);
+pub struct Claims {
+    held: Arc<watch::Sender<()>>,
+    /// Last reason for which the cluster was not used.
+    reported: Arc<Mutex<Option<String>>>,
+}
 
 impl Claims {
+    /// Logs that the cluster is not used for claims: as a warning where the last reason was another.
+    pub fn report_unused(&self, failure: &Failure) {
+        let why = failure.one_line();
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.as_ref() == Some(&why) {
+            tracing::debug!("{why}; claims in the registry are used instead");
+        } else {
+            tracing::warn!("{why}; claims in the registry are used instead (reported once)");
+            *reported = Some(why);
+        }
+    }
+
     /// Waits until all are released, or for `limit`.
     pub async fn all_released(&self, limit: Duration) {
-        if tokio::time::timeout(limit, self.0.closed()).await.is_err() {
+        if tokio::time::timeout(limit, self.held.closed()).await.is_err() {
             tracing::warn!("a claim could not be released within {limit:?} and will expire");
         }
     }
@@ -100,10 +117,15 @@ impl<B: LeaseBackend> Keeper<B> {
     async fn win(
         &mut self,
         asked: Instant,
+        over: Option<String>,
         gone: &mut oneshot::Receiver<KnownFailure>,
     ) -> Result<bool, Failure> {
+        if B::COMPARES {
+            let claim = Claim { stage: Stage::Building, ..self.stored.claim.clone() };
+            return self.put(claim, over).await;
+        }
         let claim = self.stored.claim.clone();
-        self.stored.mark = self.backend.write(&claim).await?;
+        self.put(claim.clone(), over).await?;
         let was_slow = asked.elapsed() > self.times.settling_time() / 2;
         let settling_time = if was_slow {
             self.times.settling_time_after_slow_write()
@@ -119,11 +141,11 @@ impl<B: LeaseBackend> Keeper<B> {
             () = tokio::time::sleep(settling_time) => {}
         }
         match self.backend.read().await? {
-            Some(there) if there.claim.is_of(&claim) => {}
-            _ => return Ok(false),
+            Some(there) if there.claim.is_of(&claim) => {
+                self.put(claim.next(Stage::Building), Some(there.mark)).await
+            }
+            _ => Ok(false),
         }
-        self.put(claim.next(Stage::Building)).await?;
-        Ok(true)
     }
 
     /// Renews the claim until its owner is `gone`, and releases it.
@@ -148,7 +170,8 @@ impl<B: LeaseBackend> Keeper<B> {
     /// Renews the claim, unless another agent builds already.
     async fn renew(&mut self) -> Result<(), Failure> {
         let ours = self.stored.claim.clone();
-        if let Some(other) = self.backend.read().await?.map(|p| p.claim)
+        let there = self.backend.read().await?;
+        if let Some(other) = there.as_ref().map(|there| &there.claim)
             && !other.is_of(&ours)
             && other.stage == Stage::Building
         {
@@ -156,18 +179,23 @@ impl<B: LeaseBackend> Keeper<B> {
             self.lost = true;
             return Ok(());
         }
-        self.put(ours.next(Stage::Building)).await
-    }
-
-    /// Replaces the previous claim by `claim`, and removes the previous one, so that they do not
-    /// accumulate.
-    async fn put(&mut self, claim: Claim) -> Result<(), Failure> {
-        let mark = self.backend.write(&claim).await?;
-        let before = std::mem::replace(&mut self.stored, StoredClaim { mark, claim });
-        if self.removes {
-            self.removes = self.backend.withdraw(&before.mark).await.unwrap_or(false);
+        let over = there.map(|there| there.mark);
+        if !self.put(ours.next(Stage::Building), over).await? {
+            tracing::info!("another agent wrote the claim meanwhile; it is read again");
         }
         Ok(())
+    }
+
+    /// Replaces the claim with mark `over` by `claim`; false where another agent was faster. Removes
+    /// the previous one of a backend in which they would accumulate.
+    async fn put(&mut self, claim: Claim, over: Option<String>) -> Result<bool, Failure> {
+        let written = self.backend.write(&claim, over.as_deref()).await?;
+        let Some(mark) = written else { return Ok(false) };
+        let before = std::mem::replace(&mut self.stored, StoredClaim { mark, claim });
+        if self.removes && !B::COMPARES && !before.mark.is_empty() {
+            self.removes = self.backend.withdraw(&before.mark).await.unwrap_or(false);
+        }
+        Ok(true)
     }
 
     async fn release(&mut self, failed: Option<KnownFailure>) {
@@ -191,12 +219,10 @@ impl<B: LeaseBackend> Keeper<B> {
         if !tells && self.removes && self.backend.withdraw(&self.stored.mark).await? {
             return Ok(());
         }
-        let there = self.backend.read().await?.map(|stored| stored.claim);
+        let Some(there) = self.backend.read().await? else { return Ok(()) };
         // An agent that is only asking will read again.
-        let may_write =
-            |there: Claim| there.is_of(&claim) || (tells && there.stage == Stage::Asking);
-        if there.is_some_and(may_write) {
-            self.put(claim).await?;
+        if there.claim.is_of(&claim) || (tells && there.claim.stage == Stage::Asking) {
+            self.put(claim, Some(there.mark)).await?;
         }
         Ok(())
     }

@@ -1,12 +1,13 @@
 //! Build lease across hosts: agents that need the same modules elect one builder by a shared claim.
 //!
-//! A [`LeaseBackend`] stores the claim; [`claims`] is one in a registry. A backend only has to
-//! guarantee that the last writer wins: docs/decisions/build-once.md has the protocol, and the
-//! remaining races.
+//! A [`LeaseBackend`] stores the claim: [`claims`] in a registry, [`objects`] in a Lease object of a
+//! cluster. A backend only has to guarantee that the last writer wins: docs/decisions/build-once.md
+//! has the protocol, and the remaining races.
 
 pub mod claims;
 mod election;
 mod lease;
+pub mod objects;
 
 use std::future::Future;
 use std::time::Duration;
@@ -27,14 +28,23 @@ const MOST_FAILURES: usize = 4;
 
 /// Storage for the claim on one piece of work. There is at most one; the last written one counts.
 pub trait LeaseBackend: Send + Sync + 'static {
+    /// True if a write replaces the claim that was read and no other (compare-and-swap): then the
+    /// first write decides, and earlier ones leave nothing behind. False if the last writer wins.
+    const COMPARES: bool;
+
     /// Prepares the backend once before the first write.
     fn prepare(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Reads the claim; None where there is none, or no valid one.
     fn read(&self) -> impl Future<Output = Result<Option<StoredClaim>, Failure>> + Send;
 
-    /// Replaces the claim; returns its mark.
-    fn write(&self, claim: &Claim) -> impl Future<Output = Result<String, Failure>> + Send;
+    /// Replaces the claim with mark `over`, None where none was read; returns the new mark. None
+    /// where the backend compares, and another agent was faster.
+    fn write(
+        &self,
+        claim: &Claim,
+        over: Option<&str>,
+    ) -> impl Future<Output = Result<Option<String>, Failure>> + Send;
 
     /// Removes the claim with this mark, and no other: one that has replaced it stays. False where
     /// the backend does not support removal.

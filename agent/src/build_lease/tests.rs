@@ -43,6 +43,8 @@ impl Memory {
 }
 
 impl LeaseBackend for Memory {
+    const COMPARES: bool = false;
+
     async fn prepare(&self) -> Result<(), Failure> {
         self.check()
     }
@@ -52,14 +54,14 @@ impl LeaseBackend for Memory {
         Ok(self.stored.lock().await.clone())
     }
 
-    async fn write(&self, claim: &Claim) -> Result<String, Failure> {
+    async fn write(&self, claim: &Claim, _: Option<&str>) -> Result<Option<String>, Failure> {
         self.check()?;
         let less = |n: usize| n.checked_sub(1);
         if self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             return Err(Failure::new(FailureKind::Download, "the backend refuses the claim"));
         }
         self.put(claim.clone()).await;
-        Ok(self.stored.lock().await.as_ref().map(|p| p.mark.clone()).unwrap_or_default())
+        Ok(self.stored.lock().await.as_ref().map(|p| p.mark.clone()))
     }
 
     async fn withdraw(&self, mark: &str) -> Result<bool, Failure> {
@@ -181,7 +183,7 @@ async fn the_claim_of_a_dead_builder_runs_out_and_one_takes_over() {
 /// A claim of this process on an empty backend, not renewed for minutes.
 async fn held(backend: &Arc<Memory>, claims: &Claims, claim: Claim) -> Lease {
     let times = Times { lease: 20 * LEASE, wait: LEASE };
-    let held = Lease::ask(backend.clone(), claim, Instant::now(), times, claims).await;
+    let held = Lease::ask(backend.clone(), claim, Instant::now(), None, times, claims).await;
     held.expect("writes").expect("nobody else")
 }
 
@@ -210,7 +212,7 @@ async fn the_claim_of_one_who_is_dropped_while_it_asks_is_given_back() {
         let claims = Claims::default();
         let times = Times { lease: Duration::from_secs(3600), wait: LEASE };
         let asks =
-            Lease::ask(backend.clone(), other(Stage::Asking), Instant::now(), times, &claims);
+            Lease::ask(backend.clone(), other(Stage::Asking), Instant::now(), None, times, &claims);
         tokio::time::timeout(LEASE / 4, asks).await.err().expect("it was stopped");
         assert_eq!(backend.writes.load(Ordering::SeqCst), 1, "it asked");
         claims.all_released(LEASE).await;
@@ -340,7 +342,7 @@ async fn a_builder_writes_over_who_only_asks_and_leaves_who_builds_too() {
     let backend = Arc::new(Memory::default());
     let claim = other(Stage::Asking);
     let claims = Claims::default();
-    let asked = Lease::ask(backend.clone(), claim.clone(), Instant::now(), TIMES, &claims);
+    let asked = Lease::ask(backend.clone(), claim.clone(), Instant::now(), None, TIMES, &claims);
     let held = asked.await.expect("writes").expect("nobody else");
     let nonce = async || backend.stored.lock().await.as_ref().map(|p| p.claim.nonce.clone());
     backend.put(other(Stage::Asking)).await;

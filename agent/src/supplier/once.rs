@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::Provisioner;
 use super::run_files::Archives;
 use crate::build_lease::claims::ClaimTag;
+use crate::build_lease::objects::ClaimObject;
 use crate::build_lease::{Alone, Election, Forecast, Outcome, Search, Times};
 use crate::config::{Config, PublishConfig};
 use crate::plan::BuildSet;
@@ -246,18 +247,45 @@ impl SharedBuild<'_> {
         self.provisioner.compile_alone(self.build).await
     }
 
+    /// Elects the builder by a Lease object of the cluster, or by a claim in the registry where there
+    /// is no API server, or it refuses.
     async fn elect(&self) -> Result<Outcome<String>, Failure> {
+        let (search, tag) = (self.published()?, Arc::new(self.claim_tag()?));
+        match self.claim_object()? {
+            Some(object) => Ok(self.election(Arc::new(object)).elect_or(tag, &search).await),
+            None => Ok(self.election(tag).elect(&search).await),
+        }
+    }
+
+    fn election<B>(&self, backend: Arc<B>) -> Election<'_, B> {
         let Self { provisioner, publish, build, .. } = self;
-        let search = self.published()?;
-        let claim = ClaimTag::of(self.open()?, claim_tag(build, provisioner.config()));
-        let round = Election {
-            backend: Arc::new(claim),
+        Election {
+            backend,
             me: Builder::here(tag_of(build)),
             times: Times { lease: publish.lease, wait: publish.wait },
             claims: &provisioner.claims,
             progress: provisioner.inventory.sources.progress(),
-        };
-        Ok(round.elect(&search).await)
+        }
+    }
+
+    /// Returns the claim in the cluster; None outside of one, and where it is not wanted.
+    fn claim_object(&self) -> Result<Option<ClaimObject<ClaimTag>>, Failure> {
+        let Self { provisioner, publish, build, .. } = self;
+        if !provisioner.config().cluster.build_lease {
+            return Ok(None);
+        }
+        let env = |name: &str| std::env::var(name).ok();
+        // Hosts that publish elsewhere do not find this one's set.
+        let key = format!("{}:{}", publish.reference, claim_tag(build, provisioner.config()));
+        let object = ClaimObject::of_pod(&env, &key, self.claim_tag()?);
+        Ok(object.unwrap_or_else(|failure| {
+            provisioner.claims.report_unused(&failure);
+            None
+        }))
+    }
+
+    fn claim_tag(&self) -> Result<ClaimTag, Failure> {
+        Ok(ClaimTag::of(self.open()?, claim_tag(self.build, self.provisioner.config())))
     }
 
     fn published(&self) -> Result<Published<'_>, Failure> {

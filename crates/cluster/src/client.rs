@@ -103,6 +103,12 @@ impl Cluster {
         Ok(Self { account, limits, client, reported: Mutex::default() })
     }
 
+    /// Returns a client that asks `client`.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn asking(account: Account, limits: Limits, client: kube::Client) -> Self {
+        Self { account, limits, client: Mutex::new(client), reported: Mutex::default() }
+    }
+
     /// Namespace of the pod.
     pub fn namespace(&self) -> Option<&str> {
         self.account.namespace.as_deref()

@@ -1,6 +1,6 @@
 //! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own
 //! image and DaemonSet, the request for a safe load of the driver, evictions from the node for a change of
-//! it, and the report of the driver on its node.
+//! it, Lease objects, and the report of the driver on its node.
 //!
 //! It is begun only in a cluster. Every call has a time limit and is repeated with growing pauses, but
 //! for refusals (403, 404), which are final; no answer is read beyond a few MiB.
@@ -11,6 +11,7 @@ mod cordon;
 mod error;
 mod evict;
 mod image;
+mod lease;
 pub mod names;
 mod owner;
 mod report;
@@ -23,6 +24,7 @@ pub use cordon::CordonRecord;
 pub use error::{Error, Kind};
 pub use evict::{EvictEvent, EvictPace, Evictions, Hindrance, Place, PodId};
 pub use image::{OwnImage, driver_version};
+pub use lease::{CLAIM, LeaseRecord, LeaseVersion, StoredLease};
 pub use owner::Owner;
 pub use report::{
     Event, Events, Holder, HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus,
@@ -34,5 +36,7 @@ pub use safe_load::{
 
 #[cfg(test)]
 mod calls_tests;
+#[cfg(any(test, feature = "testing"))]
+pub mod lease_testing;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
