@@ -8,6 +8,7 @@ mod configurations;
 mod docker_args;
 mod doctor;
 mod environment;
+mod fleet;
 mod output;
 pub mod peermem;
 mod registry;
@@ -126,6 +127,9 @@ enum Command {
     Unload,
     /// Show what is installed on the host, and what the agent is doing
     Status(status::Status),
+    /// Show the driver on all nodes of a Kubernetes cluster, by kubectl
+    #[command(subcommand)]
+    Fleet(fleet::FleetCommand),
     /// Show the GPUs that container runtimes can give to containers (CDI)
     #[command(subcommand)]
     Cdi(cdi::Cdi),
@@ -272,6 +276,7 @@ async fn dispatch(
         Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
         Command::Unload => lifecycle::unload(config, telemetry).await.map(CommandOutcome::Code),
         Command::Status(asked) => status::status(config, &asked).map(CommandOutcome::Code),
+        Command::Fleet(asked) => stoppable(fleet::fleet(&flags, asked)).await,
         Command::Cdi(asked) => cdi::cdi(config, &asked).map(CommandOutcome::Code),
         Command::Runtime(asked) => runtime::runtime(config, asked).await.map(CommandOutcome::Code),
         Command::DockerArgs(asked) => {
@@ -388,6 +393,14 @@ mod tests {
                 assert!(!settings.contains(id), "{name}: {id}");
             }
         }
+    }
+
+    #[test]
+    fn a_fleet_s_plan_takes_the_driver_of_the_settings() {
+        let words = ["longshore", "fleet", "plan", "--driver", "550", "--context", "test"];
+        let cli = Cli::try_parse_from(words).expect("parses");
+        assert_eq!(cli.settings.driver.as_ref().and_then(|d| d.version()), Some("550"));
+        assert!(matches!(cli.command, Command::Fleet(fleet::FleetCommand::Plan { .. })));
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod daemons;
 pub mod doctor;
 pub mod endpoint;
 pub mod engine;
+pub mod fleet;
 pub mod journal;
 pub mod lifecycle;
 pub mod logging;

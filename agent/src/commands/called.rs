@@ -1,5 +1,6 @@
-//! Names and commands of NVIDIA's driver image, by which the GPU operator calls this program: the
-//! command line is translated to longshore's own (docs/gpu-operator.md).
+//! Other names that this program is called by, and command lines translated to longshore's own: names
+//! and commands of NVIDIA's driver image, for the GPU operator (docs/gpu-operator.md), and a plugin of
+//! kubectl (docs/fleet.md).
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -12,6 +13,8 @@ use longshore_core::sanitize::in_line;
 const NVIDIA_DRIVER: &str = "nvidia-driver";
 /// Name of the entry point for OpenShift's Driver Toolkit.
 const TOOLKIT: &str = "ocp_dtk_entrypoint";
+/// Name of kubectl's plugin `kubectl longshore`: its commands are those of `longshore fleet`.
+const PLUGIN: &str = "kubectl-longshore";
 /// Flag that a translated `init` begins with: a default, which flags, variables and the file outrank.
 const OPERATOR: &str = "--called-as-nvidia-driver";
 
@@ -41,6 +44,10 @@ impl Called {
         let name = Path::new(&program).file_name().unwrap_or_default();
         if name == TOOLKIT {
             return Err(no_toolkit());
+        }
+        if name == PLUGIN {
+            let line = [program, "fleet".into()].into_iter().chain(arguments);
+            return Ok(Self::Longshore(line.collect()));
         }
         if name != NVIDIA_DRIVER {
             return Ok(Self::Longshore([program].into_iter().chain(arguments).collect()));
@@ -160,6 +167,8 @@ mod tests {
     #[rstest]
     #[case("longshore run", "longshore run")]
     #[case("/usr/local/bin/longshore status --json", "/usr/local/bin/longshore status --json")]
+    #[case("kubectl-longshore status --all", "kubectl-longshore fleet status --all")]
+    #[case("/opt/bin/kubectl-longshore plan", "/opt/bin/kubectl-longshore fleet plan")]
     #[case("nvidia-driver init", "nvidia-driver run @")]
     #[case("/usr/local/bin/nvidia-driver init -a", "/usr/local/bin/nvidia-driver run @")]
     #[case("nvidia-driver init --gpu-operator=false", "nvidia-driver run @ --gpu-operator=false")]

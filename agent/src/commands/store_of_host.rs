@@ -74,6 +74,7 @@ fn use_by(command: &Command) -> StoreUse {
         Command::Verify(_)
         | Command::GenerateKeyPair(_)
         | Command::Status(_)
+        | Command::Fleet(_)
         | Command::Cdi(_)
         | Command::Runtime(_)
         | Command::DockerArgs(_) => StoreUse::Unused,

@@ -39,6 +39,10 @@ pub enum ExitCode {
     /// `longshore status --ready` or `--alive`: the driver is not ready, or the agent is not
     /// running.
     NotReady = 30,
+    /// A node of the cluster is not ready, or would refuse the plan.
+    NodesNotReady = 31,
+    /// kubectl is missing, or failed.
+    Kubectl = 32,
     /// A fault in longshore itself.
     Bug = 70,
 }
@@ -84,6 +88,10 @@ pub enum FailureKind {
     RolledBack,
     /// The driver is not ready, or the agent is not running.
     NotReady,
+    /// A node of the cluster is not ready, or would refuse the plan.
+    NodesNotReady,
+    /// kubectl is missing, or failed.
+    Kubectl,
     /// A fault in longshore itself.
     Bug,
 }
@@ -106,6 +114,8 @@ impl FailureKind {
             Self::InUse => ExitCode::InUse,
             Self::RolledBack => ExitCode::RolledBack,
             Self::NotReady => ExitCode::NotReady,
+            Self::NodesNotReady => ExitCode::NodesNotReady,
+            Self::Kubectl => ExitCode::Kubectl,
             Self::Bug => ExitCode::Bug,
         }
     }
@@ -140,6 +150,8 @@ impl FailureKind {
                 "run `longshore unload` once nothing holds the driver any more"
             }
             Self::NotReady => "run `longshore status`",
+            Self::NodesNotReady => "run `longshore fleet status`",
+            Self::Kubectl => "run the same kubectl command by hand",
             Self::Bug => "please report it with the log",
         }
     }
@@ -321,7 +333,9 @@ mod tests {
             Runtime => InUse,
             InUse => RolledBack,
             RolledBack => NotReady,
-            NotReady => Bug,
+            NotReady => NodesNotReady,
+            NodesNotReady => Kubectl,
+            Kubectl => Bug,
             Bug => return None,
         })
     }
@@ -344,7 +358,9 @@ mod tests {
             Runtime => InUse,
             InUse => RolledBack,
             RolledBack => NotReady,
-            NotReady => Bug,
+            NotReady => NodesNotReady,
+            NodesNotReady => Kubectl,
+            Kubectl => Bug,
             Bug => return None,
         })
     }

@@ -1,0 +1,113 @@
+//! `longshore fleet`, which is `kubectl longshore` too: the driver on all nodes of a cluster.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+
+use super::{print, print_json};
+use crate::config::Fragment;
+use crate::fleet::kubectl::Kubectl;
+use crate::fleet::{FleetStatus, Question, plan};
+use longshore_core::failure::{ExitCode, Failure};
+
+/// Subcommands of `fleet`.
+#[derive(Debug, Subcommand)]
+pub(super) enum FleetCommand {
+    /// Show the driver on each node; exit code 31 where a node is not ready
+    Status {
+        #[command(flatten)]
+        cluster: ClusterArgs,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// Also nodes without an agent and without a label of a GPU
+        #[arg(long)]
+        all: bool,
+    },
+    /// Show what the agent of each node would do with --driver, or with its own configuration; exit
+    /// code 31 where one would refuse, or does not answer
+    Plan {
+        #[command(flatten)]
+        cluster: ClusterArgs,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// Ask only pods of this namespace
+        #[arg(long, short = 'n', value_name = "NAMESPACE")]
+        namespace: Option<String>,
+        /// Container of the agents' pods; by default nvidia-driver-ctr, longshore, or the only one
+        #[arg(long, short = 'c', value_name = "NAME")]
+        container: Option<String>,
+    },
+}
+
+/// Access to the cluster.
+#[derive(Debug, Args)]
+pub(super) struct ClusterArgs {
+    /// kubectl to run, which has the credentials; by default the one on the PATH
+    #[arg(long, value_name = "PATH", default_value = "kubectl")]
+    kubectl: PathBuf,
+    /// Context of the kubeconfig file
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// kubeconfig file
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Time limit of each call of kubectl, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "120",
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    call_limit: u64,
+}
+
+impl ClusterArgs {
+    fn kubectl(self) -> Kubectl {
+        Kubectl {
+            program: self.kubectl,
+            context: self.context,
+            kubeconfig: self.kubeconfig,
+            limit: Duration::from_secs(self.call_limit),
+        }
+    }
+}
+
+/// Runs a subcommand; returns 31 where a node is not ready or has no plan.
+///
+/// # Errors
+/// Exit code 32 where kubectl is missing or fails.
+pub(super) async fn fleet(flags: &Fragment, asked: FleetCommand) -> Result<ExitCode, Failure> {
+    let code = |is_good: bool| if is_good { ExitCode::Done } else { ExitCode::NodesNotReady };
+    match asked {
+        FleetCommand::Status { cluster, json, all } => {
+            let status = FleetStatus::of(cluster.kubectl().nodes(all).await?);
+            if json {
+                print_json(&status)?;
+            } else {
+                print(&status.render(Timestamp::now()))?;
+            }
+            Ok(code(status.not_ready == 0))
+        }
+        FleetCommand::Plan { cluster, json, namespace, container } => {
+            let kubectl = cluster.kubectl();
+            let question = Question {
+                // Each node has its own configuration: only what was said here is handed on.
+                driver: flags.driver.as_ref().map(|d| d.version().unwrap_or("newest").to_owned()),
+                flavour: flags.flavour.map(|wanted| {
+                    wanted
+                        .flavour()
+                        .map_or_else(|| "auto".to_owned(), |flavour| flavour.to_string())
+                }),
+                namespace,
+                container,
+            };
+            let plans = plan(&kubectl, kubectl.nodes(false).await?, &question).await;
+            if json {
+                print_json(&plans)?;
+            } else {
+                print(&plans.render())?;
+            }
+            Ok(code(plans.impossible == 0))
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The user's kubectl: started without a shell, with time limits and bounded output.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::{Nodes, bounded};
+use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::redact::redacted_text;
+
+/// Size limit of a list of nodes, in bytes: 5,000 nodes, the most that Kubernetes supports, with 100
+/// KiB each.
+const LARGEST_LIST: u64 = 512 << 20;
+/// Size limit of another answer.
+pub(super) const LARGEST_ANSWER: u64 = 8 << 20;
+/// Size limit of what is kept of kubectl's messages.
+const LARGEST_MESSAGE: u64 = 64 << 10;
+/// Characters of kubectl's messages that are shown.
+const SHOWN: usize = 400;
+
+/// kubectl with the options of the command line.
+#[derive(Debug, Clone)]
+pub struct Kubectl {
+    /// Path, or a name to look for on the PATH.
+    pub program: PathBuf,
+    /// Context of the kubeconfig file.
+    pub context: Option<String>,
+    /// The kubeconfig file.
+    pub kubeconfig: Option<PathBuf>,
+    /// Time limit of one call.
+    pub limit: Duration,
+}
+
+/// What a call printed.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: ExitStatus,
+    pub(super) output: Vec<u8>,
+    /// Its messages in one line, bounded and without secrets of URLs.
+    pub(super) message: String,
+}
+
+impl Kubectl {
+    /// Lists the nodes; without `all`, those that have an agent or a label of a GPU.
+    ///
+    /// # Errors
+    /// Exit code 32 where kubectl is missing, fails, hangs, or answers anything but a list of nodes.
+    pub async fn nodes(&self, all: bool) -> Result<Nodes, Failure> {
+        let answer = self.call(&["get", "nodes", "--output=json"], LARGEST_LIST).await?;
+        if !answer.status.success() {
+            return Err(failed("kubectl get nodes", &answer));
+        }
+        Nodes::read(&answer.output, all).map_err(|error| {
+            let cause = format!("kubectl get nodes: not a list of nodes: {error}");
+            Failure::new(FailureKind::Kubectl, bounded(&cause, SHOWN))
+        })
+    }
+
+    /// Calls kubectl with these arguments, and waits for its end.
+    ///
+    /// # Errors
+    /// Exit code 32 where it cannot be started, prints more than `most` bytes, or takes longer than
+    /// the limit; it is killed then.
+    pub(super) async fn call(&self, arguments: &[&str], most: u64) -> Result<Answer, Failure> {
+        let name = self.name_of(arguments);
+        let mut command = Command::new(&self.program);
+        command.args(self.global()).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.kill_on_drop(true).spawn().map_err(|e| self.not_started(e))?;
+        let (output, messages) = (child.stdout.take(), child.stderr.take());
+        let ended = async {
+            let (output, messages) =
+                tokio::try_join!(read(output, most), read_and_drop(messages, LARGEST_MESSAGE))?;
+            Ok::<_, io::Error>((child.wait().await?, output, messages))
+        };
+        let kubectl = |cause: String| Failure::new(FailureKind::Kubectl, cause);
+        match timeout(self.limit, ended).await {
+            Err(_) => Err(kubectl(format!("{name}: no end within {:?}; killed", self.limit))
+                .remedy("check the connection to the cluster, or raise --call-limit")),
+            Ok(Err(error)) => Err(kubectl(format!("{name}: {error}; killed"))),
+            Ok(Ok((status, output, messages))) => {
+                Ok(Answer { status, output, message: line_of(&messages) })
+            }
+        }
+    }
+
+    /// Options before the command. Each with its value in one word: a value that begins with a dash is
+    /// no option.
+    fn global(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        if let Some(context) = &self.context {
+            words.push(format!("--context={context}").into());
+        }
+        if let Some(file) = &self.kubeconfig {
+            let mut word = OsString::from("--kubeconfig=");
+            word.push(file);
+            words.push(word);
+        }
+        words
+    }
+
+    fn name_of(&self, arguments: &[&str]) -> String {
+        let shown: Vec<&str> = arguments.iter().take(3).copied().collect();
+        bounded(&format!("kubectl {}", shown.join(" ")), SHOWN)
+    }
+
+    fn not_started(&self, error: io::Error) -> Failure {
+        let program = bounded(&self.program.display().to_string(), SHOWN);
+        let is_named = self.program.components().count() > 1;
+        let cause = match error.kind() {
+            ErrorKind::NotFound if !is_named => format!("{program} is not on the PATH"),
+            ErrorKind::NotFound => format!("there is no {program}"),
+            _ => format!("starting {program}"),
+        };
+        Failure::new(FailureKind::Kubectl, cause)
+            .with_source(error)
+            .remedy("install kubectl, or give its path with --kubectl")
+    }
+}
+
+/// Failure of a call that kubectl itself reported.
+pub(super) fn failed(name: &str, answer: &Answer) -> Failure {
+    Failure::new(FailureKind::Kubectl, format!("{name}: {}", why(answer)))
+}
+
+/// Reason that kubectl gave, or its exit status.
+pub(super) fn why(answer: &Answer) -> String {
+    match answer.message.as_str() {
+        "" => format!("kubectl ended with {}, without a message", answer.status),
+        message => message.to_owned(),
+    }
+}
+
+/// Reads to the end; more than `most` bytes are an error.
+async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let Some(from) = from else { return Ok(bytes) };
+    from.take(most + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("more than {} MiB of output", most >> 20)));
+    }
+    Ok(bytes)
+}
+
+/// Reads to the end and keeps the last `most` bytes, in which the reason is.
+async fn read_and_drop(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+    let mut kept = Vec::new();
+    let Some(mut from) = from else { return Ok(kept) };
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    loop {
+        let mut part = [0; 4096];
+        let count = from.read(&mut part).await?;
+        if count == 0 {
+            return Ok(kept);
+        }
+        kept.extend_from_slice(&part[..count]);
+        let over = kept.len().saturating_sub(most);
+        kept.drain(..over);
+    }
+}
+
+/// Last lines of messages, in one.
+fn line_of(messages: &[u8]) -> String {
+    let text = String::from_utf8_lossy(messages);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(3)..];
+    bounded(&redacted_text(&last.join("; ")), SHOWN)
+}

@@ -1,0 +1,37 @@
+//! The driver on all nodes of a cluster, as an administrator's machine sees it: `longshore fleet`.
+//!
+//! Everything goes through the user's kubectl, which has the credentials (docs/decisions/
+//! fleet-through-kubectl.md). Nothing is changed. Text from nodes and pods is bounded and escaped:
+//! whoever may write to a node's annotations, or runs in a pod, wrote it.
+
+pub mod kubectl;
+mod node_plan;
+mod node_status;
+mod nodes;
+mod plan;
+mod status;
+mod table;
+
+pub use node_plan::{Action, NodePlan, Refusal};
+pub use node_status::{Holder, NextKernel, NodeFailure, NodeStatus, Unreadable};
+pub use nodes::{Node, Nodes};
+pub use plan::{FleetPlan, Question, plan};
+pub use status::{FleetStatus, NodeReport, Readiness};
+
+/// Format of the commands' JSON.
+const FORMAT: u32 = 1;
+
+/// Characters that are kept of a name, version or phase.
+const NAME: usize = 253;
+/// Characters that are kept of a sentence.
+const SENTENCE: usize = 1000;
+
+/// Escapes control characters, and cuts the text after `most` characters.
+fn bounded(text: &str, most: usize) -> String {
+    let cut: String = text.chars().take(most).collect();
+    let more = if cut.len() < text.len() { "..." } else { "" };
+    format!("{}{more}", longshore_core::sanitize::in_line(&cut))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Nodes of a cluster, as `kubectl get nodes --output=json` lists them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::node_status::ANNOTATION;
+use super::{NAME, NodeStatus, Unreadable, bounded};
+
+/// Labels of nodes with a GPU: of longshore, the GPU operator, and Node Feature Discovery with the
+/// operator's configuration and its own.
+const GPU_LABELS: [&str; 5] = [
+    "longshore.dev/driver-version",
+    "nvidia.com/gpu.present",
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+];
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Kernel release, as its kubelet reports it.
+    pub kernel: String,
+    /// True if its kubelet is ready.
+    pub is_ready: bool,
+    /// True if a label tells of a GPU.
+    pub has_gpu: bool,
+    /// What its agent wrote; None if there is no agent.
+    pub status: Option<Result<NodeStatus, Unreadable>>,
+}
+
+/// The nodes of a cluster, ordered by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nodes(pub Vec<Node>);
+
+#[derive(Deserialize)]
+struct List {
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Metadata,
+    #[serde(default)]
+    status: ItemStatus,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: String,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ItemStatus {
+    conditions: Option<Vec<Condition>>,
+    node_info: NodeInfo,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    name: String,
+    status: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeInfo {
+    kernel_version: String,
+}
+
+impl Nodes {
+    /// Reads a list of nodes in JSON. Without `all`, nodes that have neither an agent nor a label of a
+    /// GPU are left out.
+    ///
+    /// # Errors
+    /// The reason for which it is not such a list.
+    pub fn read(json: &[u8], all: bool) -> Result<Self, serde_json::Error> {
+        let list: List = serde_json::from_slice(json)?;
+        let nodes = list.items.into_iter().map(Node::of);
+        let mut nodes: Vec<Node> =
+            nodes.filter(|node| all || node.status.is_some() || node.has_gpu).collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self(nodes))
+    }
+}
+
+impl Node {
+    fn of(item: Item) -> Self {
+        let labels = item.metadata.labels.unwrap_or_default();
+        let annotation = item.metadata.annotations.unwrap_or_default().remove(ANNOTATION);
+        let tells = |name: &&str| labels.get(*name).is_some_and(|value| value != "false");
+        let is_ready =
+            |condition: &Condition| condition.name == "Ready" && condition.status == "True";
+        Self {
+            name: bounded(&item.metadata.name, NAME),
+            kernel: bounded(&item.status.node_info.kernel_version, NAME),
+            is_ready: item.status.conditions.iter().flatten().any(is_ready),
+            has_gpu: GPU_LABELS.iter().any(tells),
+            status: annotation.map(|text| NodeStatus::read(&text)),
+        }
+    }
+}

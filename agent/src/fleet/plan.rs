@@ -1,0 +1,190 @@
+//! `longshore fleet plan`: the plan of each node, made by its own agent's program in its own pod.
+
+use futures_util::{StreamExt, stream};
+use serde::{Deserialize, Serialize};
+
+use super::kubectl::{Kubectl, LARGEST_ANSWER, why};
+use super::node_plan::{Action, NodePlan};
+use super::table::columns;
+use super::{FORMAT, NAME, Node, NodeStatus, Nodes, bounded};
+
+/// Number of nodes that are asked at the same time.
+const AT_ONCE: usize = 16;
+
+/// Names of the driver's container: the GPU operator's, and that of longshore's own pods.
+const CONTAINERS: [&str; 2] = ["nvidia-driver-ctr", "longshore"];
+
+/// A plan to ask every node for.
+#[derive(Debug, Clone, Default)]
+pub struct Question {
+    /// Driver version or branch; None for the configured one.
+    pub driver: Option<String>,
+    /// Flavour; None for the configured one.
+    pub flavour: Option<String>,
+    /// Namespace in which the agents' pods must be; None for any.
+    pub namespace: Option<String>,
+    /// Container of the pods; None for longshore's by its name.
+    pub container: Option<String>,
+}
+
+/// The plans of all nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct FleetPlan {
+    /// Format of this structure: 1.
+    pub format: u32,
+    /// Number of nodes with a plan that can be carried out.
+    pub possible: usize,
+    /// Number of the others.
+    pub impossible: usize,
+    /// The nodes, ordered by name.
+    pub nodes: Vec<NodePlan>,
+}
+
+impl FleetPlan {
+    fn of(mut nodes: Vec<NodePlan>) -> Self {
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        let is_bad = |node: &&NodePlan| matches!(node.action, Action::Refused | Action::Unknown);
+        let impossible = nodes.iter().filter(is_bad).count();
+        Self { format: FORMAT, possible: nodes.len() - impossible, impossible, nodes }
+    }
+
+    /// Formats a line for each node, and the counts.
+    pub fn render(&self) -> String {
+        if self.nodes.is_empty() {
+            return "no node has an agent or a label of a GPU\n".to_owned();
+        }
+        let row = |node: &NodePlan| {
+            let (line, below) = node.lines();
+            (vec![node.name.clone(), line], below)
+        };
+        let rows: Vec<_> = self.nodes.iter().map(row).collect();
+        let count = |action| self.nodes.iter().filter(|node| node.action == action).count();
+        let counts = [
+            ("to keep", count(Action::Keeps)),
+            ("to install", count(Action::Installs)),
+            ("to replace", count(Action::Replaces)),
+            ("refused", count(Action::Refused)),
+            ("without a plan", count(Action::Unknown)),
+        ];
+        let counts: Vec<String> = counts
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        let nodes = if self.nodes.len() == 1 { "node" } else { "nodes" };
+        format!("{}{} {nodes}: {}\n", columns(&rows), self.nodes.len(), counts.join(", "))
+    }
+}
+
+/// Asks the pods of all nodes, 16 at a time. A node that does not answer is one without a plan.
+pub async fn plan(kubectl: &Kubectl, nodes: Nodes, question: &Question) -> FleetPlan {
+    let asked = nodes.0.into_iter().map(|node| of_node(kubectl, node, question));
+    FleetPlan::of(stream::iter(asked).buffer_unordered(AT_ONCE).collect().await)
+}
+
+async fn of_node(kubectl: &Kubectl, node: Node, question: &Question) -> NodePlan {
+    let status = match node.status {
+        None => return NodePlan::unknown(&node.name, None, "no agent".to_owned()),
+        Some(Err(why)) => return NodePlan::unknown(&node.name, None, why.to_string()),
+        Some(Ok(status)) => status,
+    };
+    match ask(kubectl, &node.name, &status, question).await {
+        Ok(plan) => plan,
+        Err(why) => NodePlan::unknown(&node.name, Some(status), why),
+    }
+}
+
+/// A pod as kubectl prints it.
+#[derive(Deserialize)]
+struct Pod {
+    spec: PodSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    #[serde(default)]
+    node_name: String,
+    containers: Vec<Container>,
+}
+
+#[derive(Deserialize)]
+struct Container {
+    name: String,
+}
+
+/// Asks the agent's pod on a node. The node's annotation names the pod: it is asked only if it runs
+/// on that node, so that whoever may write to one node's annotations cannot point at other pods.
+async fn ask(
+    kubectl: &Kubectl,
+    node: &str,
+    status: &NodeStatus,
+    question: &Question,
+) -> Result<NodePlan, String> {
+    let (namespace, pod) = place(&status.pod, question.namespace.as_deref())?;
+    let in_namespace = format!("--namespace={namespace}");
+    let get = ["get", "pod", pod, &in_namespace, "--output=json"];
+    let answer = kubectl.call(&get, LARGEST_ANSWER).await.map_err(|e| e.one_line())?;
+    if !answer.status.success() {
+        return Err(format!("pod {}: {}", status.pod, why(&answer)));
+    }
+    let wrong = |error: serde_json::Error| {
+        bounded(&format!("pod {}: not a pod: {error}", status.pod), NAME)
+    };
+    let found: Pod = serde_json::from_slice(&answer.output).map_err(wrong)?;
+    if found.spec.node_name != node {
+        let other = bounded(&found.spec.node_name, NAME);
+        return Err(format!("pod {} runs on node {other:?}, not on this one", status.pod));
+    }
+    let container = container(&found.spec, question.container.as_deref())?;
+    let container = format!("--container={container}");
+    let driver = question.driver.as_ref().map(|driver| format!("--driver={driver}"));
+    let flavour = question.flavour.as_ref().map(|flavour| format!("--flavour={flavour}"));
+    let mut exec = vec!["exec", pod, &in_namespace, &container, "--"];
+    exec.extend(["longshore", "plan", "--json"]);
+    exec.extend(driver.as_deref());
+    exec.extend(flavour.as_deref());
+    let answer = kubectl.call(&exec, LARGEST_ANSWER).await.map_err(|e| e.one_line())?;
+    // A refused plan is printed too, and ends with its exit code.
+    NodePlan::read(node, status, &answer.output).map_err(|error| {
+        if answer.output.is_empty() || !answer.status.success() {
+            return why(&answer);
+        }
+        bounded(&format!("`longshore plan --json` printed no plan: {error}"), NAME)
+    })
+}
+
+/// Splits the place of a pod; an error where it is none, or in another namespace than `only`.
+fn place<'a>(pod: &'a str, only: Option<&str>) -> Result<(&'a str, &'a str), String> {
+    let is_name = |name: &str| {
+        let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+        let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+        let bytes = name.as_bytes();
+        name.len() <= NAME && ends(bytes.first()) && ends(bytes.last()) && name.bytes().all(fits)
+    };
+    let parts = pod.split_once('/').filter(|(namespace, name)| is_name(namespace) && is_name(name));
+    let Some((namespace, name)) = parts else {
+        return Err(format!("the status names no pod: {pod:?} is not NAMESPACE/NAME"));
+    };
+    match only {
+        Some(only) if only != namespace => {
+            Err(format!("pod {pod} is not in namespace {}", bounded(only, NAME)))
+        }
+        _ => Ok((namespace, name)),
+    }
+}
+
+/// Returns the name of the container to ask.
+fn container(pod: &PodSpec, given: Option<&str>) -> Result<String, String> {
+    let names: Vec<&str> = pod.containers.iter().map(|container| container.name.as_str()).collect();
+    let found = match (given, names.as_slice()) {
+        (Some(given), names) => names.contains(&given).then_some(given),
+        (None, [only]) => Some(*only),
+        (None, names) => CONTAINERS.into_iter().find(|name| names.contains(name)),
+    };
+    found.map(str::to_owned).ok_or_else(|| {
+        let names = bounded(&names.join(", "), NAME);
+        format!("none of the pod's containers ({names}) is longshore's: name it with --container")
+    })
+}

@@ -1,0 +1,175 @@
+//! `longshore fleet status`: the driver on each node, as its agent reported it.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use super::table::columns;
+use super::{FORMAT, Node, NodeStatus, Nodes};
+
+/// Readiness of a node's driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Readiness {
+    /// The driver is ready, and the node is.
+    Ready,
+    /// The driver or the node is not ready.
+    NotReady,
+    /// The node has no agent's status.
+    NoAgent,
+    /// The node has a status that cannot be read.
+    Unreadable,
+}
+
+/// A node with its driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NodeReport {
+    /// The node's name.
+    pub name: String,
+    /// Kernel release, as its kubelet reports it.
+    pub kernel: String,
+    /// Readiness.
+    pub readiness: Readiness,
+    /// Reason, where the node is not ready.
+    pub reason: Option<String>,
+    /// The agent's status.
+    pub status: Option<NodeStatus>,
+}
+
+/// The driver on all nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct FleetStatus {
+    /// Format of this structure: 1.
+    pub format: u32,
+    /// Number of nodes that are ready.
+    pub ready: usize,
+    /// Number of the others.
+    pub not_ready: usize,
+    /// The nodes, ordered by name.
+    pub nodes: Vec<NodeReport>,
+}
+
+impl FleetStatus {
+    /// Judges each node.
+    pub fn of(nodes: Nodes) -> Self {
+        let nodes: Vec<NodeReport> = nodes.0.into_iter().map(NodeReport::of).collect();
+        let ready = nodes.iter().filter(|node| node.readiness == Readiness::Ready).count();
+        Self { format: FORMAT, ready, not_ready: nodes.len() - ready, nodes }
+    }
+
+    /// Formats a line for each node, with its last failure below it, and the counts. `now` is the time
+    /// that ages are computed from.
+    pub fn render(&self, now: Timestamp) -> String {
+        if self.nodes.is_empty() {
+            return "no node has an agent or a label of a GPU; --all lists every node\n".to_owned();
+        }
+        let mut rows = vec![(HEADER.map(str::to_owned).to_vec(), Vec::new())];
+        rows.extend(self.nodes.iter().map(|node| (node.cells(now), node.below())));
+        let count = self.nodes.len();
+        let nodes = if count == 1 { "node" } else { "nodes" };
+        let Self { ready, not_ready, .. } = self;
+        format!("{}{count} {nodes}: {ready} ready, {not_ready} not ready\n", columns(&rows))
+    }
+}
+
+const HEADER: [&str; 9] =
+    ["NODE", "KERNEL", "WANTED", "LIVE", "PHASE", "AGE", "PREBUILT", "NEXT KERNEL", "USED BY"];
+
+impl NodeReport {
+    fn of(node: Node) -> Self {
+        let (readiness, reason, status) = match node.status {
+            None => (Readiness::NoAgent, Some("no agent".to_owned()), None),
+            Some(Err(why)) => (Readiness::Unreadable, Some(why.to_string()), None),
+            Some(Ok(status)) => {
+                let reason = match (status.phase.as_str(), node.is_ready) {
+                    (_, false) => Some("the node is not ready".to_owned()),
+                    ("ready", true) => None,
+                    (phase, true) => Some(format!("phase {phase}")),
+                };
+                let readiness =
+                    if reason.is_none() { Readiness::Ready } else { Readiness::NotReady };
+                (readiness, reason, Some(status))
+            }
+        };
+        Self { name: node.name, kernel: node.kernel, readiness, reason, status }
+    }
+
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let Some(status) = &self.status else {
+            let mut cells = vec![self.name.clone(), self.kernel.clone()];
+            cells.extend(["-", "-"].map(str::to_owned));
+            cells.push(
+                if self.readiness == Readiness::NoAgent { "no agent" } else { "?" }.to_owned(),
+            );
+            return cells;
+        };
+        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let phase = match status.cordoned {
+            true => format!("{}, cordoned", status.phase),
+            false => status.phase.clone(),
+        };
+        let prebuilt = match status.prebuilt {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "-",
+        };
+        let next = match &status.next_kernel {
+            Some(next) if next.ready => "ready",
+            Some(_) => "missing",
+            None => "-",
+        };
+        vec![
+            self.name.clone(),
+            self.kernel.clone(),
+            or_none(&status.wanted),
+            or_none(&status.live),
+            phase,
+            age(status.since.as_deref(), now),
+            prebuilt.to_owned(),
+            next.to_owned(),
+            used_by(status),
+        ]
+    }
+
+    /// Lines below the node's own.
+    fn below(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let says_phase = |reason: &String| reason.starts_with("phase ") || reason == "no agent";
+        lines.extend(self.reason.iter().filter(|reason| !says_phase(reason)).cloned());
+        if let Some(failure) = self.status.as_ref().and_then(|status| status.last_failure.as_ref())
+        {
+            lines.push(format!("{}: {}", failure.code, failure.cause));
+            lines.push(format!("remedy: {}", failure.remedy));
+        }
+        if let Some(next) = self.status.as_ref().and_then(|status| status.next_kernel.as_ref())
+            && !next.ready
+        {
+            lines.push(format!("no modules yet for the next kernel {}", next.release));
+        }
+        lines
+    }
+}
+
+/// Formats the number of holders, and the first of them.
+pub(super) fn used_by(status: &NodeStatus) -> String {
+    let Some(first) = status.holders.first() else { return "-".to_owned() };
+    let pod = first.pod.as_ref().map_or_else(String::new, |pod| format!(" ({pod})"));
+    let more = if status.holders.len() > 1 { ", ..." } else { "" };
+    format!("{}: {}{pod}{more}", status.holders.len(), first.program)
+}
+
+/// Formats the time since `since` in its largest unit; `-` where it is no time.
+fn age(since: Option<&str>, now: Timestamp) -> String {
+    let Some(since) = since.and_then(|text| text.parse::<Timestamp>().ok()) else {
+        return "-".to_owned();
+    };
+    // The clocks of node and reader differ.
+    let seconds = now.duration_since(since).max(SignedDuration::ZERO).as_secs();
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86400),
+    }
+}
