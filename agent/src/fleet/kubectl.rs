@@ -37,7 +37,7 @@ pub struct Kubectl {
     pub limit: Duration,
 }
 
-/// What a call printed.
+/// Output of a call.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: ExitStatus,

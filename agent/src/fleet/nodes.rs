@@ -28,7 +28,7 @@ pub struct Node {
     pub is_ready: bool,
     /// True if a label tells of a GPU.
     pub has_gpu: bool,
-    /// What its agent wrote; None if there is no agent.
+    /// Status that its agent wrote; None if there is no agent.
     pub status: Option<Result<NodeStatus, Unreadable>>,
 }
 
