@@ -177,9 +177,8 @@ impl NodePlan {
             Some(_) => format!("reloads {driver}"),
             None => format!("replaces the loaded modules by {driver}"),
         };
-        let users = self.status.as_ref().filter(|status| !status.holders.is_empty());
-        let users =
-            users.map_or_else(String::new, |status| format!(", in use by {}", used_by(status)));
+        let users = self.status.as_ref().map(used_by).filter(|users| users != "-");
+        let users = users.map_or_else(String::new, |users| format!(", in use by {users}"));
         let line = format!("{change} (modules: {modules}){users}");
         // A change of the version explains itself.
         let same = self.live.as_deref() == Some(driver);

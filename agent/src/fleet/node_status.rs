@@ -22,8 +22,8 @@ pub struct NodeStatus {
     pub format: u32,
     /// Version of the agent.
     pub agent: String,
-    /// The agent's pod, `NAMESPACE/NAME`.
-    pub pod: String,
+    /// The agent's pod, `NAMESPACE/NAME`; None where the agent does not know it.
+    pub pod: Option<String>,
     /// Kernel release.
     pub kernel: String,
     /// Phase of the agent, for example `ready` or `in-use`.
@@ -38,6 +38,8 @@ pub struct NodeStatus {
     pub flavour: Option<String>,
     /// Programs that use the driver.
     pub holders: Vec<Holder>,
+    /// Number of holders that are left out.
+    pub more_holders: usize,
     /// Last failure of the agent.
     pub last_failure: Option<NodeFailure>,
     /// True if the modules were found prebuilt.
@@ -128,16 +130,18 @@ impl NodeStatus {
             pod: holder.pod.map(|pod| bounded(&pod, 2 * NAME)),
             since: holder.since.map(name),
         };
+        let left_out = self.holders.len().saturating_sub(MOST_HOLDERS);
         Self {
             format: self.format,
             agent: name(self.agent),
-            pod: bounded(&self.pod, 2 * NAME),
+            pod: self.pod.map(|pod| bounded(&pod, 2 * NAME)),
             kernel: name(self.kernel),
             phase: name(self.phase),
             since: self.since.map(name),
             wanted: self.wanted.map(name),
             live: self.live.map(name),
             flavour: self.flavour.map(name),
+            more_holders: self.more_holders.saturating_add(left_out),
             holders: self.holders.into_iter().take(MOST_HOLDERS).map(holder).collect(),
             last_failure: self.last_failure.map(|failure| NodeFailure {
                 code: name(failure.code),

@@ -122,20 +122,22 @@ async fn ask(
     status: &NodeStatus,
     question: &Question,
 ) -> Result<NodePlan, String> {
-    let (namespace, pod) = place(&status.pod, question.namespace.as_deref())?;
+    let Some(place) = status.pod.as_deref() else {
+        return Err("the status names no pod".to_owned());
+    };
+    let (namespace, pod) = parts(place, question.namespace.as_deref())?;
     let in_namespace = format!("--namespace={namespace}");
     let get = ["get", "pod", pod, &in_namespace, "--output=json"];
     let answer = kubectl.call(&get, LARGEST_ANSWER).await.map_err(|e| e.one_line())?;
     if !answer.status.success() {
-        return Err(format!("pod {}: {}", status.pod, why(&answer)));
+        return Err(format!("pod {place}: {}", why(&answer)));
     }
-    let wrong = |error: serde_json::Error| {
-        bounded(&format!("pod {}: not a pod: {error}", status.pod), NAME)
-    };
+    let wrong =
+        |error: serde_json::Error| bounded(&format!("pod {place}: not a pod: {error}"), NAME);
     let found: Pod = serde_json::from_slice(&answer.output).map_err(wrong)?;
     if found.spec.node_name != node {
         let other = bounded(&found.spec.node_name, NAME);
-        return Err(format!("pod {} runs on node {other:?}, not on this one", status.pod));
+        return Err(format!("pod {place} runs on node {other:?}, not on this one"));
     }
     let container = container(&found.spec, question.container.as_deref())?;
     let container = format!("--container={container}");
@@ -156,15 +158,15 @@ async fn ask(
 }
 
 /// Splits the place of a pod; an error where it is none, or in another namespace than `only`.
-fn place<'a>(pod: &'a str, only: Option<&str>) -> Result<(&'a str, &'a str), String> {
+fn parts<'a>(pod: &'a str, only: Option<&str>) -> Result<(&'a str, &'a str), String> {
     let is_name = |name: &str| {
         let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
         let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
         let bytes = name.as_bytes();
         name.len() <= NAME && ends(bytes.first()) && ends(bytes.last()) && name.bytes().all(fits)
     };
-    let parts = pod.split_once('/').filter(|(namespace, name)| is_name(namespace) && is_name(name));
-    let Some((namespace, name)) = parts else {
+    let split = pod.split_once('/').filter(|(namespace, name)| is_name(namespace) && is_name(name));
+    let Some((namespace, name)) = split else {
         return Err(format!("the status names no pod: {pod:?} is not NAMESPACE/NAME"));
     };
     match only {

@@ -153,10 +153,13 @@ impl NodeReport {
 
 /// Formats the number of holders, and the first of them.
 pub(super) fn used_by(status: &NodeStatus) -> String {
-    let Some(first) = status.holders.first() else { return "-".to_owned() };
+    let count = status.holders.len().saturating_add(status.more_holders);
+    let Some(first) = status.holders.first() else {
+        return if count == 0 { "-".to_owned() } else { count.to_string() };
+    };
     let pod = first.pod.as_ref().map_or_else(String::new, |pod| format!(" ({pod})"));
-    let more = if status.holders.len() > 1 { ", ..." } else { "" };
-    format!("{}: {}{pod}{more}", status.holders.len(), first.program)
+    let more = if count > 1 { ", ..." } else { "" };
+    format!("{count}: {}{pod}{more}", first.program)
 }
 
 /// Formats the time since `since` in its largest unit; `-` where it is no time.

@@ -218,15 +218,18 @@ async fn text_of_an_annotation_is_escaped_and_cut() {
     }
     assert!(text.lines().count() < 9, "{text}");
     assert!(text.len() < 9000, "{}", text.len());
-    assert_eq!(status.nodes[0].status.as_ref().map(|s| s.holders.len()), Some(64));
+    let kept = status.nodes[0].status.as_ref().map(|s| (s.holders.len(), s.more_holders));
+    assert_eq!(kept, Some((64, 436)));
 }
 
 #[tokio::test]
 async fn an_annotation_may_lack_fields_and_have_others() {
-    let text = r#"{"format":1,"phase":"ready","newer":{"a":1},"holders":[{}]}"#;
+    let text = r#"{"format":1,"phase":"ready","pod":null,"newer":{"a":1},"holders":[{}],"more-holders":7}"#;
     let status = status_of(&[node("gpu-1", Some(text.to_owned()))], false).await;
     assert_eq!(status.ready, 1);
-    assert!(status.render(now()).contains("gpu-1  6.1.0-50-amd64  -       -     ready  -    -"));
+    let text = status.render(now());
+    assert!(text.contains("gpu-1  6.1.0-50-amd64  -       -     ready  -    -"), "{text}");
+    assert!(text.contains("  8: , ...\n"), "{text}");
 }
 
 #[rstest]
