@@ -14,7 +14,7 @@ impl Pod {
     /// # Errors
     /// Exit code 15 where one of the names is none.
     pub fn evictions(self, deadline: Duration) -> Result<Option<Evictions>, Failure> {
-        let Self { cluster, namespace, name, node } = self;
+        let Self { cluster, namespace, name, node, .. } = self;
         let (Some(namespace), Some(pod), Some(node)) = (namespace, name, node) else {
             return Ok(None);
         };
