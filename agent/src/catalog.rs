@@ -114,13 +114,19 @@ impl Catalog {
 }
 
 impl Catalog {
-    /// Leaves out sets of packages whose modules differ from the kernel, as headers say that came later:
-    /// another source may have others, and a package is not of this host's making.
-    pub(crate) fn leave_out_unfit_packages(&mut self) {
+    /// Leaves out sets of packages whose modules differ from `kernel`, as headers say that came later, or that are
+    /// for an unknown build and could not be compared: another source may have others, and a package is not
+    /// of this host's making.
+    pub(crate) fn leave_out_unfit_packages(&mut self, kernel: &Kernel) {
+        // Another kernel's modules are compared on the host that runs it.
+        let runs = kernel.id().version.is_some();
         let fits = &self.fits;
-        let differs =
-            |set: &ModuleSet| matches!(fits.get(&set.key.file_stem()), Some(Fit::Differs { .. }));
-        self.sets.retain(|at_hand| !(is_of_package(&at_hand.set) && differs(&at_hand.set)));
+        let is_unfit = |set: &ModuleSet| match fits.get(&set.key.file_stem()) {
+            Some(Fit::Differs { .. }) => true,
+            Some(fit) => runs && set.key.kernel_build().is_none() && !fit.compares_symbols(),
+            None => false,
+        };
+        self.sets.retain(|at_hand| !(is_of_package(&at_hand.set) && is_unfit(&at_hand.set)));
     }
 }
 
@@ -155,6 +161,13 @@ pub enum Fit {
         /// Why.
         why: String,
     },
+}
+
+impl Fit {
+    /// True if symbols were compared, which tell the kernel's build from others: vermagic has only its release.
+    pub(crate) fn compares_symbols(&self) -> bool {
+        matches!(self, Self::Fits { symbols: 1.., .. } | Self::Differs { .. })
+    }
 }
 
 /// An available built set of modules.
@@ -295,6 +308,8 @@ pub(crate) fn signer(config: &Config) -> Result<Option<Signer>, Failure> {
 mod tests {
     use std::path::Path;
 
+    use rstest::rstest;
+
     use super::*;
     use crate::config::{self, Fragment};
     use longshore_core::disk::Disk;
@@ -337,19 +352,39 @@ mod tests {
         assert_eq!(catalog.headers, Probe::Unreadable(why.into()));
     }
 
+    fn differs() -> Fit {
+        Fit::Differs { place: String::new(), lines: Vec::new(), more: 0 }
+    }
+
+    fn compared(symbols: usize) -> Fit {
+        Fit::Fits { place: String::new(), symbols }
+    }
+
+    fn unchecked() -> Fit {
+        Fit::Unchecked { why: String::new() }
+    }
+
     /// A set that was compiled here is refused by the plan; one of a package gives way to other sources.
-    #[test]
-    fn a_packages_set_that_turns_out_not_to_fit_is_left_out() {
+    #[rstest]
+    #[case::compiled_here(HeadersFrom::Archive, "#1", differs(), true)]
+    #[case::differs(HeadersFrom::Package, "#1", differs(), false)]
+    #[case::unchecked(HeadersFrom::Package, "#1", unchecked(), true)]
+    #[case::for_an_unknown_build(HeadersFrom::Package, "", compared(1), true)]
+    #[case::for_an_unknown_build_by_its_vermagic(HeadersFrom::Package, "", compared(0), false)]
+    #[case::for_an_unknown_build_unchecked(HeadersFrom::Package, "", unchecked(), false)]
+    fn a_packages_set_that_turns_out_not_to_fit_is_left_out(
+        #[case] headers_from: HeadersFrom,
+        #[case] build: &str,
+        #[case] fit: Fit,
+        #[case] stays: bool,
+    ) {
         let mut catalog = Catalog::without_sources("");
-        for headers_from in [HeadersFrom::Archive, HeadersFrom::Package] {
-            let set = ModuleSet { headers_from, ..set("6.1.0-50-amd64") };
-            let differs = Fit::Differs { place: String::new(), lines: Vec::new(), more: 0 };
-            catalog.fits.insert(set.key.file_stem(), differs);
-            catalog.sets.push(AvailableSet { set, place: SetPlace::Store });
-        }
-        catalog.leave_out_unfit_packages();
-        let left: Vec<_> = catalog.sets.iter().map(|at_hand| at_hand.set.headers_from).collect();
-        assert_eq!(left, [HeadersFrom::Archive]);
+        let mut set = ModuleSet { headers_from, ..set("6.1.0-50-amd64") };
+        set.key.kernel_version = build.to_owned();
+        catalog.fits.insert(set.key.file_stem(), fit);
+        catalog.sets.push(AvailableSet { set, place: SetPlace::Store });
+        catalog.leave_out_unfit_packages(&facts().kernel);
+        assert_eq!(!catalog.sets.is_empty(), stays);
     }
 
     #[test]

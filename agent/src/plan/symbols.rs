@@ -11,8 +11,20 @@ pub(super) fn judged(catalog: &Catalog, supply: &Supply<'_>) -> (Option<Finding>
     let fit = supply.set.and_then(|set| catalog.fits.get(&set.key.file_stem()));
     let reason =
         |reason: String| Some(Reason { topic: "symbols of the modules".to_owned(), reason });
+    let is_of_build = supply.set.is_none_or(|set| set.key.kernel_build().is_some());
     match fit {
         None => (None, None),
+        Some(fit) if !is_of_build && !fit.compares_symbols() => {
+            let why = match fit {
+                Fit::Unchecked { why } => why,
+                _ => "they name no CRCs of symbols",
+            };
+            let seen = format!(
+                "the build of the kernel that the modules are for is not known, and they could not be compared \
+                 with this one: {why}"
+            );
+            (Some(Finding::refusal(Code::SymbolsDiffer, seen)), None)
+        }
         Some(Fit::Fits { symbols: 0, .. }) => {
             (None, reason("the modules name no CRCs; their vermagic is the kernel's".to_owned()))
         }

@@ -326,7 +326,7 @@ fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Fa
     let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
     Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
     catalog.fits = fits::of(config, facts, store, &catalog.sets);
-    catalog.leave_out_unfit_packages();
+    catalog.leave_out_unfit_packages(&facts.kernel);
     Ok(catalog)
 }
 

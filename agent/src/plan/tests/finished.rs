@@ -286,6 +286,27 @@ fn packages_modules_are_judged(
     }
 }
 
+/// A set that fetch made for a kernel that did not run then, on the host that runs it.
+#[rstest]
+#[case::compared(fits(), &[])]
+#[case::differs(differs(), &["symbols-differ"])]
+#[case::by_its_vermagic(Fit::Fits { place: "here".into(), symbols: 0 }, &["symbols-differ"])]
+#[case::unchecked(unchecked(), &["symbols-differ"])]
+fn modules_for_an_unknown_build_are_loaded_where_their_symbols_fit(
+    #[case] fit: Fit,
+    #[case] refusals: &[&str],
+) {
+    let facts = facts("bookworm-t4");
+    let mut at_hand = of_package(&facts, None);
+    at_hand.set.key.kernel_version.clear();
+    let mut catalog = archives();
+    catalog.headers = Probe::Unreadable("away".into());
+    catalog.fits.insert(at_hand.set.key.file_stem(), fit);
+    catalog.sets.push(at_hand);
+    let plan = plan(&config("535", "open"), &facts, &catalog).unwrap();
+    assert_eq!(codes(&plan, Severity::Refusal), refusals, "{:?}", plan.findings);
+}
+
 #[test]
 fn a_signer_of_ones_own_comes_before_one_that_is_not_known() {
     let (facts, mut catalog) = (facts("bookworm-secure-boot"), archives());

@@ -10,7 +10,7 @@ use longshore_core::failure::ExitCode;
 use longshore_core::finding::Code;
 use longshore_core::flavour::Flavour;
 use longshore_core::paths::Paths;
-use longshore_modules::artifact::ModuleEntry;
+use longshore_modules::artifact::{HeadersFrom, ModuleEntry};
 use longshore_modules::sets::SetStore;
 use longshore_modules::testing::symbols::module;
 
@@ -105,6 +105,7 @@ fn a_set_for_an_unknown_build_is_compared_each_time() {
     let scene = Scene::of(MAGIC, &KERNEL).with_headers(&KERNEL);
     let mut set = scene.store.sets().unwrap().remove(0);
     set.key.kernel_version.clear();
+    set.headers_from = HeadersFrom::Package;
     scene.store.put_set(&set).unwrap();
     let name = set.key.file_stem();
     let fit = || of(&scene.config, &scene.facts, &scene.store, &scene.sets()).remove(&name);

@@ -203,7 +203,7 @@ codes! {
         matters "the kernel would refuse it: unknown symbol"
         remedy "install the package with the kernel's additional modules, or use modules that do not need it"
     SymbolsDiffer "symbols-differ" Kernel Refuses Preflight
-        means "modules that were compiled elsewhere have another vermagic than the kernel's, or import symbols with other CRCs; at most 18 are named, each with module, required CRC and the kernel's"
+        means "modules that were compiled elsewhere have another vermagic than the kernel's, or import symbols with other CRCs; at most 18 are named, each with module, required CRC and the kernel's; or they are a package's for an unknown build of this kernel, and could not be compared"
         matters "the kernel would refuse them (`disagrees about version of symbol`, `version magic`), or they would use its structures with another layout"
         remedy "use modules that were compiled with the headers of exactly this kernel (release and `uname -v`), boot the kernel that they are for, or remove the set from the store (its file below `sets/`) so that they are compiled here"
     ModuleNotBuilt "module-not-built" Sources Refuses Preflight

@@ -168,6 +168,9 @@ pub enum SetError {
     /// A digest that is not 64 lower-case hex digits.
     #[error("{0:?} is no sha256 digest")]
     Digest(String),
+    /// The set names no build of its kernel, and is not of a package.
+    #[error("the set does not say which build of {0:?} it is for")]
+    NoBuild(String),
     /// A module was built for another kernel.
     #[error("{file} was built for the kernel {found:?}, the set is for {wanted:?}")]
     Kernel {
@@ -213,6 +216,10 @@ impl ModuleSet {
     pub fn check(&self) -> Result<(), SetError> {
         if self.modules.is_empty() {
             return Err(SetError::Empty);
+        }
+        // Such a set counts for every build of the release, until its symbols are compared.
+        if self.key.kernel_build().is_none() && self.headers_origin() != HeadersFrom::Package {
+            return Err(SetError::NoBuild(self.key.kernel_release.clone()));
         }
         let mut seen = BTreeSet::new();
         for module in &self.modules {
@@ -339,12 +346,20 @@ mod tests {
         assert_eq!(serde_json::from_str::<ModuleKey>(&json).expect("reads"), other);
     }
 
+    #[test]
+    fn a_packages_modules_may_be_for_an_unknown_build() {
+        let mut set = ModuleSet { headers_from: HeadersFrom::Package, ..set() };
+        set.key.kernel_version.clear();
+        set.check().expect("its symbols are compared before a load");
+    }
+
     #[rstest]
     #[case::empty(|s: &mut ModuleSet| s.modules.clear(), "no module")]
     #[case::outside(|s: &mut ModuleSet| s.modules[0].file = "../x.ko".into(), "not valid")]
     #[case::no_ko(|s: &mut ModuleSet| s.modules[0].file = "x".into(), "not valid")]
     #[case::digest(|s: &mut ModuleSet| s.modules[0].sha256 = "../../etc".into(), "sha256")]
     #[case::twice(|s: &mut ModuleSet| s.modules.push(s.modules[0].clone()), "twice")]
+    #[case::no_build(|s: &mut ModuleSet| s.key.kernel_version.clear(), "which build")]
     #[case::kernel(|s: &mut ModuleSet| s.modules[0].vermagic = "6.1.0 SMP ".into(), "6.1.0")]
     fn a_wrong_set_is_refused(#[case] change: fn(&mut ModuleSet), #[case] said: &str) {
         let mut set = set();

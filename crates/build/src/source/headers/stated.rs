@@ -53,9 +53,9 @@ impl Reading {
     ) -> Result<Self, Failure> {
         let generated = read("include/generated/compile.h")?;
         // Since Linux 6.1 UTS_VERSION has a file of its own (kernel commit 2df8220cc511).
-        let kernel_version = match defined(&generated, "UTS_VERSION") {
+        let kernel_version = match version_in(&generated) {
             Some(version) => Some(version),
-            None => defined(&read("include/generated/utsversion.h")?, "UTS_VERSION"),
+            None => version_in(&read("include/generated/utsversion.h")?),
         };
         let conf = read("include/config/auto.conf")?;
         let compiler =
@@ -83,6 +83,11 @@ impl Reading {
         let kernel_version = kernel_version.or(implied).ok_or_else(|| unnamed(name))?;
         Ok(Stated { kernel_version, compiler, realtime })
     }
+}
+
+/// Returns the kernel's version that a generated header states; an empty one would stand for any build.
+fn version_in(header: &str) -> Option<String> {
+    defined(header, "UTS_VERSION").filter(|version| !version.is_empty())
 }
 
 fn unnamed(name: &str) -> Failure {
@@ -167,6 +172,7 @@ mod tests {
     #[case::stated(UTS, CONF, true, Ok("#1 SMP"))]
     #[case::implied("", CONF, true, Ok(NOBLE))]
     #[case::unknown("", CONF, false, Err(ExitCode::Toolchain))]
+    #[case::empty("#define UTS_VERSION \"\"\n", CONF, false, Err(ExitCode::Toolchain))]
     #[case::no_compiler(UTS, "", true, Err(ExitCode::Toolchain))]
     #[case::empty_compiler(&format!("{UTS}#define LINUX_COMPILER \"\"\n"), "", true, Err(ExitCode::Toolchain))]
     fn the_version_is_stated_or_implied(
