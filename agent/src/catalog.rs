@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::config::Config;
 use longshore_build::build::mofed::Mofed;
+use longshore_build::build::sign;
 use longshore_build::source::driver::{self, AvailableDriver};
 use longshore_build::source::finished::{self, FinishedModules};
 use longshore_build::source::headers::{self, AvailableHeaders};
@@ -46,8 +47,10 @@ pub struct Catalog {
     pub headers: Probe<AvailableHeaders>,
     /// MOFED's headers for nvidia_peermem, where GPUDirect RDMA is on, or the reason why they are unusable.
     pub mofed: Probe<Option<Mofed>>,
-    /// Signer of modules for the kernel, where configured.
+    /// Signer of modules for the kernel, where configured and, as far as the archives were read, able to sign.
     pub signer: Option<Signer>,
+    /// Reason why the configured key cannot sign; `signer` is None then.
+    pub no_sign_file: Option<String>,
     /// Result of the comparison with the kernel, for sets of the store that are for this kernel, by
     /// name. Sets that are known to fit are left out.
     pub fits: BTreeMap<String, Fit>,
@@ -92,6 +95,7 @@ impl Catalog {
             headers: Probe::Unreadable(why.to_owned()),
             mofed: Probe::Read(None),
             signer: None,
+            no_sign_file: None,
             fits: BTreeMap::new(),
             failures: SourceFailures::default(),
         }
@@ -104,6 +108,9 @@ impl Catalog {
         self.drivers = Probe::Read(driver::drivers(archive));
         self.failures.unread = archive.unread().to_vec();
         self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));
+        if let Err(failure) = sign::check_archive(archive, release, version) {
+            self.leave_out_key(&failure);
+        }
         if config.takes_module_packages() {
             let version = version.unwrap_or_default().to_owned();
             let of = finished::Kernel { release: release.to_owned(), version };
@@ -114,6 +121,14 @@ impl Catalog {
 }
 
 impl Catalog {
+    /// Leaves out a signer that signs with a key, since its program is in no archive. Signatures made elsewhere
+    /// need none.
+    pub(crate) fn leave_out_key(&mut self, failure: &Failure) {
+        if self.signer.take_if(|signer| !signer.detached).is_some() {
+            self.no_sign_file = Some(failure.one_line());
+        }
+    }
+
     /// Leaves out sets of packages whose modules differ from `kernel`, as headers say that came later, or that are
     /// for an unknown build and could not be compared: another source may have others, and a package is not
     /// of this host's making.
@@ -350,6 +365,50 @@ mod tests {
         assert!(catalog.sets.is_empty() && catalog.userspace.is_empty());
         assert_eq!(catalog.drivers, Probe::Unreadable(why.into()));
         assert_eq!(catalog.headers, Probe::Unreadable(why.into()));
+    }
+
+    /// Returns an index with the headers of the tree's kernel, and with the package of its sign-file.
+    fn index(has_headers: bool, has_kbuild: bool) -> String {
+        let stanza = |name: &str, depends: &str| {
+            format!(
+                "Package: {name}\nSource: linux\nVersion: 6.1.176-1\nArchitecture: amd64\nDepends: {depends}\n\
+                 Filename: pool/{name}.deb\nSize: 1\nSHA256: {}\n\n",
+                "1".repeat(64)
+            )
+        };
+        let headers = stanza("linux-headers-6.1.0-50-amd64", "linux-kbuild-6.1, gcc-12");
+        let kbuild = stanza("linux-kbuild-6.1", "");
+        [(has_headers, headers), (has_kbuild, kbuild)]
+            .into_iter()
+            .filter_map(|(has, text)| has.then_some(text))
+            .collect()
+    }
+
+    #[rstest]
+    #[case::there(true, true, false, None)]
+    #[case::without_kbuild(true, false, false, Some("linux-kbuild-6.1"))]
+    #[case::without_headers(false, true, false, Some("linux-headers-6.1.0-50-amd64"))]
+    #[case::made_elsewhere(false, false, true, None)]
+    fn a_key_needs_sign_file_of_the_archives(
+        #[case] has_headers: bool,
+        #[case] has_kbuild: bool,
+        #[case] detached: bool,
+        #[case] lacks: Option<&str>,
+    ) {
+        let signer = Signer {
+            certificate: "0".repeat(64),
+            name: "Example: Module signing".into(),
+            key_id: "25a7".into(),
+            detached,
+        };
+        let mut catalog =
+            Catalog { signer: Some(signer), ..Catalog::without_sources("not asked yet") };
+        let archive = Archive::of_suites(&[("bookworm", &index(has_headers, has_kbuild))]);
+        catalog.add_archives(&config(), &facts().kernel, &archive);
+        assert_eq!(catalog.signer.is_some(), lacks.is_none());
+        let why = catalog.no_sign_file.as_deref();
+        assert!(why.unwrap_or_default().contains(lacks.unwrap_or_default()), "{why:?}");
+        assert_eq!(why.is_some(), lacks.is_some(), "{why:?}");
     }
 
     fn differs() -> Fit {

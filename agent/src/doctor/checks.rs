@@ -126,7 +126,7 @@ pub(super) const ALL: [Definition; 32] = [
     check(
         Area::Signatures,
         "signatures",
-        &[Code::SignatureRequired, Code::ModuleKeyUntrusted],
+        &[Code::SignatureRequired, Code::ModuleKeyUntrusted, Code::SignFileMissing],
         |s| Ok(plan::security_line(s.look.facts)),
     ),
     check(Area::OtherDrivers, "bound drivers", &[Code::GpuBoundElsewhere], |s| {

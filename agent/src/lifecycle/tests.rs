@@ -166,6 +166,7 @@ fn catalog() -> Catalog {
         headers: Probe::Unreadable(unknown()),
         mofed: Probe::Read(None),
         signer: None,
+        no_sign_file: None,
         fits: Default::default(),
         failures: Default::default(),
     }

@@ -71,15 +71,7 @@ impl<'a> Supply<'a> {
         let live_with_all =
             choice.live && wanted.iter().all(|name| live::has_parameters(config, facts, name));
         let complete = |s: &&AvailableSet| of_choice(s) && s.set.has_all(wanted);
-        let buildable = config.may_compile()
-            && matches!(
-                catalog.headers,
-                Probe::Read(
-                    AvailableHeaders::Archive { .. }
-                        | AvailableHeaders::Local { .. }
-                        | AvailableHeaders::BuildRoot { .. }
-                )
-            );
+        let buildable = config.may_compile() && has_headers(catalog);
         let signer = catalog.signer.as_ref();
         let compiles = buildable && signing::may_load_compiled(facts, signer);
         let finished = finished::of_choice(config, facts, catalog, choice)
@@ -88,14 +80,15 @@ impl<'a> Supply<'a> {
         let is_last = !buildable && finished.is_none();
         let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| is_last);
         let standing = |s: &&AvailableSet| signing::standing(&s.set.key, facts, signer);
-        // Of equal sets, unsigned ones as compiled win, and of those the first: min_by_key keeps
-        // it.
+        // Of equal sets, unsigned ones as compiled win, or signed ones where these were to be signed and cannot
+        // be, and of those the first: min_by_key keeps it.
+        let is_other =
+            |s: &AvailableSet| s.set.key.signed_by.is_some() != catalog.no_sign_file.is_some();
         let best = catalog.sets.iter().filter(complete);
         // The loaded build is kept even where another one is as good.
         let is_live = |s: &AvailableSet| choice.live && is_loaded(&s.set, facts);
         let lacks = |s: &AvailableSet| mofed::lacks(catalog, &s.set);
-        let best = best
-            .min_by_key(|s| (!is_live(s), standing(s), lacks(s), s.set.key.signed_by.is_some()));
+        let best = best.min_by_key(|s| (!is_live(s), standing(s), lacks(s), is_other(s)));
         let has_better =
             |s: &&AvailableSet| !standing(s).may_load() && (compiles || finished.is_some());
         let gives_way = |s: &&AvailableSet| compiles && mofed::gives_way(config, catalog, &s.set);
@@ -210,6 +203,7 @@ impl<'a> Supply<'a> {
                 Probe::Unreadable(_) => None,
             },
             mofed: mofed::headers(catalog).cloned(),
+            signs: catalog.no_sign_file.is_none(),
         })));
         if let Some(mofed) = mofed::headers(catalog) {
             self.reasons.push(mofed::reason(mofed));
@@ -348,6 +342,18 @@ pub(super) fn sources_of(
         Probe::Read(drivers) => drivers.iter().find(|driver| is_chosen(driver)).cloned(),
         Probe::Unreadable(_) => None,
     }
+}
+
+/// True if there are headers to compile with.
+pub(super) fn has_headers(catalog: &Catalog) -> bool {
+    matches!(
+        catalog.headers,
+        Probe::Read(
+            AvailableHeaders::Archive { .. }
+                | AvailableHeaders::Local { .. }
+                | AvailableHeaders::BuildRoot { .. }
+        )
+    )
 }
 
 /// True if the kernel has loaded this very build of the driver.

@@ -77,6 +77,8 @@ pub struct BuildSet {
     pub headers: Option<AvailableHeaders>,
     /// MOFED's headers for nvidia_peermem.
     pub mofed: Option<Mofed>,
+    /// True to sign the modules, where that is configured; false where they are to stay unsigned.
+    pub signs: bool,
 }
 
 impl Acquire {

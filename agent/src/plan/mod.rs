@@ -135,6 +135,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) || !live.replaced.is_empty() {
         findings.extend(distribution::finding(facts, catalog, &supply));
         findings.extend(signing::finding(facts, catalog, &supply));
+        findings.extend(signing::unsignable(facts, catalog, &supply));
         let (finding, reason) = symbols::judged(catalog, &supply);
         findings.extend(finding);
         supply.reasons.extend(reason);

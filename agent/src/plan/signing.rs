@@ -1,6 +1,6 @@
 //! Module signatures: the kernel's requirements, and the available sets that meet them.
 
-use super::acquire::Supply;
+use super::acquire::{Supply, has_headers};
 use crate::catalog::Catalog;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;
@@ -132,6 +132,10 @@ pub(super) fn finding(
     }
     let enforced = enforced.join(", ");
     let Some((name, trusted)) = by else {
+        if catalog.no_sign_file.is_some() {
+            // Judged by `unsignable`.
+            return None;
+        }
         let what = "the kernel refuses modules without a trusted signature";
         return Some(Finding::refusal(Code::SignatureRequired, format!("{what}: {enforced}")));
     };
@@ -154,6 +158,37 @@ pub(super) fn finding(
         ),
     };
     Some(Finding::new(severity, Code::ModuleKeyUntrusted, seen))
+}
+
+/// Reports modules that stay unsigned because the configured key cannot sign them.
+pub(super) fn unsignable(
+    facts: &HostFacts,
+    catalog: &Catalog,
+    supply: &Supply<'_>,
+) -> Option<Finding> {
+    let why = catalog.no_sign_file.as_ref()?;
+    let is_unsigned = match supply.set {
+        Some(set) => set.key.signed_by.is_none(),
+        // Without headers nothing is compiled, and a package's modules are judged once they are read.
+        None => supply.builds && has_headers(catalog),
+    };
+    if !is_unsigned {
+        return None;
+    }
+    let enforced = enforced_by(facts);
+    if enforced.is_empty() {
+        let seen = format!(
+            "the modules stay unsigned, and the kernel is not known to require signatures; they cannot \
+             be signed with the configured key: {why}"
+        );
+        return Some(Finding::warning(Code::SignFileMissing, seen));
+    }
+    let seen = format!(
+        "the kernel requires a trusted signature ({}), and the modules cannot be signed with the configured \
+         key: {why}",
+        enforced.join(", ")
+    );
+    Some(Finding::refusal(Code::SignFileMissing, seen))
 }
 
 fn perhaps_enforced(facts: &HostFacts) -> Option<Finding> {

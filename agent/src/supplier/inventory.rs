@@ -105,7 +105,7 @@ impl<'a> Inventory<'a> {
         }
         let gravest = plan.findings.iter().find(|f| f.severity == Severity::Refusal)?;
         match gravest.code {
-            Code::ArchivesUnread => catalog.failures.archives.as_ref(),
+            Code::ArchivesUnread | Code::SignFileMissing => catalog.failures.archives.as_ref(),
             Code::RunFileUnread => catalog.failures.run_files.as_ref(),
             _ => None,
         }
@@ -204,6 +204,7 @@ impl<'a> Inventory<'a> {
             Err(failure) => {
                 catalog.drivers = Probe::Unreadable(failure.one_line());
                 catalog.headers = Probe::Unreadable(failure.one_line());
+                catalog.leave_out_key(&failure);
                 catalog.failures.archives = Some(failure);
             }
         }

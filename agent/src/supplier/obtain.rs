@@ -1,6 +1,8 @@
 //! Set and user-mode tree for any kernel, whether or not they could be loaded here: from the store,
 //! or else from the same sources as `run`.
 
+use std::slice;
+
 use super::Provisioner;
 use super::acquire::{Missed, not_built, run_file_to_fetch, warn_of_fallback};
 use super::inventory::{read_host, with_kernel};
@@ -10,7 +12,7 @@ use crate::plan::{self, Acquire, BuildSet, Plan};
 use crate::provider::Gathered;
 use longshore_build::source::userspace::{self, AvailableUserspace};
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::finding::{Code, Severity};
+use longshore_core::finding::{self, Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_core::kernel_id::KernelId;
 use longshore_host::HostFacts;
@@ -98,7 +100,8 @@ impl Provisioner<'_> {
     async fn obtain(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
         loop {
             match self.obtain_once(release).await {
-                Ok(set) => return self.sign(set).await,
+                Ok((set, true)) => return self.sign(set).await,
+                Ok((set, false)) => return Ok(set),
                 Err(Missed::Failed(failure)) => return Err(failure),
                 Err(Missed::Source(source, failure)) => {
                     self.inventory.leave_out(&source, &failure);
@@ -116,19 +119,21 @@ impl Provisioner<'_> {
         Ok(sets.is_empty() && finished.is_empty())
     }
 
-    async fn obtain_once(&self, release: Option<&str>) -> Result<ModuleSet, Missed> {
+    /// Returns the set, and true if it is to be signed where configured.
+    async fn obtain_once(&self, release: Option<&str>) -> Result<(ModuleSet, bool), Missed> {
         let Gathered { facts, catalog, .. } = self.gather_kernel(release).await?;
         let plan = plan::plan(self.config(), &facts, &catalog)?;
+        let signs = may_sign(&plan, &catalog)?;
         for item in &plan.acquire {
             if let Acquire::BuildSet(build) = item {
                 let built = self.build_planned(&plan, build, release).await;
-                return built.map_err(|failure| not_built(build, failure));
+                return built.map(|set| (set, signs)).map_err(|failure| not_built(build, failure));
             }
             if let Acquire::ReadPackage(finished) = item {
-                return self.read_package(finished).await;
+                return Ok((self.read_package(finished).await?, signs));
             }
             if let Some(set) = self.bring_in(item).await? {
-                return Ok(set);
+                return Ok((set, signs));
             }
         }
         let stored = catalog.sets.iter().filter(|s| s.place == SetPlace::Store).map(|s| &s.set);
@@ -141,7 +146,7 @@ impl Provisioner<'_> {
         stored.sort_by_key(|set| set.key.signed_by.is_some());
         let complete = stored.iter().find(|s| s.has_all(&self.config().driver.extra_modules));
         match complete.or(stored.first()).copied() {
-            Some(set) => Ok(set.clone()),
+            Some(set) => Ok((set.clone(), signs)),
             None => Err(Missed::Failed(no_source(&plan))),
         }
     }
@@ -155,7 +160,7 @@ impl Provisioner<'_> {
         release: Option<&str>,
     ) -> Result<ModuleSet, Failure> {
         if build.driver.is_none() || run_file_to_fetch(plan).is_some() {
-            return self.build(release).await;
+            return self.build_as(release, build.signs).await;
         }
         let own = self.ready_to_build().await?.kernel.release;
         let mut build = build.clone();
@@ -189,6 +194,27 @@ impl Provisioner<'_> {
             kernel.version = builds.next().unwrap_or_default().to_owned();
         }
         Ok(gathered)
+    }
+}
+
+/// Returns false where the modules are to stay unsigned, because nothing can sign with the configured key.
+///
+/// # Errors
+/// Exit code 11 or 12 where the kernel requires signatures.
+fn may_sign(plan: &Plan, catalog: &Catalog) -> Result<bool, Failure> {
+    let about = |finding: &&Finding| finding.code == Code::SignFileMissing;
+    match plan.findings.iter().find(about) {
+        Some(found) if found.severity == Severity::Refusal => {
+            let refusal =
+                || finding::refusal(slice::from_ref(found)).unwrap_or_else(|| no_source(plan));
+            Err(catalog.failures.archives.clone().unwrap_or_else(refusal))
+        }
+        Some(found) => {
+            tracing::warn!("{}: {}", found.code, found.detail);
+            Ok(false)
+        }
+        // The modules of a package are not known yet.
+        None => Ok(catalog.no_sign_file.is_none()),
     }
 }
 

@@ -327,7 +327,7 @@ impl SharedBuild<'_> {
                 let set = pulled?;
                 provisioner.telemetry.origin(Origin::Pulled);
                 // The set of another host may be unsigned for the kernel.
-                provisioner.sign(set).await
+                provisioner.sign_as(build, set).await
             }
         }
     }
@@ -390,6 +390,7 @@ mod tests {
             driver: None,
             headers: None,
             mofed: None,
+            signs: true,
         }
     }
 

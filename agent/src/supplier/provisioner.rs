@@ -85,9 +85,18 @@ impl<'a> Provisioner<'a> {
     /// the one that another host compiles meanwhile.
     ///
     /// # Errors
-    /// 2 for an unusable key, 11 for headers, 12 for an unavailable driver, and 13, 14, 15 as in
-    /// the build.
+    /// 2 for an unusable key, 11 for headers, or where nothing can sign with the key, 12 for an
+    /// unavailable driver, and 13, 14, 15 as in the build.
     pub async fn build(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
+        self.build_as(release, true).await
+    }
+
+    /// As [`Provisioner::build`]; without `signs` the modules stay unsigned.
+    pub(super) async fn build_as(
+        &self,
+        release: Option<&str>,
+        signs: bool,
+    ) -> Result<ModuleSet, Failure> {
         let facts = self.ready_to_build().await?;
         let driver = self.choose(&facts).await?;
         let (release, version) = match release {
@@ -102,6 +111,7 @@ impl<'a> Provisioner<'a> {
             driver: Some(driver),
             headers: None,
             mofed: super::mofed::of_host(self.config(), release).await?,
+            signs,
         };
         self.build_once(&build).await
     }
@@ -156,12 +166,24 @@ impl<'a> Provisioner<'a> {
 
     /// Compiles on this host now.
     pub(super) async fn compile(&self, build: &BuildSet) -> Result<ModuleSet, Failed> {
-        let (request, store) = (self.request(build).await?, self.store()?);
-        let sources = &self.inventory.sources;
+        let (store, sources) = (self.store()?, &self.inventory.sources);
         let archive = sources.archive_to_build(&store).await?;
+        if build.signs {
+            self.signing.check_archive(build, archive, &store)?;
+        }
+        let request = self.request(build).await?;
         let set = build::build(&request, archive, &store, sources.progress()).await?;
         self.telemetry.origin(Origin::Compiled);
-        Ok(self.sign(set).await?)
+        Ok(self.sign_as(build, set).await?)
+    }
+
+    /// Signs a set of `build`, unless it is to stay unsigned.
+    pub(super) async fn sign_as(
+        &self,
+        build: &BuildSet,
+        set: ModuleSet,
+    ) -> Result<ModuleSet, Failure> {
+        if build.signs { self.sign(set).await } else { Ok(set) }
     }
 
     /// Returns the failure, of those that other hosts `reported`, that compiling here would end with,

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use crate::catalog::Catalog;
 use crate::config::{Config, ModuleSigning, SignBy};
-use longshore_build::build::sign::SignFile;
+use crate::plan::BuildSet;
+use longshore_build::build::sign::{self, SignFile};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_modules::artifact::{ModuleKey, ModuleSet};
-use longshore_modules::module_signing::Certificate;
+use longshore_modules::module_signing::{Certificate, Signer};
+use longshore_modules::sets::SetStore;
 use longshore_modules::signed_sets;
 use longshore_modules::signed_sets::detached::Pile;
 
@@ -41,6 +43,33 @@ impl<'a> Signing<'a> {
                 Pile::read(dir).map(drop)
             }
         }
+    }
+
+    /// Checks that the archives have the program that signs with the key, before minutes of compiling. The store's
+    /// set of the same kernel and driver may be signed already.
+    ///
+    /// # Errors
+    /// Exit code 11 where they do not; 2 where the certificate cannot be read.
+    pub(super) fn check_archive(
+        &self,
+        build: &BuildSet,
+        archive: &Archive,
+        store: &Store,
+    ) -> Result<(), Failure> {
+        let Some(signing) = self.config.filter(|signing| signing.key().is_some()) else {
+            return Ok(());
+        };
+        let signer = Signer::of(&Certificate::read(&signing.certificate)?, false);
+        let is_same = |key: &ModuleKey| {
+            key.kernel_release == build.kernel_release
+                && key.driver_version == build.driver_version
+                && key.flavour == build.flavour
+        };
+        let mut sets = store.sets()?.into_iter().map(|set| set.key);
+        if sets.any(|key| is_same(&key) && signer.signed(key.signed_by.as_ref())) {
+            return Ok(());
+        }
+        sign::check_archive(archive, &build.kernel_release, build.kernel_version.as_deref())
     }
 
     /// True if a set with this key can be loaded without anything from the archives, the source of

@@ -11,7 +11,7 @@ use longshore_modules::artifact::ModuleSet;
 use longshore_modules::module_signing::appended;
 use longshore_modules::sets::SetStore;
 
-use longshore_tests::packages::KERNEL;
+use longshore_tests::packages::{self, KERNEL};
 use longshore_tests::scene::disk;
 use longshore_tests::scene::{Scene, finish, names};
 use longshore_tests::signer::Signer;
@@ -175,6 +175,22 @@ fn a_kbuild_package_without_sign_file_is_named() {
     let bench = Bench::with(host::archive_without_sign_file());
     let command = bench.with_key(&bench.signer.key, &[]);
     bench.scene.refuses(command, 11, &["no sign-file", "--module-signatures"]);
+}
+
+/// The compile takes minutes, and its modules would stay unsigned.
+#[test]
+fn a_build_whose_modules_nothing_can_sign_ends_before_the_build_root_is_unpacked() {
+    let scene = Scene::with(packages::buildable(&[]));
+    let signer = Signer::new(&scene.path("signer"), "Module signing");
+    let root = scene.path("root");
+    fs::create_dir(&root).expect("directory");
+    let mut build = scene.agent(&["build", "--kernel", "6.1.0-99-amd64"]);
+    build.arg("--driver").arg(packages::DRIVER).arg("--build-root").arg(&root);
+    build.arg("--module-key").arg(&signer.key);
+    build.arg("--module-certificate").arg(&signer.certificate);
+    let said = ["no sign-file for 6.1.0-99-amd64", "--module-signatures"];
+    scene.refuses(build, 11, &said);
+    assert!(names(&scene.path("store/roots")).is_empty());
 }
 
 #[test]

@@ -112,6 +112,7 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         }),
         mofed: Probe::Read(None),
         signer: None,
+        no_sign_file: None,
         fits: BTreeMap::new(),
         failures: Default::default(),
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::steps::LoadModule;
-use longshore_core::failure::ExitCode;
+use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_host::facts::KernelKey;
 use longshore_modules::module_signing::{Hash, SignedBy, Signer};
 
@@ -161,4 +161,88 @@ fn where_only_secure_boot_is_known_unsigned_modules_are_warned_of() {
     catalog.signer = Some(signer(KNOWN));
     let to_sign = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     assert!(codes(&to_sign, Severity::Warning).is_empty(), "{:?}", to_sign.findings);
+}
+
+/// Returns headers of a build root, which has no sign-file that may see the key.
+fn in_build_root() -> Probe<AvailableHeaders> {
+    Probe::Read(AvailableHeaders::BuildRoot {
+        place: "/srv/root.tar".into(),
+        digest: "1".repeat(64),
+        compiler: None,
+    })
+}
+
+fn without_headers() -> Probe<AvailableHeaders> {
+    Probe::Read(AvailableHeaders::Missing { nearest: Vec::new(), passed_over: Vec::new() })
+}
+
+const ENFORCED: Option<bool> = Some(true);
+const NOT_ENFORCED: Option<bool> = Some(false);
+/// Under Secure Boot with a lockdown mode that cannot be read.
+const UNKNOWN: Option<bool> = None;
+
+/// A key is configured, and no archive has sign-file. Requirement of the kernel, available sets, headers, and the
+/// outcome: refusals, warnings, compile.
+#[rstest]
+#[case::to_compile(ENFORCED, &[], in_build_root(), &["sign-file-missing"], &[], true)]
+#[case::to_compile_with_the_archives_headers(
+    ENFORCED, &[], archives().headers, &["sign-file-missing"], &[], true
+)]
+#[case::to_compile_unsigned(NOT_ENFORCED, &[], in_build_root(), &[], &["sign-file-missing"], true)]
+#[case::to_compile_perhaps_in_vain(
+    UNKNOWN, &[], in_build_root(), &[], &["signature-required", "sign-file-missing"], true
+)]
+#[case::unsigned_set(ENFORCED, &[false], without_headers(), &["sign-file-missing"], &[], false)]
+#[case::unsigned_set_stays_so(NOT_ENFORCED, &[false], in_build_root(), &[], &["sign-file-missing"], false)]
+#[case::signed_set(ENFORCED, &[true], in_build_root(), &[], &[], false)]
+#[case::signed_set_comes_first(ENFORCED, &[false, true], in_build_root(), &[], &[], false)]
+#[case::signed_set_comes_first_elsewhere(NOT_ENFORCED, &[false, true], in_build_root(), &[], &[], false)]
+#[case::nothing_to_sign(ENFORCED, &[], without_headers(), &["headers-missing"], &[], true)]
+fn without_sign_file(
+    #[case] enforced: Option<bool>,
+    #[case] sets: &[bool],
+    #[case] headers: Probe<AvailableHeaders>,
+    #[case] refusals: &[&str],
+    #[case] warnings: &[&str],
+    #[case] is_compiled: bool,
+) {
+    let mut facts = host(Probe::Read(KNOWN));
+    match enforced {
+        Some(true) => {}
+        Some(false) => facts.security.lockdown = Probe::Read("none".into()),
+        None => facts.security.lockdown = Probe::Unreadable("no securityfs".into()),
+    }
+    if enforced != ENFORCED {
+        facts.security.sig_enforce = Probe::Read(false);
+    }
+    let mut catalog = Catalog { headers, ..archives() };
+    catalog.sets.extend(sets.iter().map(|is_signed| match is_signed {
+        true => signed(&facts, KNOWN, SetPlace::Store),
+        false => set(&facts, Flavour::Open, SetPlace::Store),
+    }));
+    catalog.signer = Some(signer(KNOWN));
+    let failure = Failure::new(FailureKind::Toolchain, "no archive has linux-kbuild-6.1");
+    catalog.leave_out_key(&failure);
+    let plan = plan(&config("535", "open"), &facts, &catalog).unwrap();
+    assert_eq!(codes(&plan, Severity::Refusal), refusals, "{:?}", plan.findings);
+    assert_eq!(codes(&plan, Severity::Warning), warnings, "{:?}", plan.findings);
+    assert_eq!((signs(&plan), builds(&plan)), (false, is_compiled), "{:?}", plan.acquire);
+    let compiles_signed = |a: &Acquire| matches!(a, Acquire::BuildSet(build) if build.signs);
+    assert!(!plan.acquire.iter().any(compiles_signed), "{:?}", plan.acquire);
+    let exit = (!refusals.is_empty()).then_some(ExitCode::Toolchain);
+    assert_eq!(plan.refusal().map(|f| f.code()), exit);
+    let said = plan.findings.iter().filter(|f| f.code == Code::SignFileMissing);
+    assert!(said.clone().all(|f| f.detail.contains("linux-kbuild-6.1")), "{:?}", plan.findings);
+    let will_sign = why(&plan, "signed for the kernel");
+    assert_eq!(will_sign.is_empty(), !sets.contains(&true), "{will_sign}");
+}
+
+#[test]
+fn signatures_made_elsewhere_need_no_sign_file() {
+    let mut catalog = archives();
+    catalog.signer = Some(Signer { detached: true, ..signer(KNOWN) });
+    catalog.leave_out_key(&Failure::new(FailureKind::Toolchain, "no sign-file"));
+    let plan = plan(&config("535", "open"), &host(Probe::Read(KNOWN)), &catalog).unwrap();
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+    assert!(why(&plan, "signed for the kernel").contains("made elsewhere"), "{:?}", plan.reasons);
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use rstest::rstest;
 
 use super::*;
+use crate::config::{ModuleSigning, SignBy};
 use crate::plan::Acquire;
 use crate::supplier::acquire::{Missed, Source, not_built};
 use crate::supplier::test_scene::{DRIVER, Scene, module_of};
@@ -12,6 +13,7 @@ use longshore_build::build::mofed::Mofed;
 use longshore_build::source::driver::DriverOrigin;
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_core::flavour::Flavour;
+use longshore_debian::archive::Archive;
 use longshore_modules::sets::SetStore;
 
 fn remove(path: &Path) {
@@ -113,6 +115,7 @@ fn build(driver: Option<AvailableDriver>) -> BuildSet {
         driver,
         headers: Some(AvailableHeaders::Missing { nearest: Vec::new(), passed_over: Vec::new() }),
         mofed: None,
+        signs: true,
     }
 }
 
@@ -164,6 +167,38 @@ async fn a_tree_that_the_store_has_is_not_assembled_again() {
     let tree = provisioner.assemble("535.261.03", None, None).await.expect("the store's");
     assert_eq!(tree.root, scene.store().dir("userspace").join("tree/root"));
     provisioner.assemble("550.163.01", None, None).await.expect_err("no source has it");
+}
+
+/// A key is configured, and no archive has the program that signs with it.
+#[rstest]
+#[case::not_required("bookworm-t4", None)]
+#[case::required("bookworm-secure-boot", Some(ExitCode::Toolchain))]
+#[tokio::test]
+async fn a_set_that_nothing_can_sign_is_fetched_where_no_signature_is_required(
+    #[case] tree: &str,
+    #[case] ends: Option<ExitCode>,
+) {
+    let mut scene = Scene::new(tree);
+    let set = scene.set_in(&scene.store());
+    scene.store().put_set(&set).expect("stored");
+    scene.put_tree();
+    let testdata = "../crates/modules/src/module_signing/testdata/signer.pem";
+    scene.config.module_signing = Some(ModuleSigning {
+        certificate: Path::new(env!("CARGO_MANIFEST_DIR")).join(testdata),
+        by: SignBy::Key("/no/such/key".into()),
+        hash: None,
+    });
+    let provisioner = Provisioner::new(&scene.config);
+    let archive = Archive::of_suites(&[("bookworm", "")]);
+    provisioner.inventory.sources.archive.set(archive).expect("not read yet");
+    match (provisioner.fetch(None).await, ends) {
+        (Ok((fetched, _)), None) => assert_eq!(fetched.key, set.key),
+        (Err(failure), Some(code)) => {
+            assert_eq!(failure.code(), code, "{failure:?}");
+            assert!(failure.one_line().contains("sign-file-missing"), "{failure:?}");
+        }
+        (ended, _) => panic!("{ended:?}"),
+    }
 }
 
 #[rstest]

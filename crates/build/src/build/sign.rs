@@ -22,7 +22,7 @@ use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::scratch::claim;
 use longshore_core::store::Store;
-use longshore_debian::archive::Archive;
+use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::module_signing::{Certificate, Hash, Message};
 use longshore_modules::signed_sets;
@@ -89,12 +89,12 @@ impl SignFile {
             return Ok(signed);
         }
         let key = &set.key;
-        let headers = headers::find_in_archive(archive, &key.kernel_release, key.kernel_build())?;
+        let (headers, packages) = needed(archive, &key.kernel_release, key.kernel_build())?;
         let hash = match self.hash {
             Some(hash) => hash,
             None => kernels_hash(&headers, archive, store, progress).await?,
         };
-        let root = assemble(&headers, self.limit, archive, store, progress).await?;
+        let root = root::assemble(&packages, self.limit, archive, store, progress).await?;
         self.sign_in(&root, set, hash, store, progress).await
     }
 
@@ -209,16 +209,32 @@ async fn kernels_hash(
     Ok(stated.and_then(|hash| hash.parse().ok()).unwrap_or(Hash::Sha512))
 }
 
-/// Assembles a root with sign-file and its libraries.
-async fn assemble(
-    headers: &InArchive,
-    limit: Duration,
+/// Checks that the archives have a kernel's sign-file with its libraries; `version` is `uname -v`, None takes the
+/// newest build. Fetches nothing: a package that lacks the program is found only when it is unpacked.
+///
+/// # Errors
+/// Exit code 11 where they do not.
+pub fn check_archive(
     archive: &Archive,
-    store: &Store,
-    progress: &dyn Progress,
-) -> Result<PathBuf, Failure> {
-    let packages = headers::programs(archive, headers)?;
-    root::assemble(&packages, limit, archive, store, progress).await
+    release: &str,
+    version: Option<&str>,
+) -> Result<(), Failure> {
+    needed(archive, release, version).map(drop)
+}
+
+/// Returns a kernel's headers, and the packages with sign-file and its libraries.
+fn needed(
+    archive: &Archive,
+    release: &str,
+    version: Option<&str>,
+) -> Result<(InArchive, Vec<Package>), Failure> {
+    let found = headers::find_in_archive(archive, release, version)
+        .and_then(|headers| headers::programs(archive, &headers).map(|found| (headers, found)));
+    found.map_err(|failure| {
+        let cause = format!("no sign-file for {release}: {}", failure.one_line());
+        let remedy = format!("add an archive that has the package, or {ELSEWHERE}");
+        archive.with_unread(Failure::new(failure.kind(), cause).remedy(remedy))
+    })
 }
 
 const ELSEWHERE: &str = "sign the modules elsewhere and give the signatures (--module-signatures)";

@@ -106,6 +106,10 @@ codes! {
         means "the kernel requires signatures and does not have the key of the modules' signer; a warning where its keys (/proc/keys) cannot be read"
         matters "a signature by an unknown key counts as no signature"
         remedy "enrol that certificate on the host (mokutil --import CERTIFICATE, then reboot and confirm), or sign with a key that the kernel has"
+    SignFileMissing "sign-file-missing" Signatures RefusesOrWarns Toolchain
+        means "a key for module signing is configured, and no archive has sign-file for this kernel, the program that signs with it; a warning where the kernel is not known to require signatures"
+        matters "the modules stay unsigned: a kernel that requires signatures would refuse them, another one loads them and is tainted (E)"
+        remedy "add an archive with this kernel's headers and their linux-kbuild package, or sign the modules elsewhere and give the signatures (--module-signatures, docs/module-signing.md), or use a set that is signed already"
     OtherDriverLive "other-driver-live" OtherDrivers Refuses Preflight
         means "a driver that is in no record of longshore is loaded, in another version, flavour or build than the wanted one, or with other parameters"
         matters "one driver can be loaded at a time, and user-mode files of another version do not work with it"
