@@ -123,6 +123,22 @@ fn a_flat_source_of_the_host_is_used_where_no_other_has_a_driver(
     assert_eq!(plan.driver_version, chosen, "{:?}", plan.reasons);
 }
 
+/// The distribution's archive is away for a while, and the host has the driver that came from it.
+#[rstest]
+#[case::all_read(&[], "590.48.01")]
+#[case::one_unread(&["https://archive.example.com/debian: timed out"], "535.261.03")]
+fn an_outage_does_not_change_to_the_driver_of_a_flat_source(
+    #[case] unread: &[&str],
+    #[case] chosen: &str,
+) {
+    let facts = facts("bookworm-t4");
+    let mut catalog = stocked(&facts, Flavour::Open);
+    catalog.drivers = Probe::Read(vec![in_host_flat("590.48.01", Flavour::Open)]);
+    catalog.failures.unread = unread.iter().map(|text| (*text).to_owned()).collect();
+    let plan = plan(&config("newest", "open"), &facts, &catalog).unwrap();
+    assert_eq!(plan.driver_version, chosen, "{:?}", plan.reasons);
+}
+
 #[rstest]
 #[case::k80_535("bookworm-k80", "535", "auto", "gpu-unsupported", "needs branch 470")]
 #[case::v100_open("bookworm-v100", "535", "open", "gpu-unsupported", "GPU System Processor")]
