@@ -75,8 +75,11 @@ annotations:
 {{- with .missingGpus }}{{ $_ := set $env "LONGSHORE_MISSING_GPUS" . }}{{ end }}
 {{- with .conflictingDrivers }}{{ $_ := set $env "LONGSHORE_CONFLICTING_DRIVERS" . }}{{ end }}
 {{- with .onBusy }}{{ $_ := set $env "LONGSHORE_ON_BUSY" . }}{{ end }}
-{{- $_ := set $env "LONGSHORE_WAIT_TO_CHANGE" (printf "%v" .waitToChange) }}
+{{- $_ := set $env "LONGSHORE_WAIT_TO_CHANGE" (printf "%v" (or .waitToChange $.Values.cluster.evict)) }}
 {{- if .gpuDirectRdma }}{{ $_ := set $env "GPU_DIRECT_RDMA_ENABLED" "true" }}{{ end }}
+{{- end }}
+{{- range $key, $name := dict "report" "REPORT" "taint" "TAINT" "featuresFile" "FEATURES_FILE" "evict" "EVICT" "evictDeadline" "EVICT_DEADLINE" "keepForSuccessor" "KEEP_FOR_SUCCESSOR" "buildLease" "BUILD_LEASE" }}
+{{- $_ := set $env (printf "LONGSHORE_CLUSTER_%s" $name) (printf "%v" (get $.Values.cluster $key)) }}
 {{- end }}
 {{- with .Values.cdi.spec }}{{ $_ := set $env "LONGSHORE_CDI_SPEC" . }}{{ end }}
 {{- with .Values.cdi.capabilities }}{{ $_ := set $env "LONGSHORE_CDI_CAPABILITIES" (join "," .) }}{{ end }}
@@ -205,9 +208,23 @@ exec:
 
 {{/* "true" where the agent may change nodes. */}}
 {{- define "longshore.changesNodes" -}}
-{{- with .Values.cluster }}
-{{- if or .drainRequest .labels .condition .taint .evict }}true{{ end }}
+{{- if or .Values.cluster.report .Values.cluster.evict }}true{{ end }}
 {{- end }}
+
+{{/* "true" where a repository to push compiled modules to may be set: by its value, `config` or `env`. */}}
+{{- define "longshore.publishes" -}}
+{{- if or .Values.publish.reference .Values.env.LONGSHORE_PUBLISH (regexMatch "(?m)^[^#\\n]*publish" .Values.config) }}true{{ end }}
+{{- end }}
+
+{{/* Seconds of a span: 1m20s. */}}
+{{- define "longshore.seconds" -}}
+{{- $seconds := 0 }}
+{{- range regexFindAll "[0-9]+[a-z]+" . -1 }}
+{{- $count := regexFind "[0-9]+" . | int }}
+{{- $unit := regexFind "[a-z]+" . }}
+{{- $seconds = add $seconds (mul $count (get (dict "h" 3600 "m" 60 "s" 1) $unit)) }}
+{{- end }}
+{{- $seconds }}
 {{- end }}
 
 {{/* "true" where the ValidatingAdmissionPolicy is rendered. */}}
@@ -223,18 +240,19 @@ exec:
 {{- define "longshore.checked" -}}
 {{- $span := regexFind "[0-9].*$" .Values.driver.onBusy }}
 {{- if $span }}
-{{- $seconds := 0 }}
-{{- range regexFindAll "[0-9]+[a-z]+" $span -1 }}
-{{- $count := regexFind "[0-9]+" . | int }}
-{{- $unit := regexFind "[a-z]+" . }}
-{{- $seconds = add $seconds (mul $count (get (dict "h" 3600 "m" 60 "s" 1) $unit)) }}
-{{- end }}
+{{- $seconds := include "longshore.seconds" $span }}
 {{- if gt (int $seconds) 3600 }}
 {{- fail (printf "driver.onBusy (%s) is longer than an hour" .Values.driver.onBusy) }}
 {{- end }}
 {{- if lt (int .Values.terminationGracePeriodSeconds) (int (add $seconds 30)) }}
 {{- fail (printf "terminationGracePeriodSeconds (%v) must be at least 30 s longer than driver.onBusy (%s): the kubelet would kill the agent while it uninstalls the driver" .Values.terminationGracePeriodSeconds .Values.driver.onBusy) }}
 {{- end }}
+{{- end }}
+{{- if gt (include "longshore.seconds" .Values.cluster.evictDeadline | int) 3600 }}
+{{- fail (printf "cluster.evictDeadline (%s) is longer than an hour" .Values.cluster.evictDeadline) }}
+{{- end }}
+{{- if and .Values.cluster.taint (not .Values.cluster.report) }}
+{{- fail "cluster.taint needs cluster.report, which sets and removes the taint" }}
 {{- end }}
 {{- if and .Values.podMonitor.enabled (not (include "longshore.listensBeyondLoopback" .)) }}
 {{- fail (printf "podMonitor.enabled needs an address that Prometheus reaches: set listen to 0.0.0.0:9470, which is %s" .Values.listen) }}
