@@ -10,6 +10,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use crate::build_lease::{Claim, LeaseBackend, Stage, StoredClaim};
+use longshore_cluster::names::BUILD_LEASE;
 use longshore_cluster::{Account, Cluster, Error, FILES, LeaseRecord, LeaseVersion, Limits};
 use longshore_core::digest::hex;
 use longshore_core::environment::Env;
@@ -23,9 +24,6 @@ const LIMITS: Limits = Limits {
     longest_pause: Duration::from_secs(5),
     watch: Duration::from_secs(240),
 };
-
-/// Prefix of an object's name; the first 16 hexadecimal digits of the sha256 of the key follow.
-const PREFIX: &str = "longshore-build-";
 
 /// The claim in one Lease object.
 pub struct ClaimObject<R> {
@@ -87,7 +85,7 @@ impl<R: LeaseBackend> ClaimObject<R> {
 /// Returns the name of the Lease object for a key.
 fn name_of(key: &str) -> String {
     let digest = hex(&Sha256::digest(key));
-    format!("{PREFIX}{}", &digest[..16])
+    format!("{BUILD_LEASE}{}", &digest[..16])
 }
 
 impl<R: LeaseBackend> LeaseBackend for ClaimObject<R> {

@@ -6,17 +6,17 @@
 
 pub mod kubectl;
 mod node_plan;
-mod node_status;
 mod nodes;
 mod plan;
 mod status;
 mod table;
 
 pub use node_plan::{Action, NodePlan, Refusal};
-pub use node_status::{Holder, NextKernel, NodeFailure, NodeStatus, Unreadable};
 pub use nodes::{Node, Nodes};
 pub use plan::{FleetPlan, Question, plan};
 pub use status::{FleetStatus, NodeReport, Readiness};
+
+use longshore_cluster::{NodeStatus, Unreadable};
 
 /// Format of the commands' JSON.
 const FORMAT: u32 = 1;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::node_status::ANNOTATION;
 use super::{NAME, NodeStatus, Unreadable, bounded};
+use longshore_cluster::names;
 
 /// Labels of nodes with a GPU: of longshore, the GPU operator, and Node Feature Discovery with the
 /// operator's configuration and its own.
 const GPU_LABELS: [&str; 5] = [
-    "longshore.dev/driver-version",
+    names::DRIVER_VERSION,
     "nvidia.com/gpu.present",
     "feature.node.kubernetes.io/pci-10de.present",
     "feature.node.kubernetes.io/pci-0300_10de.present",
@@ -96,7 +96,7 @@ impl Nodes {
 impl Node {
     fn of(item: Item) -> Self {
         let labels = item.metadata.labels.unwrap_or_default();
-        let annotation = item.metadata.annotations.unwrap_or_default().remove(ANNOTATION);
+        let annotation = item.metadata.annotations.unwrap_or_default().remove(names::STATUS);
         let tells = |name: &&str| labels.get(*name).is_some_and(|value| value != "false");
         let is_ready =
             |condition: &Condition| condition.name == "Ready" && condition.status == "True";
@@ -105,7 +105,7 @@ impl Node {
             kernel: bounded(&item.status.node_info.kernel_version, NAME),
             is_ready: item.status.conditions.iter().flatten().any(is_ready),
             has_gpu: GPU_LABELS.iter().any(tells),
-            status: annotation.map(|text| NodeStatus::read(&text)),
+            status: annotation.map(|text| NodeStatus::of_annotation(&text)),
         }
     }
 }

@@ -125,7 +125,7 @@ impl NodeReport {
             or_none(&status.wanted),
             or_none(&status.live),
             phase,
-            age(status.since.as_deref(), now),
+            age(status.since, now),
             prebuilt.to_owned(),
             next.to_owned(),
             used_by(status),
@@ -162,9 +162,9 @@ pub(super) fn used_by(status: &NodeStatus) -> String {
     format!("{count}: {}{pod}{more}", first.program)
 }
 
-/// Formats the time since `since` in its largest unit; `-` where it is no time.
-fn age(since: Option<&str>, now: Timestamp) -> String {
-    let Some(since) = since.and_then(|text| text.parse::<Timestamp>().ok()) else {
+/// Formats the time since `since` in its largest unit; `-` where it is not known.
+fn age(since: Option<Timestamp>, now: Timestamp) -> String {
+    let Some(since) = since else {
         return "-".to_owned();
     };
     // The clocks of node and reader differ.

@@ -219,7 +219,7 @@ async fn text_of_an_annotation_is_escaped_and_cut() {
     assert!(text.lines().count() < 9, "{text}");
     assert!(text.len() < 9000, "{}", text.len());
     let kept = status.nodes[0].status.as_ref().map(|s| (s.holders.len(), s.more_holders));
-    assert_eq!(kept, Some((64, 436)));
+    assert_eq!(kept, Some((40, 460)));
 }
 
 #[tokio::test]

@@ -13,7 +13,9 @@ mod pods;
 
 pub use decision::EvictPace;
 pub use handle::{Evictions, Place};
-pub use pods::{Hindrance, PodId};
+pub use pods::Hindrance;
+
+use crate::report::PodRef;
 
 /// Event of a drain, each reported once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,13 +25,13 @@ pub enum EvictEvent {
     /// Another program has cordoned the node: it stays so.
     CordonedByAnother,
     /// A pod's eviction was accepted.
-    Evicted(PodId),
+    Evicted(PodRef),
     /// A pod is not evicted; one that may be later is tried again.
-    Blocked(PodId, Hindrance),
+    Blocked(PodRef, Hindrance),
     /// Another program uncordoned the node: no pod is evicted for this change any more.
     Overruled,
     /// The time limit is over: no pod is evicted for this change any more. These are left.
-    Expired(Vec<(PodId, Hindrance)>),
+    Expired(Vec<(PodRef, Hindrance)>),
     /// The node is uncordoned again.
     Uncordoned,
     /// The cluster refuses a call: its text.

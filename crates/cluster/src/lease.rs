@@ -13,10 +13,8 @@ use std::time::Duration;
 
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
+use crate::names::CLAIM;
 use crate::text::{in_line, is_name};
-
-/// Annotation with the claim.
-pub const CLAIM: &str = "longshore.dev/claim";
 
 const READ: &str = "reading the build lease (get leases)";
 const WRITE: &str = "writing the build lease (create and update leases)";

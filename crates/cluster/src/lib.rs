@@ -22,13 +22,13 @@ pub use account::{Account, FILES};
 pub use client::{Cluster, Limits};
 pub use cordon::CordonRecord;
 pub use error::{Error, Kind};
-pub use evict::{EvictEvent, EvictPace, Evictions, Hindrance, Place, PodId};
+pub use evict::{EvictEvent, EvictPace, Evictions, Hindrance, Place};
 pub use image::{OwnImage, driver_version};
-pub use lease::{CLAIM, LeaseRecord, LeaseVersion, StoredLease};
+pub use lease::{LeaseRecord, LeaseVersion, StoredLease};
 pub use owner::Owner;
 pub use report::{
     Event, Events, Holder, HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus,
-    Options, PodRef, Reason, Regarding, Report, Reporter, STATUS_FORMAT,
+    Options, PodRef, Reason, Regarding, Report, Reporter, STATUS_FORMAT, Unreadable,
 };
 pub use safe_load::{
     Pace, Requests, SAFE_LOAD, Standing, UPGRADE_STATE, UPGRADES_ENABLED, holders_value,

@@ -14,7 +14,7 @@ mod reason;
 pub use events::{Event, Events, Regarding};
 pub use keeper::{Options, Reporter};
 pub use node_status::{
-    HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus, STATUS_FORMAT,
+    HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus, STATUS_FORMAT, Unreadable,
 };
 pub use pods::PodRef;
 pub use reason::Reason;

@@ -5,9 +5,10 @@ use kube::api::{Api, PostParams};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
-use super::pods::{Hindrance, PodId};
+use super::pods::Hindrance;
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
+use crate::report::PodRef;
 
 const EVICT: &str = "evicting a pod (create pods/eviction)";
 
@@ -35,7 +36,7 @@ pub(super) enum Evicted {
 
 impl Cluster {
     /// Asks for the eviction of a pod, once with each version of the API that the server may know.
-    pub(super) async fn evict(&self, pod: &PodId, api: &mut EvictionApi) -> Evicted {
+    pub(super) async fn evict(&self, pod: &PodRef, api: &mut EvictionApi) -> Evicted {
         let result = match *api {
             EvictionApi::Either => {
                 let newer = self.evict_by("policy/v1", pod).await;
@@ -67,7 +68,7 @@ impl Cluster {
         }
     }
 
-    async fn evict_by(&self, version: &str, pod: &PodId) -> Result<(), Error> {
+    async fn evict_by(&self, version: &str, pod: &PodRef) -> Result<(), Error> {
         let pods: Api<Pod> = Api::namespaced(self.client(), &pod.namespace);
         let eviction = json!({
             "apiVersion": version,

@@ -11,11 +11,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::call::{Evicted, EvictionApi};
 use super::decision::{Action, Change, EvictPace, Past, Rest, Wish};
-use super::pods::{Hindrance, PodId, Treatment, UserPod};
+use super::pods::{Hindrance, Treatment, UserPod};
 use super::{EvictEvent, Place};
 use crate::client::{Cluster, Limits, Pauses};
 use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
 use crate::error::{Error, Kind};
+use crate::report::PodRef;
 
 /// A wish, and the number of wishes before it.
 pub(super) type Numbered = (u64, Wish);
@@ -38,7 +39,7 @@ struct Told {
     reason: Option<String>,
     /// Evicted pods, and those that were not, with the reason, by their uids.
     evicted: BTreeSet<String>,
-    blocked: BTreeMap<String, (PodId, Hindrance)>,
+    blocked: BTreeMap<String, (PodRef, Hindrance)>,
     cordoned: bool,
     rest: Option<Rest>,
     failure: Option<Kind>,
@@ -211,7 +212,7 @@ impl Keeper {
         };
         let mut blocked = BTreeMap::new();
         let mut left =
-            |pod: &PodId, why: Hindrance| blocked.insert(pod.uid.clone(), (pod.clone(), why));
+            |pod: &PodRef, why: Hindrance| blocked.insert(pod.uid.clone(), (pod.clone(), why));
         let is_last = |user: &UserPod| user.treatment == Treatment::EvictLast;
         let only_last = users.iter().all(|user| {
             is_last(user)
@@ -254,7 +255,7 @@ impl Keeper {
     }
 
     /// Reports an accepted eviction; returns true where it is the pod's first one.
-    fn evicted(&mut self, pod: &PodId) -> bool {
+    fn evicted(&mut self, pod: &PodRef) -> bool {
         let is_new = self.told.evicted.insert(pod.uid.clone());
         if is_new {
             (self.tell)(&EvictEvent::Evicted(pod.clone()));
@@ -263,7 +264,7 @@ impl Keeper {
     }
 
     /// Reports the pods that are left of a round, each once for each reason.
-    fn blocked(&mut self, blocked: BTreeMap<String, (PodId, Hindrance)>) {
+    fn blocked(&mut self, blocked: BTreeMap<String, (PodRef, Hindrance)>) {
         for (uid, (pod, why)) in &blocked {
             let before = self.told.blocked.get(uid);
             let is_told = before.is_some_and(|(_, before)| before.is_like(why));

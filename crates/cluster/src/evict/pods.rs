@@ -10,6 +10,7 @@ use kube::api::{Api, ListParams};
 use crate::client::Cluster;
 use crate::error::Error;
 use crate::names;
+use crate::report::PodRef;
 use crate::text::is_name;
 
 const LIST: &str = "listing the pods of the own node (list pods)";
@@ -22,23 +23,6 @@ const PAGE: u32 = 100;
 const MOST_PAGES: usize = 20;
 /// Length of the longest uid.
 const LONGEST_UID: usize = 64;
-
-/// A pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PodId {
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// Uid of the object.
-    pub uid: String,
-}
-
-impl fmt::Display for PodId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
 
 /// Reason that a pod is still there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +81,7 @@ pub(super) enum Treatment {
 /// A pod that uses the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UserPod {
-    pub(super) id: PodId,
+    pub(super) id: PodRef,
     pub(super) treatment: Treatment,
 }
 
@@ -113,7 +97,7 @@ impl UserPod {
         if !is_user || !is_name(namespace) || !is_name(name) || uid.len() > LONGEST_UID {
             return None;
         }
-        let id = PodId { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
+        let id = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
         Some(Self { id, treatment: treatment(pod) })
     }
 }

@@ -1,14 +1,16 @@
 //! Content of the annotation `longshore.dev/status`.
 
 use k8s_openapi::jiff::{Timestamp, Unit};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::text::in_line;
 
 /// Format of the annotation.
 pub const STATUS_FORMAT: u32 = 1;
-/// Length of the longest annotation, in bytes.
+/// Length of the longest annotation that is written, in bytes.
 pub const LARGEST_STATUS: usize = 8 << 10;
+/// Length of the longest annotation that is read, in bytes: a later agent may write more.
+const LARGEST_READ: usize = 64 << 10;
 
 /// Number of holders that are named.
 const MOST_HOLDERS: usize = 40;
@@ -16,70 +18,62 @@ const MOST_HOLDERS: usize = 40;
 const LONGEST_NAME: usize = 120;
 const LONGEST_TEXT: usize = 600;
 
-/// Status of a node's driver.
+/// Status of a node's driver. Keys that an agent does not write are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", default)]
 pub struct NodeStatus {
     /// Format: [`STATUS_FORMAT`].
     pub format: u32,
     /// Version of the agent.
     pub agent: String,
     /// The agent's pod, `NAMESPACE/NAME`; None where it does not know its name.
-    #[serde(default)]
     pub pod: Option<String>,
     /// Release of the running kernel.
     pub kernel: String,
     /// The agent's phase, as the journal spells it.
     pub phase: String,
     /// Start time of the phase.
-    #[serde(default)]
+    #[serde(deserialize_with = "time_or_none")]
     pub since: Option<Timestamp>,
     /// Driver version of the last plan; None before the first.
-    #[serde(default)]
     pub wanted: Option<String>,
     /// Version of the loaded driver, whichever program loaded it.
-    #[serde(default)]
     pub live: Option<String>,
     /// Its flavour.
-    #[serde(default)]
     pub flavour: Option<String>,
     /// Programs that prevent a change or removal of the driver.
-    #[serde(default)]
     pub holders: Vec<HolderStatus>,
     /// Number of holders that are left out.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub more_holders: usize,
     /// The last failure.
-    #[serde(default)]
     pub last_failure: Option<LastFailure>,
-    /// True if the driver's modules did not have to be compiled here; None where that is not known.
-    #[serde(default)]
+    /// True if the modules of the wanted driver are at hand without compiling them; None where that is not
+    /// known.
     pub prebuilt: Option<bool>,
-    /// Kernel of the next boot; None where that is not known.
-    #[serde(default)]
+    /// Newest installed kernel, where it is newer than the running one; None where there is none, or that is
+    /// not known.
     pub next_kernel: Option<NextKernel>,
     /// True while longshore has the node cordoned.
-    #[serde(default)]
     pub cordoned: bool,
 }
 
 /// A program that holds the driver.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
 pub struct HolderStatus {
     /// Its command name.
     pub program: String,
     /// Its pod, `NAMESPACE/NAME`; None where it has none, or its name is not known.
-    #[serde(default)]
     pub pod: Option<String>,
     /// Time of the first inspection that found it.
-    #[serde(default)]
+    #[serde(deserialize_with = "time_or_none")]
     pub since: Option<Timestamp>,
 }
 
 /// Failure of an agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
 pub struct LastFailure {
     /// Name of its exit code, for example `in-use`.
     pub code: String,
@@ -89,14 +83,43 @@ pub struct LastFailure {
     pub remedy: String,
 }
 
-/// Kernel of the next boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// Kernel that the node may boot next.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
 pub struct NextKernel {
     /// Release.
     pub release: String,
     /// True if modules for it are available.
     pub ready: bool,
+}
+
+/// Reason that an annotation is not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// Larger than any agent writes it.
+    #[error("the annotation has {0} bytes, more than an agent writes")]
+    TooLarge(usize),
+    /// Another format.
+    #[error(
+        "the annotation has format {0}, and this longshore reads format {STATUS_FORMAT}: use the agent's \
+         version"
+    )]
+    Format(u64),
+    /// Not a status.
+    #[error("the annotation is not a status: {0}")]
+    Malformed(String),
+}
+
+/// The part of an annotation that every format has.
+#[derive(Deserialize)]
+struct Format {
+    format: Option<u64>,
+}
+
+/// Reads a time; None for text that is none, which is no reason to leave the rest of a status out.
+fn time_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timestamp>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.and_then(|text| text.parse().ok()))
 }
 
 fn in_seconds(time: Timestamp) -> Timestamp {
@@ -126,19 +149,25 @@ impl NodeStatus {
         }
     }
 
-    /// Parses an annotation. Text that nobody wrote for longshore is none.
+    /// Parses an annotation, which anybody may have written who may write to the node: every text in it is
+    /// bounded and escaped.
     ///
     /// # Errors
-    /// A message, where it is too long, no JSON, or of another format.
-    pub fn of_annotation(text: &str) -> Result<Self, String> {
-        if text.len() > LARGEST_STATUS {
-            return Err(format!("longer than {LARGEST_STATUS} bytes"));
+    /// [`Unreadable`] with the reason.
+    pub fn of_annotation(text: &str) -> Result<Self, Unreadable> {
+        if text.len() > LARGEST_READ {
+            return Err(Unreadable::TooLarge(text.len()));
         }
-        let status: Self = serde_json::from_str(text).map_err(|e| in_line(&e.to_string(), 200))?;
-        match status.format {
-            STATUS_FORMAT => Ok(status.cut()),
-            other => Err(format!("format {other}, and {STATUS_FORMAT} is the only known one")),
+        let malformed =
+            |error: serde_json::Error| Unreadable::Malformed(in_line(&error.to_string(), 200));
+        let Format { format } = serde_json::from_str(text).map_err(malformed)?;
+        match format {
+            Some(format) if format == u64::from(STATUS_FORMAT) => {}
+            Some(other) => return Err(Unreadable::Format(other)),
+            None => return Err(Unreadable::Malformed("it has no format".to_owned())),
         }
+        let status: Self = serde_json::from_str(text).map_err(malformed)?;
+        Ok(status.cut())
     }
 
     /// Returns the status with texts of bounded length, without control characters.
@@ -234,12 +263,15 @@ mod tests {
         for text in ["", "{}", "[]", r#"{"format":2,"agent":"1","kernel":"","phase":""}"#] {
             assert!(NodeStatus::of_annotation(text).is_err(), "{text}");
         }
-        assert!(NodeStatus::of_annotation(&" ".repeat(LARGEST_STATUS + 1)).is_err());
+        let large = " ".repeat(LARGEST_READ + 1);
+        let read = NodeStatus::of_annotation(&large);
+        assert_eq!(read, Err(Unreadable::TooLarge(LARGEST_READ + 1)));
     }
 
     #[test]
-    fn keys_of_a_later_agent_are_passed_over() {
-        let text = r#"{"format":1,"agent":"9","kernel":"6","phase":"ready","new":{"a":1}}"#;
-        assert_eq!(NodeStatus::of_annotation(text).unwrap().agent, "9");
+    fn keys_of_a_later_agent_are_passed_over_and_missing_ones_and_times_that_are_none_are_empty() {
+        let text = r#"{"format":1,"agent":"9","since":"today","new":{"a":1},"holders":[{}]}"#;
+        let read = NodeStatus::of_annotation(text).unwrap();
+        assert_eq!((read.agent.as_str(), read.since, read.holders.len()), ("9", None, 1));
     }
 }
