@@ -1,80 +1,121 @@
-//! The node's own part in a change of its driver: cordon and evictions, and their report in the log.
+//! The node's own part in a change of its driver: cordon and evictions, and their report in the log and as
+//! events of the cluster.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{EvictEvent, EvictPace, Evictions, Place};
+use longshore_cluster::{
+    Event, EvictEvent, EvictPace, Evictions, Place, Reason, Regarding, Reporter,
+};
 use longshore_core::failure::Failure;
 
 use super::{Pod, failed};
 
 impl Pod {
     /// Begins the part of this pod's node, without any call yet; `deadline` is the time limit of
-    /// evictions. None where the pod does not know its node or its own name.
+    /// evictions, and `reporter` writes their events. None where the pod does not know its node or its own
+    /// name.
     ///
     /// # Errors
     /// Exit code 15 where one of the names is none.
-    pub fn evictions(self, deadline: Duration) -> Result<Option<Evictions>, Failure> {
+    pub fn evictions(
+        self,
+        deadline: Duration,
+        reporter: Option<Arc<Reporter>>,
+    ) -> Result<Option<Evictions>, Failure> {
         let Self { cluster, namespace, name, node, .. } = self;
         let (Some(namespace), Some(pod), Some(node)) = (namespace, name, node) else {
             return Ok(None);
         };
         let place = Place { node, namespace, pod };
         let pace = EvictPace { deadline, ..EvictPace::default() };
-        let report = move |event: &EvictEvent| log(event, deadline);
-        let begun = Evictions::begin(cluster, place, pace, report);
+        let tell = move |event: &EvictEvent| {
+            let text = described(event, deadline);
+            log(event, &text);
+            if let Some(reporter) = &reporter {
+                report(event, text, reporter);
+            }
+        };
+        let begun = Evictions::begin(cluster, place, pace, tell);
         begun.map(Some).map_err(|error| failed(&error))
     }
 }
 
-/// Logs an event.
-fn log(event: &EvictEvent, deadline: Duration) {
+fn described(event: &EvictEvent, deadline: Duration) -> String {
     match event {
         EvictEvent::Cordoned(reason) => {
-            tracing::info!("the node is cordoned until the change is made: {reason}");
+            format!("the node is cordoned until the change is made: {reason}")
         }
-        EvictEvent::CordonedByAnother => tracing::info!(
-            "the node is cordoned already, not by longshore: it stays so after the change"
-        ),
+        EvictEvent::CordonedByAnother => {
+            "the node is cordoned already, not by longshore: it stays so after the change".into()
+        }
         EvictEvent::Evicted(pod) => {
-            tracing::info!("pod {pod} uses the driver: its eviction was accepted");
+            format!("pod {pod} uses the driver: its eviction was accepted")
         }
         EvictEvent::Blocked(pod, why) => {
-            tracing::warn!("pod {pod} uses the driver and is not evicted: {why}");
+            format!("pod {pod} uses the driver and is not evicted: {why}")
         }
-        EvictEvent::Overruled => tracing::warn!(
-            "another program uncordoned the node: no pod is evicted for this change any more, which \
-             waits for the driver's users"
-        ),
+        EvictEvent::Overruled => "another program uncordoned the node: no pod is evicted for this \
+                                  change any more, which waits for the driver's users"
+            .into(),
         EvictEvent::Expired(left) => {
             let left: Vec<String> = left.iter().map(|(pod, why)| format!("{pod}: {why}")).collect();
             let left = match left.is_empty() {
                 true => "none of its pods is known to use the driver".to_owned(),
                 false => left.join("; "),
             };
-            tracing::warn!(
+            format!(
                 "the driver still has users after {} s of evictions ({left}): no pod is evicted for \
                  this change any more, which waits for them; the installed driver is served",
                 deadline.as_secs()
-            );
+            )
         }
-        EvictEvent::Uncordoned => tracing::info!("the node is uncordoned again"),
+        EvictEvent::Uncordoned => "the node is uncordoned again".into(),
+        EvictEvent::Forgotten => "another program uncordoned the node before".into(),
         EvictEvent::Refused(why) => {
-            tracing::warn!("{why}; the change waits for the driver's users (reported once)");
+            format!("{why}; the change waits for the driver's users (reported once)")
         }
-        EvictEvent::Unreachable(why) => tracing::warn!("{why}; it is asked again"),
+        EvictEvent::Unreachable(why) => format!("{why}; it is asked again"),
+    }
+}
+
+fn log(event: &EvictEvent, text: &str) {
+    match event {
+        EvictEvent::Cordoned(_)
+        | EvictEvent::CordonedByAnother
+        | EvictEvent::Evicted(_)
+        | EvictEvent::Uncordoned => tracing::info!("{text}"),
+        EvictEvent::Blocked(..)
+        | EvictEvent::Overruled
+        | EvictEvent::Expired(_)
+        | EvictEvent::Refused(_)
+        | EvictEvent::Unreachable(_) => tracing::warn!("{text}"),
+        EvictEvent::Forgotten => tracing::debug!("{text}"),
+    }
+}
+
+/// Writes an event on the node and on the pod that it is about, and has a changed cordon reported at once.
+fn report(event: &EvictEvent, note: String, reporter: &Reporter) {
+    let (reason, action, pod) = match event {
+        EvictEvent::Cordoned(_) => (Reason::Cordoned, "Cordon", None),
+        EvictEvent::Uncordoned => (Reason::Uncordoned, "Uncordon", None),
+        EvictEvent::Evicted(pod) => (Reason::Evicted, "Evict", Some(pod)),
+        EvictEvent::Blocked(pod, _) => (Reason::EvictionBlocked, "Evict", Some(pod)),
+        EvictEvent::Overruled | EvictEvent::Expired(_) | EvictEvent::Refused(_) => {
+            (Reason::EvictionBlocked, "Evict", None)
+        }
+        EvictEvent::Forgotten => return reporter.again(),
+        EvictEvent::CordonedByAnother | EvictEvent::Unreachable(_) => return,
+    };
+    let node = Regarding::Node(reporter.node().to_owned());
+    let pod = pod.map(|pod| Regarding::Pod(pod.clone()));
+    for regarding in [Some(node), pod].into_iter().flatten() {
+        reporter.event(Event { regarding, reason, action, note: note.clone() });
+    }
+    if matches!(reason, Reason::Cordoned | Reason::Uncordoned) {
+        reporter.again();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use longshore_cluster::testing::Api;
-
-    use super::super::tests::pod;
-
-    #[tokio::test]
-    async fn a_pod_that_does_not_know_its_node_evicts_nothing() {
-        let api = Api::with([]);
-        let pod = pod(&api).unwrap().unwrap();
-        assert!(pod.evictions(std::time::Duration::ZERO).unwrap().is_none());
-    }
-}
+mod tests;

@@ -81,6 +81,11 @@ impl DriverReport {
         Self { reporter, source, task, limit }
     }
 
+    /// Returns the reporter, for events beside the reports.
+    pub(crate) fn reporter(&self) -> Arc<Reporter> {
+        Arc::clone(&self.reporter)
+    }
+
     /// Writes the last state, for a few seconds at most.
     pub async fn end(self) {
         self.task.abort();

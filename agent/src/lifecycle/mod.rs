@@ -30,6 +30,7 @@ use crate::provider::Configurations;
 use crate::serve::{self, LivenessProbe, Server, Subject};
 use crate::telemetry::{FailureRecord, Telemetry};
 use crate::termination;
+use longshore_cluster::Reporter;
 use longshore_core::cancel::CancelFlag;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::failure::{ExitCode, Failure};
@@ -84,9 +85,10 @@ async fn run_agent(
     // The store is opened by the tasks that read the host, where an unresponsive disk blocks
     // nothing else.
     let store = Store::at(&config.paths.store, config.disk());
-    let world = world(&config, store, &journal, telemetry, holders);
-    let world = Context { rest, ..world };
     let report = DriverReport::begin(&config, telemetry, &|name| std::env::var(name).ok());
+    let conduct = conduct(&config, report.as_ref().map(DriverReport::reporter));
+    let world = world(&config, store, &journal, telemetry, holders);
+    let world = Context { rest, conduct, ..world };
     let agent = Agent::new(world, journal, stop, renewal, started);
     let ended = agent.live(config, &configurations).await;
     if let Some(report) = report {
@@ -166,14 +168,14 @@ fn world(
         rest: Idle::default(),
         missing_gpus: config.missing_gpus,
         triggers: Triggers { kernel: true, ..Triggers::default() },
-        conduct: conduct(config),
+        conduct: Conduct::default().follow(config),
     }
 }
 
 /// Returns the conduct by these settings: a change that waits asks the cluster for a drain, or drains the
 /// node itself.
-fn conduct(config: &Config) -> Conduct {
-    let held = agent::drain::DrainsNode::of_process(config);
+fn conduct(config: &Config, reporter: Option<Arc<Reporter>>) -> Conduct {
+    let held = agent::drain::DrainsNode::of_process(config, reporter);
     Conduct { held: Arc::new(held), ..Conduct::default() }.follow(config)
 }
 

@@ -39,7 +39,7 @@ pub use longshore_core::finding::{Finding, Severity};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::journal::PlanSummary;
-use crate::steps::{Step, WriteFeatures};
+use crate::steps::{LoadModule, Step, WriteFeatures};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{self, Code};
 use longshore_core::flavour::Flavour;
@@ -90,6 +90,25 @@ pub struct Reason {
 }
 
 impl Plan {
+    /// Returns true if the modules are at hand without compiling them, in the store or elsewhere; None where
+    /// the plan has none.
+    pub fn is_prebuilt(&self) -> Option<bool> {
+        let builds = self.acquire.iter().any(|one| matches!(one, Acquire::BuildSet(_)));
+        let fetches = |one: &Acquire| {
+            matches!(
+                one,
+                Acquire::ImportSet { .. }
+                    | Acquire::PullSet { .. }
+                    | Acquire::ReadPackage(_)
+                    | Acquire::SignSet { .. }
+            )
+        };
+        let is_stored = |module: &LoadModule| module.is_of_driver() && module.digest().is_some();
+        let is_at_hand = self.acquire.iter().any(fetches)
+            || self.install.iter().filter_map(LoadModule::of).any(is_stored);
+        (builds || is_at_hand).then_some(!builds)
+    }
+
     /// Returns the gravest refusal among the findings, as the failure that ends a command.
     pub fn refusal(&self) -> Option<Failure> {
         finding::refusal(&self.findings)

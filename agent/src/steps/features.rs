@@ -27,6 +27,9 @@ const FILE: &str = "longshore";
 /// First line, by which longshore knows its file.
 const HEAD: &str = "# Written by longshore while its driver is ready.";
 
+/// State of a driver whose features are written first: its installation follows.
+const READY: &str = "ready";
+
 /// Time after which the labels are removed unless the file is written again.
 const EXPIRY: Duration = Duration::from_secs(15 * 60);
 /// Time after which a Ready agent writes it again.
@@ -66,7 +69,6 @@ impl WriteFeatures {
         let mut lines = vec![
             format!("longshore.dev/driver-version={}", self.version),
             format!("longshore.dev/flavour={}", self.flavour),
-            "longshore.dev/state=ready".to_owned(),
             format!("nvidia.com/cuda.driver-version.full={}", self.version),
         ];
         let parts = ["major", "minor", "revision"].into_iter().zip(self.version.split('.'));
@@ -74,7 +76,7 @@ impl WriteFeatures {
         lines
     }
 
-    fn content(&self, host: &dyn Host, now: Timestamp) -> String {
+    fn content(&self, host: &dyn Host, now: Timestamp, state: &str) -> String {
         // A span of minutes is always added.
         let expiry = now.checked_add(EXPIRY).unwrap_or(now);
         let mut text = format!("{HEAD}\n# +expiry-time={expiry:.0}\n");
@@ -83,6 +85,7 @@ impl WriteFeatures {
             let count = gpus.iter().filter(|gpu| gpu.taken == Taken::Driver).count();
             text.push_str(&format!("nvidia.com/gpu.count={count}\n"));
         }
+        text.push_str(&format!("longshore.dev/state={state}\n"));
         for line in self.lines() {
             text.push_str(&line);
             text.push('\n');
@@ -90,17 +93,18 @@ impl WriteFeatures {
         text
     }
 
-    /// Writes the file again, with a later expiry time, unless another program wrote it since.
+    /// Writes the file again with this phase of the agent and a later expiry time, unless another program wrote it since; also while a
+    /// change waits for users of the driver, which serves meanwhile.
     ///
     /// # Errors
     /// If the host refused it.
-    pub fn refresh(&self, host: &dyn Host) -> Result<(), VerbError> {
+    pub fn refresh(&self, host: &dyn Host, state: &str) -> Result<(), VerbError> {
         let place = self.place();
         match host.published(&place)? {
             Published::File(found) if !is_own(&found) => Ok(()),
             Published::Other(_) => Ok(()),
             Published::NoDirectory | Published::Nothing | Published::File(_) => {
-                host.publish(&place, self.content(host, Timestamp::now()).as_bytes())
+                host.publish(&place, self.content(host, Timestamp::now(), state).as_bytes())
             }
         }
     }
@@ -158,7 +162,7 @@ impl Kind for WriteFeatures {
     ) -> Result<Applied, Failure> {
         let (host, place) = (tools.host, self.place());
         let made = if before.makes_dir { host.make_place(&place) } else { Ok(()) };
-        let content = self.content(host, Timestamp::now());
+        let content = self.content(host, Timestamp::now(), READY);
         match made.and_then(|()| host.publish(&place, content.as_bytes())) {
             Ok(()) => Ok(intent.done()),
             Err(error) => {

@@ -45,6 +45,12 @@ pub struct Live {
     /// Driver version of the last plan.
     #[serde(default)]
     pub wanted: Option<String>,
+    /// True where the modules of that driver are at hand without compiling them; None where that is not known.
+    #[serde(default)]
+    pub prebuilt: Option<bool>,
+    /// True if the agent has ended and left the driver to the next agent.
+    #[serde(default)]
+    pub kept: bool,
     /// Bytes fetched from archives, mirrors and registries.
     pub fetched_bytes: u64,
     /// Items that were available already.
@@ -270,6 +276,8 @@ impl State {
             step_counts: self.counts.iter().map(count).collect(),
             driver: self.driver.clone(),
             wanted: self.wanted.clone(),
+            prebuilt: self.prebuilt,
+            kept: self.kept,
             fetched_bytes: self.fetched_bytes,
             cache_hits: self.reused.clone(),
             cache_misses: self.missed.clone(),

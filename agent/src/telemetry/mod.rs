@@ -113,6 +113,8 @@ struct State {
     counts: BTreeMap<(&'static str, StepOutcome), u64>,
     driver: Option<DriverInfo>,
     wanted: Option<String>,
+    prebuilt: Option<bool>,
+    kept: bool,
     origin: Option<Origin>,
     fetched_bytes: u64,
     reused: BTreeMap<Reused, u64>,
@@ -137,6 +139,8 @@ impl Default for State {
             counts: BTreeMap::new(),
             driver: None,
             wanted: None,
+            prebuilt: None,
+            kept: false,
             origin: None,
             fetched_bytes: 0,
             reused: BTreeMap::new(),
@@ -236,9 +240,18 @@ impl Telemetry {
         });
     }
 
-    /// Records the driver version of the last plan.
-    pub fn wanted(&self, version: &str) {
-        self.change(|state| state.wanted = Some(version.to_owned()));
+    /// Records the driver version of the last plan, and true where its modules are at hand without compiling
+    /// them, None where that is not known.
+    pub fn wanted(&self, version: &str, prebuilt: Option<bool>) {
+        self.change(|state| {
+            state.wanted = Some(version.to_owned());
+            state.prebuilt = prebuilt;
+        });
+    }
+
+    /// Records that the agent ends, and that the driver stays for the next one.
+    pub fn kept(&self) {
+        self.change(|state| state.kept = true);
     }
 
     /// Adds to the number of fetched bytes.

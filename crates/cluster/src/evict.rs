@@ -34,6 +34,8 @@ pub enum EvictEvent {
     Expired(Vec<(PodRef, Hindrance)>),
     /// The node is uncordoned again.
     Uncordoned,
+    /// The annotation was removed from a node that another program uncordoned.
+    Forgotten,
     /// The cluster refuses a call: its text.
     Refused(String),
     /// The API server does not answer as it should; it is asked again.

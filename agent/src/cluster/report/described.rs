@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Source;
 use crate::journal::phase::Phase;
-use crate::telemetry::{FailureRecord, Live, Origin};
+use crate::telemetry::{FailureRecord, Live};
 use longshore_cluster::{Holder, LastFailure, NodeStatus, Reason, Report, STATUS_FORMAT};
 use longshore_host::facts::LiveDriver;
 
@@ -18,14 +18,14 @@ pub(super) struct Described {
 
 /// Returns the report of a state with this loaded driver.
 pub(super) fn describe(source: &Source, live: &Live, loaded: Option<LiveDriver>) -> Described {
-    let installed = live.driver.as_ref().filter(|_| live.phase == Some(Phase::Ready));
+    let is_installed = live.phase == Some(Phase::Ready) || live.kept;
+    let installed = live.driver.as_ref().filter(|_| is_installed);
     let version = installed.map(|driver| driver.version.clone());
     let flavour = installed.map(|driver| driver.flavour.clone());
     let loaded_flavour = loaded.as_ref().and_then(|driver| driver.flavour).map(|f| f.to_string());
     let version = version.or_else(|| loaded.map(|driver| driver.version));
     let (reason, message) = condition(live, version.as_deref());
     let phase = live.phase.map_or_else(|| Phase::Probing.to_string(), |phase| phase.to_string());
-    let origin = installed.and_then(|driver| driver.origin);
     let report = Report {
         status: NodeStatus {
             format: STATUS_FORMAT,
@@ -38,7 +38,7 @@ pub(super) fn describe(source: &Source, live: &Live, loaded: Option<LiveDriver>)
             flavour: flavour.or(loaded_flavour).filter(|_| version.is_some()),
             live: version,
             last_failure: live.last_failure.as_ref().map(last_failure),
-            prebuilt: origin.and_then(prebuilt),
+            prebuilt: live.prebuilt,
             ..NodeStatus::default()
         },
         ready: reason == Reason::DriverReady,
@@ -63,6 +63,9 @@ fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
     let named =
         |version: Option<&str>| version.map_or("the driver".into(), |v| format!("driver {v}"));
     let wanted_name = named(wanted);
+    if live.kept {
+        return kept(live, loaded);
+    }
     match live.phase {
         None | Some(Phase::Probing | Phase::Planning) => {
             (Reason::DriverChanging, "the agent is inspecting the host".into())
@@ -114,12 +117,19 @@ fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
     }
 }
 
-/// True for modules that were not compiled on this host; None where their origin is not known.
-fn prebuilt(origin: Origin) -> Option<bool> {
-    match origin {
-        Origin::Compiled => Some(false),
-        Origin::Pulled | Origin::Imported | Origin::Packaged => Some(true),
-        Origin::Adopted | Origin::Stored => None,
+/// Returns reason and message of a driver that stays for the agent's next pod.
+fn kept(live: &Live, loaded: Option<&str>) -> (Reason, String) {
+    let name = loaded.map_or("the driver".into(), |version| format!("driver {version}"));
+    let stays = format!("{name} stays for the next pod");
+    // Daemons end with their container.
+    let needed = live.daemons.iter().find(|daemon| daemon.required);
+    match (&live.driver, needed) {
+        (Some(_), None) => (Reason::DriverReady, stays),
+        (Some(_), Some(daemon)) => {
+            (Reason::DriverChanging, format!("{stays}, which starts its {}", daemon.name))
+        }
+        // This agent did not verify it.
+        (None, _) => (Reason::DriverChanging, stays),
     }
 }
 

@@ -36,7 +36,7 @@ fn user(pid: u32, comm: &str, pod: Option<&str>) -> DriverUser {
 /// Telemetry of an agent that wants 550.163.01, with this phase.
 fn at(phase: Phase) -> Telemetry {
     let telemetry = Telemetry::default();
-    telemetry.wanted("550.163.01");
+    telemetry.wanted("550.163.01", Some(false));
     telemetry.enter(phase);
     telemetry
 }
@@ -71,6 +71,12 @@ fn not_whole() -> Telemetry {
 fn with_daemon(state: DaemonState) -> Telemetry {
     let telemetry = ready();
     telemetry.daemon("nvidia-persistenced", true, state);
+    telemetry
+}
+
+fn kept(telemetry: Telemetry) -> Telemetry {
+    telemetry.kept();
+    telemetry.enter(Phase::InUse);
     telemetry
 }
 
@@ -144,6 +150,19 @@ fn host(version: Option<&str>) -> tempfile::TempDir {
     false
 )]
 #[case::removed(at(Phase::Removed), Reason::DriverRemoved, "the driver was uninstalled", false)]
+#[case::kept(kept(ready()), Reason::DriverReady, "driver 550.163.01 stays for the next pod", false)]
+#[case::kept_without_its_daemon(
+    kept(with_daemon(DaemonState::Live)),
+    Reason::DriverChanging,
+    "driver 550.163.01 stays for the next pod, which starts its nvidia-persistenced",
+    false
+)]
+#[case::kept_before_it_was_ready(
+    kept(at(Phase::Acquiring)),
+    Reason::DriverChanging,
+    "driver 535.261.03 stays for the next pod",
+    false
+)]
 #[case::failed(failed(), Reason::DriverFailed, "it does not compile", false)]
 #[tokio::test]
 async fn a_state_has_a_reason_and_a_sentence(

@@ -74,7 +74,7 @@ fn a_file_that_another_program_wrote_since_stays_and_is_not_refreshed() {
     let mut journal = Journal::in_memory();
     apply(&host, &mut journal);
     host.change(|state| state.published.insert(FILE.into(), b"a=b\n".to_vec()));
-    features("535.261.03").refresh(&host).unwrap();
+    features("535.261.03").refresh(&host, "in-use").unwrap();
     engine(&host).undo(&mut journal).unwrap();
     assert_eq!(file(&host).as_deref(), Some("a=b\n"));
 }
@@ -86,8 +86,9 @@ fn a_file_that_was_removed_is_written_again_with_the_next_refresh() {
     apply(&host, &mut journal);
     let written = file(&host);
     host.change(|state| state.published.clear());
-    features("535.261.03").refresh(&host).unwrap();
-    assert_eq!(written.is_some(), file(&host).is_some());
+    features("535.261.03").refresh(&host, "in-use").unwrap();
+    assert!(written.is_some() && file(&host).unwrap().contains("\nlongshore.dev/state=in-use\n"));
+    assert!(engine(&host).holds(&[step()], &journal), "the state is no fault");
     engine(&host).undo(&mut journal).unwrap();
     assert_eq!(file(&host), None);
 }

@@ -10,7 +10,7 @@ use super::evicting::EvictsUsers;
 use super::held::HeldChange;
 use crate::cluster::Pod;
 use crate::config::Config;
-use longshore_cluster::{Requests, Standing};
+use longshore_cluster::{Reporter, Requests, Standing};
 use longshore_core::failure::Failure;
 use longshore_core::sanitize::in_line;
 use longshore_host::in_use::InUse;
@@ -54,8 +54,8 @@ pub(crate) struct DrainsNode {
 }
 
 impl DrainsNode {
-    /// Returns those of this process, by its settings.
-    pub(crate) fn of_process(config: &Config) -> Self {
+    /// Returns those of this process, by its settings; `reporter` writes the events of evictions.
+    pub(crate) fn of_process(config: &Config, reporter: Option<Arc<Reporter>>) -> Self {
         let asks = FoundLater { find: receiver, found: OnceLock::new() };
         // A request that an earlier agent left is withdrawn once the driver is ready.
         if config.operator.wait_to_change && !config.evicts() {
@@ -64,15 +64,20 @@ impl DrainsNode {
         let undoes = config.cluster.report && !config.operator.enabled;
         let pod = || Pod::of_process(&|name| std::env::var(name).ok());
         let evicts = match config.evicts() || undoes {
-            true => Self::evictions(config, pod()),
+            true => Self::evictions(config, pod(), reporter),
             false => None,
         };
         Self { asks, evicts }
     }
 
-    fn evictions(config: &Config, pod: Result<Option<Pod>, Failure>) -> Option<EvictsUsers> {
+    fn evictions(
+        config: &Config,
+        pod: Result<Option<Pod>, Failure>,
+        reporter: Option<Arc<Reporter>>,
+    ) -> Option<EvictsUsers> {
         let deadline = config.cluster.evict_deadline;
-        let begun = pod.and_then(|pod| pod.map_or(Ok(None), |pod| pod.evictions(deadline)));
+        let begun =
+            pod.and_then(|pod| pod.map_or(Ok(None), |pod| pod.evictions(deadline, reporter)));
         let evicts = config.evicts();
         match begun {
             Ok(Some(evictions)) => Some(EvictsUsers { evictions, evicts, limit: WITHDRAWAL }),

@@ -99,6 +99,7 @@ impl Agent {
             engine.rest_daemons(journal);
         })
         .await?;
+        self.world.telemetry.kept();
         // The next agent finds the driver whole also where this cannot be written.
         if self.journal.phase() != Phase::InUse
             && let Err(failure) = self.enter(Phase::InUse)

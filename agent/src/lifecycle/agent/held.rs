@@ -16,7 +16,7 @@ use crate::engine::{Engine, Stopped, kept};
 use crate::journal::phase::Phase;
 use crate::journal::{Entry, Journal};
 use crate::plan::Plan;
-use crate::steps::{Announces, Step, WriteStatus};
+use crate::steps::{Announces, REFRESH, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::Failure;
 use longshore_core::privileges;
@@ -242,7 +242,12 @@ impl Agent {
 
     async fn until_free(&mut self, in_use: &InUse) -> Outcome {
         let mut waiting = self.wait_for(in_use.clone());
+        let mut refresh_at = Instant::now();
         loop {
+            if refresh_at <= Instant::now() {
+                refresh_at = Instant::now() + REFRESH;
+                self.refresh(self.features()).await;
+            }
             let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
             let wait = waiting.wait.min(self.world.conduct.held.look_within());
             tokio::select! {

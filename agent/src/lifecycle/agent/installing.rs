@@ -142,7 +142,7 @@ impl Agent {
     fn planned(&self, provider: &impl Provider, gathered: &Gathered) -> Result<Plan, Failure> {
         let plan = provider.plan(gathered)?;
         gathered.catalog.failures.warn();
-        self.world.telemetry.wanted(&plan.driver_version);
+        self.world.telemetry.wanted(&plan.driver_version, plan.is_prebuilt());
         Ok(plan)
     }
 }

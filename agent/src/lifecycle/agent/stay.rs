@@ -177,15 +177,16 @@ impl Agent {
     }
 
     /// Returns the features file that was written for the driver.
-    fn features(&self) -> Option<WriteFeatures> {
+    pub(super) fn features(&self) -> Option<WriteFeatures> {
         self.journal.live().find_map(|entry| WriteFeatures::recorded(&entry.step)).cloned()
     }
 
     /// Writes the features file again, before its labels expire.
-    async fn refresh(&self, features: Option<WriteFeatures>) {
+    pub(super) async fn refresh(&self, features: Option<WriteFeatures>) {
         let Some(features) = features else { return };
         let host = Arc::clone(&self.world.host);
-        let write = privileges::run_privileged(move || features.refresh(&*host));
+        let phase = self.journal.phase().to_string();
+        let write = privileges::run_privileged(move || features.refresh(&*host, &phase));
         match tokio::time::timeout(REWRITE, write).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error))) => tracing::warn!("the features file expires: {error}"),

@@ -187,7 +187,7 @@ impl Keeper {
         match change {
             CordonChange::Cordon(record) => (self.tell)(&EvictEvent::Cordoned(record.reason)),
             CordonChange::Uncordon => (self.tell)(&EvictEvent::Uncordoned),
-            CordonChange::Forget => {}
+            CordonChange::Forget => (self.tell)(&EvictEvent::Forgotten),
         }
         Ok(Some(now))
     }

@@ -287,6 +287,7 @@ fn short(event: &EvictEvent) -> String {
             format!("expired:{}", left.collect::<String>())
         }
         EvictEvent::Uncordoned => "uncordoned".into(),
+        EvictEvent::Forgotten => "forgotten".into(),
         EvictEvent::Refused(_) => "refused".into(),
         EvictEvent::Unreachable(_) => "unreachable".into(),
     }

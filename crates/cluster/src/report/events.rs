@@ -23,8 +23,10 @@ const REPEAT: &str = "counting a repeated event (patch events)";
 
 /// Length of the longest note, in bytes (k8s.io/api/events/v1, Event.Note).
 const LONGEST_NOTE: usize = 1024;
-/// Number of events in a minute; more are left out.
+/// Number of events in a minute; more are left out. The last ones are kept for the node, however many pods
+/// there are.
 const MOST: usize = 12;
+const KEPT_FOR_NODE: usize = 4;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Number of events that a repetition is compared with, and the age up to which one is continued: the API
 /// server removes events an hour after their last change by default.
@@ -165,7 +167,11 @@ impl Events {
         while self.calls.front().is_some_and(|call| now.duration_since(*call) >= MINUTE) {
             self.calls.pop_front();
         }
-        if self.calls.len() >= MOST {
+        let most = match event.regarding {
+            Regarding::Node(_) => MOST,
+            Regarding::Pod(_) => MOST - KEPT_FOR_NODE,
+        };
+        if self.calls.len() >= most {
             self.left_out += 1;
             tracing::debug!("{} events of this agent are left out so far", self.left_out);
             return Ok(());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -21,6 +21,9 @@ const CALL: &str = "reporting the driver on the own node";
 const LONGEST_MESSAGE: usize = 500;
 /// Number of holders whose pods get events, and of pods that are remembered.
 const MOST_HOLDERS: usize = 32;
+
+/// Number of events that wait to be written beside the reports.
+const MOST_QUEUED: usize = 64;
 
 /// Conduct of a [`Reporter`].
 #[derive(Debug, Clone)]
@@ -61,7 +64,9 @@ struct Wish {
 /// Reports of a driver on one node.
 #[derive(Debug)]
 pub struct Reporter {
+    node: String,
     wish: watch::Sender<Wish>,
+    queue: mpsc::Sender<Event>,
     /// Number of the last report that is on the node, as far as the cluster takes it.
     settled: watch::Receiver<u64>,
     task: JoinHandle<()>,
@@ -86,26 +91,35 @@ impl Reporter {
         let first = Wish { taint: options.taint, ..Wish::default() };
         let (wish, wishes) = watch::channel(first);
         let (done, settled) = watch::channel(0);
+        let (queue, queued) = mpsc::channel(MOST_QUEUED);
         let events = Events::new(options.pod.as_deref().unwrap_or(&node));
         let keeper = Keeper {
             cluster,
-            node,
+            node: node.clone(),
             options,
             wishes,
             done,
             events,
+            queued,
+            next_queued: None,
             seen: None,
             pods: BTreeMap::new(),
             metadata: Part::default(),
             condition: Part::default(),
             taint: Part::default(),
             event: Part::default(),
+            pod_event: Part::default(),
             listing: Part::default(),
             told: BTreeMap::new(),
             again: 0,
             is_unreachable: false,
         };
-        Ok(Self { wish, settled, task: tokio::spawn(keeper.run()) })
+        Ok(Self { node, wish, queue, settled, task: tokio::spawn(keeper.run()) })
+    }
+
+    /// Returns the node's name.
+    pub fn node(&self) -> &str {
+        &self.node
     }
 
     /// Takes a report; the same one changes nothing.
@@ -119,6 +133,15 @@ impl Reporter {
             wish.number += 1;
             wish.again += 1;
         });
+    }
+
+    /// Writes an event beside those of the reports; nothing waits for it. It is left out where 64 others
+    /// wait to be written.
+    pub fn event(&self, event: Event) {
+        if let Err(error) = self.queue.try_send(event) {
+            tracing::debug!("an event is left out: {error}");
+        }
+        self.wish.send_modify(|wish| wish.number += 1);
     }
 
     /// Sets the taint on or off from now on.
@@ -180,6 +203,11 @@ impl Part {
         }
     }
 
+    /// True after a refusal, for a while.
+    fn is_left_out(&self) -> bool {
+        self.refused && self.next.is_some_and(|next| Instant::now() < next)
+    }
+
     fn wrote(&mut self, value: Value, next: Instant) {
         *self = Self { written: Some(value), next: Some(next), refused: false };
     }
@@ -193,6 +221,10 @@ struct Keeper {
     wishes: watch::Receiver<Wish>,
     done: watch::Sender<u64>,
     events: Events,
+    /// Events beside the reports.
+    queued: mpsc::Receiver<Event>,
+    /// The next one of them, until it is written: a call may be given up.
+    next_queued: Option<Event>,
     /// The node as it was when the task began.
     seen: Option<Seen>,
     /// Pods of the driver's holders, by the uid in their cgroups; None for one that is not on the node.
@@ -201,6 +233,7 @@ struct Keeper {
     condition: Part,
     taint: Part,
     event: Part,
+    pod_event: Part,
     listing: Part,
     /// Holders whose pods had an event, with the time of the next one.
     told: BTreeMap<(String, String), Instant>,
@@ -359,14 +392,11 @@ impl Keeper {
         holders.iter().map(holder).collect()
     }
 
-    /// Writes an event about the node where the reason or message is another one, and one about each pod
-    /// that holds the driver.
+    /// Writes an event about the node where the reason or message is another one, those beside the report,
+    /// and one about each pod that holds the driver.
     async fn write_events(&mut self, report: &Report) -> Result<(), Error> {
-        if self.event.refused && self.event.next.is_some_and(|next| Instant::now() < next) {
-            return Ok(());
-        }
         let wanted = json!([report.reason.as_str(), report.message]);
-        if self.event.written.as_ref() != Some(&wanted) {
+        if !self.event.is_left_out() && self.event.written.as_ref() != Some(&wanted) {
             let event = Event {
                 regarding: Regarding::Node(self.node.clone()),
                 reason: report.reason,
@@ -376,7 +406,26 @@ impl Keeper {
             let recorded = self.events.record(&self.cluster, event).await;
             self.settle(recorded, wanted, |all| &mut all.event)?;
         }
+        self.write_queued_events().await?;
         self.write_pod_events(report).await
+    }
+
+    async fn write_queued_events(&mut self) -> Result<(), Error> {
+        while let Some(event) = self.next_queued.take().or_else(|| self.queued.try_recv().ok()) {
+            let part: fn(&mut Self) -> &mut Part = match event.regarding {
+                Regarding::Node(_) => |all| &mut all.event,
+                Regarding::Pod(_) => |all| &mut all.pod_event,
+            };
+            if part(self).is_left_out() {
+                continue;
+            }
+            self.next_queued = Some(event.clone());
+            let written = part(self).written.clone().unwrap_or_default();
+            let recorded = self.events.record(&self.cluster, event).await;
+            self.settle(recorded, written, part)?;
+            self.next_queued = None;
+        }
+        Ok(())
     }
 
     async fn write_pod_events(&mut self, report: &Report) -> Result<(), Error> {
@@ -387,7 +436,7 @@ impl Keeper {
             let Some(key) = key(holder) else { continue };
             let now = Instant::now();
             let Some(Some(pod)) = self.pods.get(&key.0).cloned() else { continue };
-            if self.event.refused || self.told.get(&key).is_some_and(|next| now < *next) {
+            if self.pod_event.is_left_out() || self.told.get(&key).is_some_and(|next| now < *next) {
                 continue;
             }
             let event = Event {
@@ -396,9 +445,8 @@ impl Keeper {
                 action: "Hold",
                 note: holds(holder, &report.status),
             };
-            let written = self.event.written.clone().unwrap_or_default();
             let recorded = self.events.record(&self.cluster, event).await;
-            self.settle(recorded, written, |all| &mut all.event)?;
+            self.settle(recorded, Value::Null, |all| &mut all.pod_event)?;
             self.told.insert(key, now + 6 * self.options.heartbeat);
         }
         Ok(())

@@ -452,3 +452,75 @@ async fn an_event_about_a_name_that_is_none_is_not_sent() {
     assert_eq!(error.kind, Kind::Name);
     assert!(api.requests().is_empty());
 }
+
+const ML: &str = "POST /apis/events.k8s.io/v1/namespaces/ml/events";
+
+fn of_node(reason: Reason, note: &str) -> Event {
+    let regarding = Regarding::Node("node-1".into());
+    Event { regarding, reason, action: "Drain", note: note.into() }
+}
+
+fn of_pod(reason: Reason, name: &str) -> Event {
+    let pod = PodRef { namespace: "ml".into(), name: name.into(), uid: "u".into() };
+    Event { regarding: Regarding::Pod(pod), reason, action: "Drain", note: String::new() }
+}
+
+#[tokio::test]
+async fn events_beside_a_report_are_written_in_their_order_and_once() {
+    let api = Api::with([node(), node(), patched(), event(), event(), event()]);
+    let reporter = reporter(&api, options());
+    reporter.event(of_node(Reason::Cordoned, "a"));
+    reporter.event(of_pod(Reason::Evicted, "train"));
+    assert!(reporter.finish(Some(report(Reason::DriverInUse)), LONG).await);
+    assert!(reporter.finish(Some(report(Reason::DriverInUse)), LONG).await);
+    assert_eq!(api.lines(), [GET, CONDITION, PATCH, EVENT, EVENT, ML]);
+    let reasons = |line| -> Vec<String> {
+        let reason = |body: &Value| body["reason"].as_str().unwrap().to_owned();
+        bodies(&api, line).iter().map(reason).collect()
+    };
+    assert_eq!(reasons(EVENT), ["DriverInUse", "Cordoned"]);
+    assert_eq!(reasons(ML), ["Evicted"]);
+}
+
+#[tokio::test]
+async fn an_event_whose_call_failed_is_written_later() {
+    let broken = || (0..SHORT.tries).map(|_| refused(500));
+    let answers = [node(), node(), patched(), event()].into_iter().chain(broken());
+    let api = Api::with(answers.chain([event()]));
+    let reporter = reporter(&api, options());
+    assert!(reporter.finish(Some(report(Reason::DriverInUse)), LONG).await);
+    reporter.event(of_node(Reason::Cordoned, "a"));
+    assert!(reporter.finish(None, LONG).await);
+    assert_eq!(bodies(&api, EVENT).last().unwrap()["reason"], "Cordoned");
+}
+
+#[tokio::test]
+async fn refused_events_of_pods_leave_those_of_the_node() {
+    let answers = [node(), node(), patched(), event(), refused(403), event()];
+    let api = Api::with(answers);
+    let reporter = reporter(&api, options());
+    for event in [
+        of_pod(Reason::Evicted, "a"),
+        of_pod(Reason::Evicted, "b"),
+        of_node(Reason::Uncordoned, "a"),
+    ] {
+        reporter.event(event);
+    }
+    assert!(reporter.finish(Some(report(Reason::DriverInUse)), LONG).await);
+    assert_eq!(api.lines()[3..], [EVENT, ML, EVENT]);
+}
+
+#[tokio::test]
+async fn events_of_pods_leave_room_for_those_of_the_node() {
+    let api = Api::with((0..12).map(|_| event()));
+    let cluster = api.cluster(SHORT);
+    let mut events = Events::new("driver-x7k2p");
+    for n in 0..40 {
+        events.record(&cluster, of_pod(Reason::HoldsDriver, &n.to_string())).await.unwrap();
+    }
+    for n in 0..40 {
+        events.record(&cluster, of_node(Reason::Cordoned, &n.to_string())).await.unwrap();
+    }
+    let count = |line| api.lines().iter().filter(|found| *found == line).count();
+    assert_eq!((count(ML), count(EVENT)), (8, 4));
+}

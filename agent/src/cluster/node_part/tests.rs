@@ -1,0 +1,186 @@
+use longshore_cluster::testing::{Answer, Api, SHORT, refused};
+use longshore_cluster::{Hindrance, NodeStatus, Options, PodRef, Report, STATUS_FORMAT};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::super::tests::pod;
+use super::*;
+
+const LONG: Duration = Duration::from_secs(60);
+const NODE: &str = "PATCH /api/v1/nodes/n";
+const OF_NODE: &str = "POST /apis/events.k8s.io/v1/namespaces/default/events";
+const OF_POD: &str = "POST /apis/events.k8s.io/v1/namespaces/ml/events";
+
+#[tokio::test]
+async fn a_pod_that_does_not_know_its_node_evicts_nothing() {
+    let api = Api::with([]);
+    let pod = pod(&api).unwrap().unwrap();
+    assert!(pod.evictions(Duration::ZERO, None).unwrap().is_none());
+}
+
+/// The node, cordoned by longshore or by nobody.
+fn node(version: u32, is_cordoned: bool) -> Answer {
+    let mut metadata = json!({ "name": "n", "resourceVersion": version.to_string() });
+    if is_cordoned {
+        metadata["annotations"] = json!({ longshore_cluster::names::CORDONED: "{}" });
+    }
+    let spec = json!({ "unschedulable": is_cordoned });
+    let node = json!({ "kind": "Node", "apiVersion": "v1", "metadata": metadata, "spec": spec });
+    Answer::Body(200, node.to_string())
+}
+
+fn event() -> Answer {
+    let event = json!({
+        "kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": { "name": "e" },
+    });
+    Answer::Body(201, event.to_string())
+}
+
+/// A pod of a Job, and one that is exempt.
+fn pods() -> Answer {
+    let owner = json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u",
+                         "controller": true }]);
+    let pod = |uid: &str, evict: &str| {
+        json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                "metadata": { "name": format!("train-{uid}"), "namespace": "ml", "uid": uid,
+                              "ownerReferences": owner, "labels": { "longshore.dev/evict": evict } } })
+    };
+    let items = [pod("a", "true"), pod("b", "false")];
+    let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                       "metadata": {}, "items": items });
+    Answer::Body(200, list.to_string())
+}
+
+fn in_use() -> Report {
+    Report {
+        status: NodeStatus { format: STATUS_FORMAT, ..NodeStatus::default() },
+        ready: false,
+        reason: Reason::DriverInUse,
+        message: "it waits".to_owned(),
+        holders: Vec::new(),
+    }
+}
+
+/// A reporter that has reported a driver in use, with four calls.
+async fn reporter(api: &Api) -> Arc<Reporter> {
+    let begun = Reporter::begin(api.cluster(SHORT), "n".to_owned(), Options::default());
+    let reporter = Arc::new(begun.unwrap());
+    assert!(reporter.finish(Some(in_use()), LONG).await);
+    reporter
+}
+
+/// Calls from the fourth on, each with the reason of its event.
+fn written(api: &Api) -> Vec<(String, String)> {
+    let requests = api.requests().into_iter().skip(4);
+    let reason = |body: &str| {
+        let body: Value = serde_json::from_str(body).unwrap();
+        body["reason"].as_str().unwrap_or_default().to_owned()
+    };
+    requests.map(|request| (request.line, reason(&request.body))).collect()
+}
+
+async fn until(api: &Api, requests: usize) {
+    while api.requests().len() < requests {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Cordon and evictions with one server, their report with another.
+#[tokio::test]
+async fn a_drain_has_its_events_on_the_node_and_its_pods_and_the_status_follows_at_once() {
+    let reports = [node(1, false), node(1, false), node(1, false), event()];
+    // The patch of the status, whose answer has the cordon, and the corrected one.
+    let cordon = [node(2, true), node(2, true), event()];
+    let evictions = [event(), event(), event(), event()];
+    let uncordon = [node(3, false), node(3, false), event()];
+    let to = Api::with(reports.into_iter().chain(cordon).chain(evictions).chain(uncordon));
+    let reporter = reporter(&to).await;
+    let accepted = Answer::Body(201, json!({ "kind": "Status", "code": 201 }).to_string());
+    let answers = [node(1, false), node(2, true), pods(), accepted, node(2, true), node(3, false)];
+    let api = Api::with(answers);
+    let env = |name: &str| match name {
+        "POD_NAME" => Some("driver-x7k2p".to_owned()),
+        "POD_NAMESPACE" => Some("gpu".to_owned()),
+        "NODE_NAME" => Some("n".to_owned()),
+        name => api.variable(name),
+    };
+    let pod = Pod::of(&env, api.files.path(), SHORT).unwrap().unwrap();
+    let evictions = pod.evictions(LONG, Some(Arc::clone(&reporter))).unwrap().unwrap();
+    evictions.want("driver 1 to 2", ["a".to_owned(), "b".to_owned()]);
+    until(&to, 11).await;
+    assert!(evictions.withdrawn(LONG).await);
+    until(&to, 14).await;
+    assert!(reporter.finish(None, LONG).await);
+    let wanted = [
+        (NODE, ""),
+        (NODE, ""),
+        (OF_NODE, "Cordoned"),
+        (OF_NODE, "Evicted"),
+        (OF_POD, "Evicted"),
+        (OF_NODE, "EvictionBlocked"),
+        (OF_POD, "EvictionBlocked"),
+        (NODE, ""),
+        (NODE, ""),
+        (OF_NODE, "Uncordoned"),
+    ];
+    let wanted = wanted.map(|(line, reason)| (line.to_owned(), reason.to_owned()));
+    assert_eq!(written(&to), wanted);
+    let is_cordoned = |at: usize| to.requests()[at].body.contains(r#"\"cordoned\":true"#);
+    assert_eq!([4, 5, 11, 12].map(is_cordoned), [false, true, true, false]);
+}
+
+fn train() -> PodRef {
+    PodRef { namespace: "ml".to_owned(), name: "train".to_owned(), uid: "u".to_owned() }
+}
+
+/// Events without a cordon, and the reason and a part of the note that the node gets.
+#[rstest]
+#[case::blocked(
+    EvictEvent::Blocked(train(), Hindrance::Static),
+    Some("EvictionBlocked"),
+    "pod ml/train uses the driver and is not evicted: a static pod"
+)]
+#[case::expired(
+    EvictEvent::Expired(vec![(train(), Hindrance::OptedOut)]),
+    Some("EvictionBlocked"),
+    "after 60 s of evictions (ml/train: its label"
+)]
+#[case::overruled(EvictEvent::Overruled, Some("EvictionBlocked"), "another program uncordoned")]
+#[case::refused(EvictEvent::Refused("403".into()), Some("EvictionBlocked"), "403; the change waits")]
+#[case::unreachable(EvictEvent::Unreachable("late".into()), None, "late; it is asked again")]
+#[case::by_another(EvictEvent::CordonedByAnother, None, "not by longshore")]
+#[tokio::test]
+async fn an_event_that_a_person_has_to_see_is_one_of_the_node(
+    #[case] event_told: EvictEvent,
+    #[case] reason: Option<&str>,
+    #[case] note: &str,
+) {
+    let api =
+        Api::with([node(1, false), node(1, false), node(1, false), event(), event(), event()]);
+    let reporter = reporter(&api).await;
+    let text = described(&event_told, LONG);
+    assert!(text.contains(note), "{text}");
+    report(&event_told, text, &reporter);
+    assert!(reporter.finish(None, LONG).await);
+    let written = written(&api);
+    assert_eq!(written.first().map(|(_, reason)| reason.as_str()), reason);
+    let is_of_pod = matches!(event_told, EvictEvent::Blocked(..));
+    assert_eq!(written.iter().any(|(line, _)| line == OF_POD), is_of_pod);
+    if reason.is_some() {
+        let body: Value = serde_json::from_str(&api.requests()[4].body).unwrap();
+        assert_eq!(body["type"], "Warning");
+        assert!(body["note"].as_str().unwrap().contains(note), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_refuses_events_stops_no_drain() {
+    let reports = [node(1, false), node(1, false), node(1, false), refused(403)];
+    let api = Api::with(reports.into_iter().chain([refused(403)]));
+    let reporter = reporter(&api).await;
+    for told in [EvictEvent::Evicted(train()), EvictEvent::Evicted(train())] {
+        report(&told, "note".to_owned(), &reporter);
+    }
+    assert!(reporter.finish(None, LONG).await);
+    assert_eq!(api.lines()[3..], [OF_NODE, OF_POD]);
+}
