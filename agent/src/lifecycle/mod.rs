@@ -3,6 +3,8 @@
 mod agent;
 pub mod init;
 pub mod probe;
+#[cfg(any(test, feature = "testing"))]
+pub mod scripted;
 pub mod signals;
 mod starts;
 mod startup_lock;
@@ -23,7 +25,7 @@ use crate::cluster::DriverReport;
 use crate::config::Config;
 use crate::endpoint::Address;
 use crate::engine::InUseWait;
-use crate::engine::image::ModuleImages;
+use crate::engine::image::{Images, ModuleImages};
 use crate::journal::phase::Phase;
 use crate::journal::{self, Journal};
 use crate::provider::Configurations;
@@ -35,9 +37,9 @@ use longshore_core::cancel::CancelFlag;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::store::Store;
-use longshore_host::RealHost;
 use longshore_host::kernel_call::KernelCalls;
 use longshore_host::look::Looker;
+use longshore_host::{Host, RealHost};
 
 /// Installs, adopts or changes the driver, stays until SIGTERM or SIGINT, and uninstalls it; on
 /// SIGHUP follows the configuration as it is then. Calls `stuck` with the reason where this can no
@@ -52,13 +54,48 @@ pub async fn run(
     telemetry: &Telemetry,
     stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<ExitCode, Failure> {
+    run_in(config, configurations, telemetry, stuck, world).await
+}
+
+/// The same over another host and other images.
+///
+/// # Errors
+/// Like [`run`].
+#[cfg(any(test, feature = "testing"))]
+pub async fn run_over(
+    config: Config,
+    configurations: impl Configurations,
+    telemetry: &Telemetry,
+    host: Arc<dyn Host>,
+    images: Arc<dyn Images>,
+) -> Result<ExitCode, Failure> {
+    let world = |config: &Config, _: &Journal, telemetry: &Telemetry, _: Looker| {
+        let triggers = Triggers::default();
+        Context { triggers, ..context(config, host, images, telemetry) }
+    };
+    run_in(config, configurations, telemetry, |_| (), world).await
+}
+
+/// Makes the context of an agent run.
+trait MakeWorld: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context {}
+
+impl<F: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context> MakeWorld for F {}
+
+async fn run_in(
+    config: Config,
+    configurations: impl Configurations,
+    telemetry: &Telemetry,
+    stuck: impl FnOnce(&Failure) + Send + 'static,
+    world: impl MakeWorld,
+) -> Result<ExitCode, Failure> {
     let (probe, responder) = LivenessProbe::new();
     let asked = Asked::default();
     asked.rest.give(config.task_limit());
     let holders = Looker::default();
     let subject = Subject::new(telemetry.clone(), probe, config.paths.clone(), holders.clone());
     let server = Server::begin(&config.listen, subject);
-    let run = run_agent(config, configurations, telemetry, server.as_ref(), asked.clone(), holders);
+    let world = |config: &Config, journal: &Journal| world(config, journal, telemetry, holders);
+    let run = run_agent(config, configurations, telemetry, server.as_ref(), asked.clone(), world);
     let ended = watchdog::watched(responder.drive(run), asked, telemetry, stuck).await;
     if let Some(server) = server {
         server.end();
@@ -72,7 +109,7 @@ async fn run_agent(
     telemetry: &Telemetry,
     server: Option<&Server>,
     asked: Asked,
-    holders: Looker,
+    world: impl FnOnce(&Config, &Journal) -> Context,
 ) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let Asked { stop, renewal, rest } = asked;
@@ -82,13 +119,9 @@ async fn run_agent(
     };
     serve::publish(server, &config.paths.state, config.disk());
     remember(&config, &journal, telemetry);
-    // The store is opened by the tasks that read the host, where an unresponsive disk blocks
-    // nothing else.
-    let store = Store::at(&config.paths.store, config.disk());
     let report = DriverReport::begin(&config, telemetry, &|name| std::env::var(name).ok());
     let conduct = conduct(&config, report.as_ref().map(DriverReport::reporter));
-    let world = world(&config, store, &journal, telemetry, holders);
-    let world = Context { rest, conduct, ..world };
+    let world = Context { rest, conduct, ..world(&config, &journal) };
     let agent = Agent::new(world, journal, stop, renewal, started);
     let ended = agent.live(config, &configurations).await;
     if let Some(report) = report {
@@ -139,35 +172,41 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
     if let Err(failure) = journal.begin(Phase::Removing) {
         tracing::warn!("uninstalling all the same: {}", failure.one_line());
     }
-    // Nothing is written to the store, and seldom read: an unreachable store is no reason to leave
-    // the driver on a host.
-    let store = Store::at(&config.paths.store, config.disk());
-    let world = world(config, store, &journal, telemetry, Looker::default());
+    let world = world(config, &journal, telemetry, Looker::default());
     agent::remove(&world, journal).await.1
 }
 
 /// Returns the context of an agent run. A child process, which holds the journal's lock, makes the
 /// calls that may hang in the kernel.
-fn world(
-    config: &Config,
-    store: Store,
-    journal: &Journal,
-    telemetry: &Telemetry,
-    holders: Looker,
-) -> Context {
+fn world(config: &Config, journal: &Journal, telemetry: &Telemetry, holders: Looker) -> Context {
     let Deadlines { unload, load, look, .. } = config.deadlines;
     let calls = KernelCalls::by_child(journal.share_lock(), load, unload);
-    let images = ModuleImages::new(store, &config.paths);
+    // The store is opened by the tasks that read it, where an unresponsive disk blocks nothing else. An
+    // uninstall seldom reads it: an unreachable store is no reason to leave the driver on a host.
+    let store = Store::at(&config.paths.store, config.disk());
+    let images = ModuleImages::new(store, &config.paths).always_hashed(config.signatures.required);
     let host = RealHost::new(&config.paths.root);
+    let host = host.calling(calls, look).looking_for_holders_with(holders);
+    let triggers = Triggers { kernel: true, ..Triggers::default() };
+    Context { triggers, ..context(config, Arc::new(host), Arc::new(images), telemetry) }
+}
+
+/// Returns the context over any host, without sources of events.
+fn context(
+    config: &Config,
+    host: Arc<dyn Host>,
+    images: Arc<dyn Images>,
+    telemetry: &Telemetry,
+) -> Context {
     Context {
-        host: Arc::new(host.calling(calls, look).looking_for_holders_with(holders)),
-        images: Arc::new(images.always_hashed(config.signatures.required)),
+        host,
+        images,
         in_use_wait: in_use_wait(config),
         step_limit: config.step_limit(),
         telemetry: telemetry.clone(),
         rest: Idle::default(),
         missing_gpus: config.missing_gpus,
-        triggers: Triggers { kernel: true, ..Triggers::default() },
+        triggers: Triggers::default(),
         conduct: Conduct::default().follow(config),
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::scripted::{FIRMWARE, ROOT, gathered, load, plan, planned, replaced, show};
 use super::*;
-use crate::catalog::Catalog;
 use crate::cluster::VersionUnknown;
 use crate::config::MissingGpus;
 use crate::engine::InUseWait;
@@ -46,9 +46,6 @@ mod successor;
 mod unloading;
 mod version;
 mod whole_run;
-
-const ROOT: &str = "/run/driver";
-const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 
 /// Provider that returns scripted plans in order, the last one for ever; it computes itself what
 /// they replace on the host.
@@ -114,7 +111,7 @@ impl Provider for Script {
         if self.at == At::GatherDone {
             self.stop.set();
         }
-        Ok(Gathered { facts: facts(), catalog: catalog(), plan: None })
+        Ok(gathered())
     }
 
     fn plan(&self, _: &Gathered) -> Result<Plan, Failure> {
@@ -148,68 +145,6 @@ impl Provider for Script {
     }
 }
 
-/// Returns any facts: the script has its plans ready.
-fn facts() -> HostFacts {
-    HostFacts::read(Path::new("/"), Path::new("/")).unwrap()
-}
-
-fn catalog() -> Catalog {
-    let unknown = || "not looked up".to_owned();
-    Catalog {
-        sets: Vec::new(),
-        refused: Vec::new(),
-        unread: Vec::new(),
-        userspace: Vec::new(),
-        finished: Vec::new(),
-        drivers: Probe::Unreadable(unknown()),
-        run_files: Probe::Read(Vec::new()),
-        headers: Probe::Unreadable(unknown()),
-        mofed: Probe::Read(None),
-        signer: None,
-        no_sign_file: None,
-        fits: Default::default(),
-        failures: Default::default(),
-    }
-}
-
-/// Returns the loaded modules that the plan replaces or does not want, as the planner finds them
-/// where all are ours.
-fn replaced(state: &FakeState, plan: &Plan) -> Vec<Replaced> {
-    let stays = |(name, given): (&String, &String)| {
-        let mut loads = plan.install.iter().filter_map(LoadModule::of);
-        loads.any(|module| module.name == *name && module.given() == *given)
-    };
-    let going = state.loaded.iter().filter(|loaded| !stays(*loaded));
-    going
-        .map(|(name, _)| Replaced { module: name.clone(), reason: format!("{name} is another") })
-        .collect()
-}
-
-/// Returns the load of a driver's module: its version is a parameter, because the fake's modules
-/// have none.
-fn load(name: &str, version: &str) -> Step {
-    Step::LoadModule(LoadModule {
-        name: name.to_owned(),
-        origin: ModuleOrigin::Driver { sha256: "0".repeat(64) },
-        parameters: format!("driver={version}"),
-        version: None,
-        srcversion: None,
-    })
-}
-
-/// Returns the plan for a driver. The fault of `refused` is its module, which no kernel takes.
-fn plan(version: &str) -> Plan {
-    planned(
-        version,
-        vec![
-            Step::MountRoot(MountRoot { target: ROOT.into(), label: None }),
-            show(version),
-            Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into(), label: None }),
-            Step::MountSysfs(MountSysfs { target: "/run/driver/sys".into() }),
-        ],
-    )
-}
-
 /// Returns the plan of an agent whose records have format 3: the tree itself is on the driver root.
 fn plan_of_format_3(version: &str) -> Plan {
     planned(
@@ -219,40 +154,6 @@ fn plan_of_format_3(version: &str) -> Plan {
             Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into(), label: None }),
         ],
     )
-}
-
-/// Returns the mount of a directory of a driver's tree.
-fn show(version: &str) -> Step {
-    let source = format!("/store/{version}/usr").into();
-    Step::Bind(Bind { source, target: "/run/driver/usr".into() })
-}
-
-fn planned(version: &str, mounts: Vec<Step>) -> Plan {
-    let mut install = vec![
-        Step::MakeDir(MakeDir { path: ROOT.into() }),
-        Step::WriteParameter(WriteParameter {
-            path: FIRMWARE.into(),
-            value: "/run/driver/fw".to_owned(),
-        }),
-        load("nvidia", version),
-        load("nvidia_uvm", version),
-    ];
-    install.extend(mounts);
-    install.push(Step::MakeNodes(MakeNodes { dirs: vec!["/dev".into()], left_to_admin: false }));
-    if version == "refused" {
-        install.insert(4, load("nvidia_refused", version));
-    }
-    Plan {
-        driver_version: version.to_owned(),
-        flavour: Flavour::Open,
-        kernel_release: "6.1".to_owned(),
-        reasons: Vec::new(),
-        acquire: Vec::new(),
-        replaces: Vec::new(),
-        install,
-        exact: true,
-        findings: Vec::new(),
-    }
 }
 
 fn wanting(plan: Plan) -> Plan {
@@ -289,15 +190,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let dirs =
-            ["/dev", "/run/driver/dev", "/store/535/usr", "/store/550/usr", "/store/refused/usr"];
-        let host = FakeHost::with_dirs(dirs);
-        host.change(|state| state.parameters.insert(FIRMWARE.into(), "/theirs".to_owned()));
-        let node = Node { major: 195, minor: 255, mode: 0o666, owner: Owner::default() };
-        let nodes = vec![("nvidiactl".into(), node)];
-        host.knows("nvidia", FakeModule { nodes, ..FakeModule::default() });
-        let depends = vec!["nvidia".to_owned()];
-        host.knows("nvidia_uvm", FakeModule { depends, ..FakeModule::default() });
+        let host = scripted::host(&["535", "550", "refused"]);
         // In memory if /dev/shm exists: hundreds of agent runs write their journals here.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let paths = Paths::below(dir.path());
@@ -379,8 +272,7 @@ impl Scene {
 
     /// Returns the loaded driver.
     fn live_driver(&self) -> Option<String> {
-        let given = self.host.state().loaded.get("nvidia").cloned();
-        given.map(|given| given.replace("NVreg_ModifyDeviceFiles=0 driver=", ""))
+        scripted::loaded_driver(&self.host.state())
     }
 
     /// Returns the loads and unloads so far.

@@ -1,0 +1,111 @@
+//! Modules of a simulated driver: compiled by the one agent that holds the build lease, and pulled from the
+//! registry by the others. The compile is a stand-in of some seconds that makes a small set of modules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore::build_lease::claims::ClaimTag;
+use longshore::build_lease::{Claims, Election, Forecast, Outcome, Search, Times};
+use longshore::config::{Config, PublishConfig};
+use longshore::prebuilt::Prebuilt;
+use longshore_build::build::KnownFailure;
+use longshore_build::builder::Builder;
+use longshore_core::failure::Failure;
+use longshore_core::flavour::Flavour;
+use longshore_core::progress::Silent;
+use longshore_core::store::Store;
+use longshore_fetch::http::Policy;
+use longshore_modules::artifact::image::Described;
+use longshore_modules::artifact::tag;
+use longshore_modules::registry::{Judge, Registry, RegistrySource, Wish};
+use longshore_tests::module_sets;
+
+use crate::agent::variables::COMPILE;
+
+/// Kernel and driver of [`module_sets`].
+const RELEASE: &str = "6.1.0-50-amd64";
+const DRIVER: &str = "535.261.03";
+/// Size of a set.
+const SIZE: usize = 256 << 10;
+
+/// True if modules are shared by a registry, and the node's store has none.
+pub(crate) fn is_wanted(config: &Config) -> bool {
+    config.publish.is_some() && !config.paths.store.join("sets").exists()
+}
+
+/// Acquires the modules.
+pub(crate) async fn once(config: &Config) -> Result<(), Failure> {
+    let Some(publish) = &config.publish else { return Ok(()) };
+    let tag = tag(DRIVER, Flavour::Open, RELEASE, std::env::consts::ARCH);
+    let claims = Claims::default();
+    let search = Published(open(config, publish)?);
+    let election = Election {
+        backend: Arc::new(ClaimTag::of(open(config, publish)?, format!("claim-{tag}"))),
+        me: Builder::here(tag.clone()),
+        times: Times { lease: publish.lease, wait: publish.wait },
+        claims: &claims,
+        progress: &Silent,
+    };
+    let store = Store::open(&config.paths.store, config.disk())?;
+    match election.elect(&search).await {
+        Outcome::Found(manifest) => {
+            let source =
+                RegistrySource { reference: publish.reference.clone(), mirrors: Vec::new() };
+            Prebuilt::new(config)?.pull(&source, &manifest, &store, &Silent).await?;
+            tracing::info!("pulled {manifest}");
+        }
+        Outcome::Mine(lease) => {
+            let set = compile(&store).await;
+            open(config, publish)?.push(&set, &set.key.tag(), &store, &Silent).await?;
+            lease.release().await;
+        }
+        Outcome::Fails(failure) => return Err(failure),
+        Outcome::Alone(why) => {
+            tracing::warn!("compiling without a lease: {why:?}");
+            compile(&store).await;
+        }
+    }
+    Ok(())
+}
+
+async fn compile(store: &Store) -> longshore_modules::artifact::ModuleSet {
+    tracing::info!("compiling");
+    let seconds = std::env::var(COMPILE).ok().and_then(|s| s.parse().ok()).unwrap_or(5);
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    module_sets::put_of(store, RELEASE, &["nvidia", "nvidia-uvm"], SIZE)
+}
+
+fn open(config: &Config, publish: &PublishConfig) -> Result<Registry, Failure> {
+    let policy = Policy::of(&config.downloads).for_registry();
+    let env = |name: &str| std::env::var(name).ok();
+    Registry::open_to_push_with(policy, &publish.reference, &config.paths.host_root, &env)
+}
+
+struct Published(Registry);
+
+impl Judge for Published {
+    type Why = ();
+
+    async fn judge(&self, _: &Described) -> Result<(), ()> {
+        Ok(())
+    }
+}
+
+impl Search for Published {
+    /// Digest of its manifest.
+    type Found = String;
+
+    async fn look(&self) -> Result<Option<String>, Failure> {
+        let wish = Wish {
+            driver: Some(DRIVER),
+            flavour: Some(Flavour::Open),
+            kernel_release: RELEASE,
+            arch: std::env::consts::ARCH,
+        };
+        Ok(self.0.find(wish, self).await.into_taken()?.first().map(Described::digest))
+    }
+
+    async fn judge(&self, reported: Vec<KnownFailure>) -> Forecast {
+        Forecast::Open(reported)
+    }
+}

@@ -1,0 +1,151 @@
+//! Kubelet of all simulated nodes: registers them, and follows the pods that are bound to them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::{StreamExt, TryStreamExt, pin_mut, stream};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::{Client, Config, ResourceExt};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::Options;
+use crate::node::SimulatedNode;
+use crate::pod;
+
+/// Failure of the simulation.
+pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Calls at the same time.
+const CALLS: usize = 16;
+
+/// State that all pods share.
+pub(crate) struct Kubelet {
+    pub(crate) client: Client,
+    pub(crate) options: Options,
+    pub(crate) nodes: BTreeMap<String, Arc<SimulatedNode>>,
+}
+
+/// Request for the end of a pod: its grace period in seconds.
+pub(crate) type End = Option<i64>;
+
+/// Runs until SIGTERM.
+pub(crate) async fn run(options: Options) -> Result<(), Error> {
+    let mut config = Config::infer().await?;
+    config.read_timeout = None;
+    let client = Client::try_from(config)?;
+    let mut nodes = BTreeMap::new();
+    for number in 0..options.nodes {
+        let node = SimulatedNode::make(number, &options).await?;
+        nodes.insert(node.name.clone(), Arc::new(node));
+    }
+    let kubelet = Arc::new(Kubelet { client, options, nodes });
+    kubelet.register().await?;
+    println!("registered {} nodes", kubelet.nodes.len());
+    let mut term = signal(SignalKind::terminate())?;
+    tokio::select! {
+        ended = kubelet.follow() => ended?,
+        _ = term.recv() => {}
+    }
+    kubelet.summarize()
+}
+
+impl Kubelet {
+    /// Makes the nodes' objects.
+    async fn register(&self) -> Result<(), Error> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let now = k8s_openapi::jiff::Timestamp::now().to_string();
+        let made = stream::iter(self.nodes.values()).map(Ok).try_for_each_concurrent(CALLS, |node| {
+            let (api, now) = (&api, &now);
+            async move {
+                let object: Node = serde_json::from_value(node.object(now))?;
+                api.create(&PostParams::default(), &object).await?;
+                Ok::<_, Error>(())
+            }
+        });
+        made.await
+    }
+
+    /// Follows all pods, by one watch.
+    async fn follow(self: &Arc<Self>) -> Result<(), Error> {
+        let api: Api<Pod> = Api::all(self.client.clone());
+        let mut pods: BTreeMap<String, watch::Sender<End>> = BTreeMap::new();
+        loop {
+            let listed = api.list(&ListParams::default()).await?;
+            let mut version = listed.metadata.resource_version.clone().unwrap_or_default();
+            for pod in listed.items {
+                self.take(&mut pods, pod);
+            }
+            'watch: loop {
+                let watched = api.watch(&WatchParams::default().timeout(280), &version).await?;
+                pin_mut!(watched);
+                while let Some(event) = watched.next().await {
+                    match event {
+                        Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => {
+                            version = pod.resource_version().unwrap_or(version);
+                            self.take(&mut pods, pod);
+                        }
+                        Ok(WatchEvent::Deleted(pod)) => {
+                            version = pod.resource_version().unwrap_or(version);
+                            if let Some(ends) = pods.remove(&pod.uid().unwrap_or_default()) {
+                                ends.send_replace(Some(0));
+                            }
+                        }
+                        Ok(WatchEvent::Bookmark(_)) => {}
+                        Ok(WatchEvent::Error(error)) => {
+                            eprintln!("the watch is begun anew: {error:?}");
+                            break 'watch;
+                        }
+                        Err(error) => {
+                            eprintln!("the watch is begun anew: {error}");
+                            break 'watch;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins a pod, or asks for its end.
+    fn take(self: &Arc<Self>, pods: &mut BTreeMap<String, watch::Sender<End>>, pod: Pod) {
+        let (Some(uid), Some(spec)) = (pod.uid(), &pod.spec) else { return };
+        let Some(node) = spec.node_name.as_ref().and_then(|name| self.nodes.get(name)) else {
+            return;
+        };
+        let grace = pod.metadata.deletion_timestamp.as_ref().map(|_| {
+            pod.metadata.deletion_grace_period_seconds.unwrap_or(30)
+        });
+        match pods.get(&uid) {
+            Some(ends) if grace.is_some() => drop(ends.send_replace(grace)),
+            Some(_) => {}
+            None => {
+                let (ends, end) = watch::channel(grace);
+                let (kubelet, node) = (Arc::clone(self), Arc::clone(node));
+                pods.insert(uid, ends);
+                tokio::spawn(async move {
+                    let name = pod.name_any();
+                    if let Err(error) = pod::run(&kubelet, &node, pod, end).await {
+                        eprintln!("pod {name} on {}: {error}", node.name);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Writes the counts of all nodes.
+    fn summarize(&self) -> Result<(), Error> {
+        let mut lines = String::from("node\tconnections\tsent\treceived\n");
+        for node in self.nodes.values() {
+            let of = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+            let way = &node.way;
+            let (connections, sent, received) =
+                (of(&way.connections), of(&way.sent), of(&way.received));
+            lines.push_str(&format!("{}\t{connections}\t{sent}\t{received}\n", node.name));
+        }
+        fs::write(self.options.dir.join("traffic.tsv"), lines)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Simulated nodes of a real cluster: a kubelet for many nodes without containers, and agents over simulated
+//! hosts, each a process of its own. See docs/fleet-simulation.md.
+//!
+//! ```text
+//! simulated-nodes --dir DIR --nodes 50 [--failing N --refused VERSION] [--kill VERSION] [--users]
+//! ```
+//!
+//! KUBECONFIG names the cluster. Pods with the label `app=longshore` get an agent; all others run at once, and
+//! use the driver where they have the label `uses-driver=true`. Needs root. Ends at SIGTERM, with its agents.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod agent;
+mod build;
+mod host;
+mod kubelet;
+mod node;
+mod pod;
+mod proxy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// First argument of an agent.
+const AGENT: &str = "agent";
+
+#[derive(Debug, Clone, Parser)]
+struct Options {
+    /// Directory of the nodes' files
+    #[arg(long)]
+    dir: PathBuf,
+    /// Directory of the service account of the agents: token, ca.crt, namespace
+    #[arg(long)]
+    account: PathBuf,
+    /// Port of the API server on 127.0.0.1
+    #[arg(long)]
+    port: u16,
+    /// Number of nodes
+    #[arg(long)]
+    nodes: usize,
+    /// Drivers that the hosts have
+    #[arg(long, default_value = "535,550")]
+    drivers: String,
+    /// Number of nodes on which the kernel refuses a module of the driver --refused
+    #[arg(long, default_value_t = 0)]
+    failing: usize,
+    /// Driver that fails there
+    #[arg(long, default_value = "")]
+    refused: String,
+    /// Driver during whose installation the agent of each node is killed once, each at another point
+    #[arg(long)]
+    kill: Option<String>,
+}
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(AGENT) {
+        return agent::main();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    match runtime.expect("a runtime").block_on(kubelet::run(Options::parse())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("simulated-nodes: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
