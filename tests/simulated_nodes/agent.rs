@@ -51,7 +51,8 @@ pub(crate) fn main() -> ExitCode {
     mount_account(Path::new(&given(variables::ACCOUNT).expect("an account")));
     let log = Log::default();
     log.start(&given).expect("a log");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match runtime.expect("a runtime").block_on(run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

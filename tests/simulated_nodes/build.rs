@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore::build_lease::claims::ClaimTag;
+use longshore::build_lease::objects::ClaimObject;
 use longshore::build_lease::{Claims, Election, Forecast, Outcome, Search, Times};
 use longshore::config::{Config, PublishConfig};
 use longshore::prebuilt::Prebuilt;
@@ -39,15 +40,22 @@ pub(crate) async fn once(config: &Config) -> Result<(), Failure> {
     let tag = tag(DRIVER, Flavour::Open, RELEASE, std::env::consts::ARCH);
     let claims = Claims::default();
     let search = Published(open(config, publish)?);
-    let election = Election {
-        backend: Arc::new(ClaimTag::of(open(config, publish)?, format!("claim-{tag}"))),
-        me: Builder::here(tag.clone()),
-        times: Times { lease: publish.lease, wait: publish.wait },
-        claims: &claims,
-        progress: &Silent,
-    };
+    let claim_tag =
+        || Ok::<_, Failure>(ClaimTag::of(open(config, publish)?, format!("claim-{tag}")));
+    let key = format!("{}:{tag}", publish.reference);
+    let env = |name: &str| std::env::var(name).ok();
+    let object =
+        ClaimObject::of_pod(&env, &key, claim_tag()?)?.filter(|_| config.cluster.build_lease);
+    let (claim_tag, me) = (Arc::new(claim_tag()?), Builder::here(tag.clone()));
     let store = Store::open(&config.paths.store, config.disk())?;
-    match election.elect(&search).await {
+    let elected = match object {
+        Some(object) => {
+            let election = election(Arc::new(object), me, publish, &claims);
+            election.elect_or(claim_tag, &search).await
+        }
+        None => election(claim_tag, me, publish, &claims).elect(&search).await,
+    };
+    match elected {
         Outcome::Found(manifest) => {
             let source =
                 RegistrySource { reference: publish.reference.clone(), mirrors: Vec::new() };
@@ -66,6 +74,16 @@ pub(crate) async fn once(config: &Config) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn election<'a, B>(
+    backend: Arc<B>,
+    me: Builder,
+    publish: &PublishConfig,
+    claims: &'a Claims,
+) -> Election<'a, B> {
+    let times = Times { lease: publish.lease, wait: publish.wait };
+    Election { backend, me, times, claims, progress: &Silent }
 }
 
 async fn compile(store: &Store) -> longshore_modules::artifact::ModuleSet {

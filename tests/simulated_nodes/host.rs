@@ -20,8 +20,9 @@ use serde::{Deserialize, Serialize};
 const STATE: &str = "host.json";
 /// File with the users of its driver.
 pub(crate) const USERS: &str = "users.json";
-/// Interval between two looks at that file.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval between two looks at that file. Instances of inotify are too few for a thousand agents (128 for a
+/// user, by default).
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Fields of a host's state that steps of a simulated driver change.
 #[derive(Serialize, Deserialize)]
@@ -83,12 +84,12 @@ pub(crate) fn open(dir: &Path, drivers: &[&str], dies_at: Option<usize>) -> Arc<
         }
     });
     let (follows, dir) = (host.share(), dir.to_path_buf());
-    follow_users(&follows, &dir, &mut Vec::new());
+    let mut known = Vec::new();
+    follow_users(&follows, &dir, &mut known);
     thread::spawn(move || {
-        let mut known = Vec::new();
         loop {
-            follow_users(&follows, &dir, &mut known);
             thread::sleep(LOOK);
+            follow_users(&follows, &dir, &mut known);
         }
     });
     host
@@ -122,7 +123,7 @@ fn follow_users(host: &FakeHost, dir: &Path, known: &mut Vec<u8>) {
     if text == *known {
         return;
     }
-    // A file that is being written is read again.
+    // Before the first user there is none.
     let Ok(users) = serde_json::from_slice::<Vec<DriverUser>>(&text) else { return };
     host.change(|state| state.references.insert("nvidia".to_owned(), users.len() as i64));
     host.used_by(users);

@@ -58,14 +58,15 @@ impl Kubelet {
     async fn register(&self) -> Result<(), Error> {
         let api: Api<Node> = Api::all(self.client.clone());
         let now = k8s_openapi::jiff::Timestamp::now().to_string();
-        let made = stream::iter(self.nodes.values()).map(Ok).try_for_each_concurrent(CALLS, |node| {
-            let (api, now) = (&api, &now);
-            async move {
-                let object: Node = serde_json::from_value(node.object(now))?;
-                api.create(&PostParams::default(), &object).await?;
-                Ok::<_, Error>(())
-            }
-        });
+        let made =
+            stream::iter(self.nodes.values()).map(Ok).try_for_each_concurrent(CALLS, |node| {
+                let (api, now) = (&api, &now);
+                async move {
+                    let object: Node = serde_json::from_value(node.object(now))?;
+                    api.create(&PostParams::default(), &object).await?;
+                    Ok::<_, Error>(())
+                }
+            });
         made.await
     }
 
@@ -115,9 +116,11 @@ impl Kubelet {
         let Some(node) = spec.node_name.as_ref().and_then(|name| self.nodes.get(name)) else {
             return;
         };
-        let grace = pod.metadata.deletion_timestamp.as_ref().map(|_| {
-            pod.metadata.deletion_grace_period_seconds.unwrap_or(30)
-        });
+        let grace = pod
+            .metadata
+            .deletion_timestamp
+            .as_ref()
+            .map(|_| pod.metadata.deletion_grace_period_seconds.unwrap_or(30));
         match pods.get(&uid) {
             Some(ends) if grace.is_some() => drop(ends.send_replace(grace)),
             Some(_) => {}

@@ -7,6 +7,7 @@
 //!
 //! KUBECONFIG names the cluster. Pods with the label `app=longshore` get an agent; all others run at once, and
 //! use the driver where they have the label `uses-driver=true`. Needs root. Ends at SIGTERM, with its agents.
+#![recursion_limit = "512"]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod agent;

@@ -49,9 +49,8 @@ impl SimulatedNode {
         let port = proxy::serve(options.port, Arc::clone(&way), death).await?;
         // Spread over the nodes.
         let every = options.nodes / options.failing.max(1);
-        let refuses = options.failing > 0
-            && number % every == every / 2
-            && number / every < options.failing;
+        let refuses =
+            options.failing > 0 && number % every == every / 2 && number / every < options.failing;
         let (was_killed, users) = (AtomicBool::default(), Mutex::default());
         Ok(Self { name, dir, way, port, refuses, dies_at, death, was_killed, users })
     }

@@ -46,13 +46,19 @@ pub(crate) async fn run(
             node.uses(&running.uid, true);
         }
         running.status(true, 0, json!({ "running": {} }), Value::Null).await?;
-        let _ = end.wait_for(Option::is_some).await;
+        asked(&mut end).await;
         sleep(USER_ENDS).await;
         if uses {
             node.uses(&running.uid, false);
         }
     }
     running.delete().await
+}
+
+/// Waits until the end of a pod is asked for; returns the grace period in seconds.
+async fn asked(end: &mut watch::Receiver<End>) -> i64 {
+    // A pod that nobody follows any more has ended.
+    end.wait_for(Option::is_some).await.ok().and_then(|grace| *grace).unwrap_or(0)
 }
 
 /// The object of a pod that runs.
@@ -146,7 +152,7 @@ impl AgentPod<'_> {
                 "reason": "CrashLoopBackOff", "message": "back-off restarting failed container",
             } });
             self.running.status(false, self.restarts, waits, last.clone()).await?;
-            let _ = timeout(pause, end.wait_for(Option::is_some)).await;
+            let _ = timeout(pause, asked(end)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         Ok(())
@@ -220,8 +226,7 @@ impl AgentPod<'_> {
                         self.running.status(ready, self.restarts, running, last.clone()).await?;
                     }
                 }
-                grace = end.wait_for(Option::is_some) => {
-                    let seconds = grace.ok().and_then(|grace| *grace).unwrap_or(30);
+                seconds = asked(end) => {
                     self.stop(child, seconds, &mut lines).await?;
                     return Ok(None);
                 }

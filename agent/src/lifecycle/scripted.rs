@@ -93,6 +93,7 @@ pub fn show(version: &str) -> Step {
     Step::Bind(Bind { source, target: "/run/driver/usr".into() })
 }
 
+/// Returns the plan for a driver with these mounts.
 pub fn planned(version: &str, mounts: Vec<Step>) -> Plan {
     let mut install = vec![
         Step::MakeDir(MakeDir { path: ROOT.into() }),

@@ -13,19 +13,14 @@ use crate::config::MissingGpus;
 use crate::engine::InUseWait;
 use crate::engine::fake_images::FakeImages;
 use crate::journal::PlanSummary;
+use crate::plan::Acquire;
 use crate::plan::Plan;
-use crate::plan::{Acquire, Replaced};
 use crate::provider::{Gathered, Provider};
-use crate::steps::{
-    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs, MountTmpfs, Step,
-    WriteParameter,
-};
+use crate::steps::{Bind, MakeDir, ModuleOrigin, MountTmpfs, Step};
 use longshore_core::disk::Disk;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
 use longshore_core::paths::Paths;
-use longshore_host::HostFacts;
-use longshore_host::facts::Probe;
 use longshore_host::fake::{FakeHost, FakeModule, FakeState};
 use longshore_host::verbs::{Node, Owner};
 

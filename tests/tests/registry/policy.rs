@@ -86,6 +86,7 @@ fn nothing() -> Catalog {
         headers: Probe::Unreadable(String::new()),
         mofed: Probe::Read(None),
         signer: None,
+        no_sign_file: None,
         fits: Default::default(),
         failures: Default::default(),
     }
