@@ -24,7 +24,9 @@ pub(super) struct Owner {
     pub(super) pod: Option<String>,
 }
 
-/// Parses a `/proc/PID/cgroup`. For nested containers, returns the innermost.
+/// Parses a `/proc/PID/cgroup`. For nested containers, returns the innermost container and the outermost
+/// pod: a container that may make cgroups gives those inside of its own any name, also one with another
+/// pod's uid.
 pub(super) fn owner(cgroup: &str) -> Owner {
     let paths = || cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     Owner {
@@ -59,18 +61,23 @@ fn container_name(path: &str) -> Option<String> {
 }
 
 fn pod(path: &str) -> Option<String> {
-    parts(path).find_map(|part| {
+    // Users make the cgroups in their slice themselves; podman's pods are there, Kubernetes' are not.
+    let is_of_user = path.split('/').any(|part| part == "user.slice");
+    path.split('/').flat_map(|part| part.split(':')).find_map(|part| {
         let part = part.trim_end_matches(".slice");
         let after = |mark: &str| part.rsplit_once(mark).map(|(_, uid)| uid);
-        let uid =
-            part.strip_prefix("pod").or_else(|| after("libpod_pod_")).or_else(|| after("-pod"))?;
+        let of_podman = after("libpod_pod_");
+        let uid = part.strip_prefix("pod").or(of_podman).or_else(|| after("-pod"))?;
         // systemd's slices write a uid's dashes as underscores; a static pod's uid is a hash.
         let uid = uid.replace('_', "-");
         let is_uid = match uid.len() {
+            _ if is_of_user && of_podman.is_none() => false,
+            64 => is_hex(&uid),
+            _ if of_podman.is_some() => false,
             36 => {
                 uid.split('-').map(str::len).eq([8, 4, 4, 4, 12]) && is_hex(&uid.replace('-', ""))
             }
-            32 | 64 => is_hex(&uid),
+            32 => is_hex(&uid),
             _ => false,
         };
         is_uid.then_some(uid)
@@ -91,9 +98,10 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const OUTER: &str = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
     const POD: &str = "8f3b2c1d-1111-2222-3333-444455556666";
+    const OTHER: &str = "11111111-2222-3333-4444-555566667777";
     const STATIC: &str = "0b7ec6a1de0a5b14e1ad2c1b6b0d3c55";
 
-    /// Placeholders for the values above: ID, OUTER, POD, UNDER (the pod with underscores), STATIC.
+    /// Placeholders for the values above: ID, OUTER, POD, OTHER, UNDER (the pod with underscores), STATIC.
     #[rstest]
     #[case::docker_systemd("0::/system.slice/docker-ID.scope", Some(ID), None)]
     #[case::docker_cgroupfs_v1(
@@ -162,6 +170,31 @@ mod tests {
         Some(ID),
         Some(OUTER)
     )]
+    #[case::podman_pod_rootless(
+        "0::/user.slice/user-1000.slice/user@1000.service/user.slice/user-libpod_pod_OUTER.slice/libpod-ID.scope",
+        Some(ID),
+        Some(OUTER)
+    )]
+    #[case::forged_in_a_container(
+        "0::/kubepods.slice/kubepods-podUNDER.slice/cri-containerd-ID.scope/podOTHER",
+        Some(ID),
+        Some(POD)
+    )]
+    #[case::forged_with_a_container(
+        "0::/kubepods.slice/kubepods-podUNDER.slice/cri-containerd-OUTER.scope/kubepods.slice/kubepods-podOTHER.slice/cri-containerd-ID.scope",
+        Some(ID),
+        Some(POD)
+    )]
+    #[case::forged_by_a_user(
+        "0::/user.slice/user-1000.slice/user@1000.service/kubepods.slice/kubepods-podUNDER.slice/cri-containerd-ID.scope",
+        Some(ID),
+        None
+    )]
+    #[case::forged_by_a_user_as_podman_s(
+        "0::/user.slice/user-1000.slice/user@1000.service/user-libpod_pod_UNDER.slice/libpod-ID.scope",
+        Some(ID),
+        None
+    )]
     #[case::cgroup_namespace(
         "0::/../../kubepods-podUNDER.slice/cri-containerd-ID.scope",
         Some(ID),
@@ -185,6 +218,7 @@ mod tests {
             .replace("STATIC", STATIC)
             .replace("UNDER", &POD.replace('-', "_"))
             .replace("OUTER", OUTER)
+            .replace("OTHER", OTHER)
             .replace("POD", POD)
             .replace("ID", ID);
         let wanted = Owner { container: container.map(str::to_owned), pod: pod.map(str::to_owned) };
