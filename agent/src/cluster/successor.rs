@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::Pod;
 
-/// Time limit of the question, both calls together.
+/// Time limit of the question, all calls together.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// Answer about the pod that follows, with its reason.
@@ -89,6 +89,10 @@ fn judged(answer: Result<Owner, Error>) -> Successor {
         Ok(Owner::Ending(name)) => {
             return Successor::None(format!("the pod's DaemonSet {name} is being deleted"));
         }
+        Ok(Owner::EndingNamespace(name)) => {
+            let why = format!("the namespace of the pod's DaemonSet {name} is being deleted");
+            return Successor::None(why);
+        }
         Ok(Owner::Gone(name)) => {
             return Successor::None(format!("the pod's DaemonSet {name} was deleted"));
         }
@@ -155,12 +159,13 @@ mod tests {
 
     /// Answers of the API server; the driver stays; a part of the reason.
     #[rstest]
-    #[case::exists(vec![owned("DaemonSet"), set()], true, "DaemonSet driver exists")]
+    #[case::exists(vec![owned("DaemonSet"), set(), refused(403)], true, "DaemonSet driver exists")]
+    #[case::namespace_ends(vec![owned("DaemonSet"), set(), object(&json!({ "deletionTimestamp": "2026-11-23T03:00:00Z" }))], false, "namespace of the pod's DaemonSet driver is being")]
     #[case::ending(vec![owned("DaemonSet"), ending()], false, "is being deleted")]
     #[case::deleted(vec![owned("DaemonSet"), refused(404)], false, "was deleted")]
     #[case::of_no_set(vec![owned("Job")], false, "no DaemonSet")]
     #[case::elsewhere(vec![owned("DaemonSet"), set_of_gpus(), object(&json!({ "name": "node-1" }))], false, "selects other nodes")]
-    #[case::node_unread(vec![owned("DaemonSet"), set_of_gpus(), refused(403)], true, "DaemonSet driver exists")]
+    #[case::node_unread(vec![owned("DaemonSet"), set_of_gpus(), refused(403), refused(403)], true, "DaemonSet driver exists")]
     #[case::pod_is_gone(vec![refused(404)], false, "POD_NAME")]
     #[case::forbidden(vec![owned("DaemonSet"), refused(403)], false, "answered 403")]
     #[case::unauthorized(vec![refused(401)], false, "answered 401")]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{
+    Affinity, Namespace, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ApiResource};
 use kube::core::{NotUsed, Object};
@@ -15,8 +17,8 @@ use crate::text::is_name;
 
 const POD: &str = "reading the own pod (get pods)";
 const OWNER: &str = "reading the own pod's DaemonSet (get daemonsets)";
-
 const NODE: &str = "reading the own node (get nodes)";
+const NAMESPACE: &str = "reading the own pod's namespace (get namespaces)";
 
 type Labels = BTreeMap<String, String>;
 
@@ -38,6 +40,55 @@ struct Template {
 struct PodSpec {
     #[serde(default)]
     node_selector: Option<Labels>,
+    #[serde(default)]
+    affinity: Option<Affinity>,
+}
+
+impl PodSpec {
+    /// Terms of which a node has to fulfil one; None where each node does.
+    fn terms(&self) -> Option<&[NodeSelectorTerm]> {
+        let affinity = self.affinity.as_ref()?.node_affinity.as_ref()?;
+        let required = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
+        Some(&required.node_selector_terms)
+    }
+
+    fn selects_all(&self) -> bool {
+        self.node_selector.as_ref().is_none_or(Labels::is_empty) && self.terms().is_none()
+    }
+
+    /// True if pods are made on a node with these labels.
+    fn selects(&self, labels: &Labels) -> bool {
+        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        self.node_selector.iter().flatten().all(has)
+            && self.terms().is_none_or(|terms| terms.iter().any(|term| fulfils(labels, term)))
+    }
+}
+
+/// True if labels fulfil a term; one without any condition is never fulfilled, and one about other fields
+/// than labels counts as fulfilled.
+fn fulfils(labels: &Labels, term: &NodeSelectorTerm) -> bool {
+    let conditions = term.match_expressions.as_deref().unwrap_or_default();
+    let has_fields = term.match_fields.as_ref().is_some_and(|fields| !fields.is_empty());
+    (has_fields || !conditions.is_empty())
+        && conditions.iter().all(|condition| holds(labels, condition))
+}
+
+/// True if labels meet a condition (k8s.io/api/core/v1, NodeSelectorOperator); one with an unknown operator
+/// counts as met.
+fn holds(labels: &Labels, condition: &NodeSelectorRequirement) -> bool {
+    let label = labels.get(&condition.key);
+    let values = condition.values.as_deref().unwrap_or_default();
+    let is_in = label.is_some_and(|label| values.contains(label));
+    let numbers = || Some((label?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));
+    match condition.operator.as_str() {
+        "In" => is_in,
+        "NotIn" => !is_in,
+        "Exists" => label.is_some(),
+        "DoesNotExist" => label.is_none(),
+        "Gt" => numbers().is_some_and(|(label, value)| label > value),
+        "Lt" => numbers().is_some_and(|(label, value)| label < value),
+        _ => true,
+    }
 }
 
 type Set = Object<Spec, NotUsed>;
@@ -49,17 +100,20 @@ pub enum Owner {
     None,
     /// It exists, and makes another pod when this one is gone.
     Exists(String),
-    /// It exists, and its node selector leaves this node out.
+    /// It exists, and its node selector or node affinity leaves this node out.
     Elsewhere(String),
     /// It is being deleted.
     Ending(String),
+    /// Its namespace is being deleted, in which no pod is made any more.
+    EndingNamespace(String),
     /// It was deleted.
     Gone(String),
 }
 
 impl Cluster {
-    /// Reads the DaemonSet that a pod belongs to, and the labels of its node where that DaemonSet selects
-    /// by them: three calls at most, each tried once. A node that cannot be read counts as selected.
+    /// Reads the DaemonSet that a pod belongs to, the labels of its node where that DaemonSet selects
+    /// by them, and the namespace: four calls at most, each tried once. A node that cannot be read counts
+    /// as selected, a namespace as one that stays.
     ///
     /// # Errors
     /// A name that is none; a refusal; no such pod; no answer, or none of the API.
@@ -85,29 +139,41 @@ impl Cluster {
         match self.once(OWNER, sets.get(&name)).await {
             Ok(set) if set.metadata.deletion_timestamp.is_some() => Ok(Owner::Ending(name)),
             Ok(set) => {
-                let selector = set.spec.template.spec.node_selector.unwrap_or_default();
-                match self.is_left_out(node, &selector).await {
-                    true => Ok(Owner::Elsewhere(name)),
-                    // Also one that was deleted and made again under its name.
-                    false => Ok(Owner::Exists(name)),
+                if self.is_left_out(node, &set.spec.template.spec).await {
+                    return Ok(Owner::Elsewhere(name));
                 }
+                Ok(match self.is_ending(namespace).await {
+                    true => Owner::EndingNamespace(name),
+                    // Also one that was deleted and made again under its name.
+                    false => Owner::Exists(name),
+                })
             }
             Err(error) if error.kind == Kind::Missing => Ok(Owner::Gone(name)),
             Err(error) => Err(error),
         }
     }
 
-    /// True if the node has not all of these labels.
-    async fn is_left_out(&self, node: Option<&str>, selector: &Labels) -> bool {
-        let Some(name) = node.filter(|name| is_name(name) && !selector.is_empty()) else {
+    /// True if the namespace is being deleted: since Kubernetes 1.33 its pods are deleted before the
+    /// DaemonSets that they belong to.
+    async fn is_ending(&self, namespace: &str) -> bool {
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        match self.once(NAMESPACE, namespaces.get_metadata(namespace)).await {
+            Ok(found) => found.metadata.deletion_timestamp.is_some(),
+            Err(error) => {
+                tracing::debug!("{error}; the namespace counts as one that stays");
+                false
+            }
+        }
+    }
+
+    /// True if the node has not the labels that these pods need.
+    async fn is_left_out(&self, node: Option<&str>, pods: &PodSpec) -> bool {
+        let Some(name) = node.filter(|name| is_name(name) && !pods.selects_all()) else {
             return false;
         };
         let nodes: Api<Node> = Api::all(self.client());
         match self.once(NODE, nodes.get_metadata(name)).await {
-            Ok(node) => {
-                let labels = node.metadata.labels.unwrap_or_default();
-                selector.iter().any(|(key, value)| labels.get(key) != Some(value))
-            }
+            Ok(node) => !pods.selects(&node.metadata.labels.unwrap_or_default()),
             Err(error) => {
                 tracing::debug!("{error}; the node counts as one of the DaemonSet's");
                 false
@@ -141,6 +207,7 @@ mod tests {
     const GET_SET: &str = "GET /apis/apps/v1/namespaces/gpu/daemonsets/driver";
 
     const GET_NODE: &str = "GET /api/v1/nodes/node-1";
+    const GET_NAMESPACE: &str = "GET /api/v1/namespaces/gpu";
 
     fn object(metadata: &Value) -> Answer {
         let body = json!({
@@ -186,16 +253,32 @@ mod tests {
         object(&json!({ "name": "node-1", "labels": { "gpu": gpu, "zone": "a" } }))
     }
 
+    fn namespace(more: &Value) -> Answer {
+        let mut metadata = json!({ "name": "gpu" });
+        metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        object(&metadata)
+    }
+
+    fn stays() -> Answer {
+        namespace(&json!({}))
+    }
+
+    fn ends() -> Answer {
+        namespace(&json!({ "deletionTimestamp": "2026-11-23T03:00:00Z" }))
+    }
+
     fn driver(of: fn(String) -> Owner) -> Result<Owner, Kind> {
         Ok(of("driver".to_owned()))
     }
 
     #[rstest]
-    #[case::exists(vec![pod(), set()], driver(Owner::Exists), &[GET_POD, GET_SET])]
+    #[case::exists(vec![pod(), set(), stays()], driver(Owner::Exists), &[GET_POD, GET_SET, GET_NAMESPACE])]
+    #[case::namespace_ends(vec![pod(), set(), ends()], driver(Owner::EndingNamespace), &[GET_POD, GET_SET, GET_NAMESPACE])]
+    #[case::namespace_unread(vec![pod(), set(), refused(403)], driver(Owner::Exists), &[GET_POD, GET_SET, GET_NAMESPACE])]
     #[case::ending(vec![pod(), ending()], driver(Owner::Ending), &[GET_POD, GET_SET])]
-    #[case::selected(vec![pod(), selecting(), node("true")], driver(Owner::Exists), &[GET_POD, GET_SET, GET_NODE])]
+    #[case::selected(vec![pod(), selecting(), node("true"), stays()], driver(Owner::Exists), &[GET_POD, GET_SET, GET_NODE, GET_NAMESPACE])]
     #[case::left_out(vec![pod(), selecting(), node("no")], driver(Owner::Elsewhere), &[GET_POD, GET_SET, GET_NODE])]
-    #[case::node_unread(vec![pod(), selecting(), refused(403)], driver(Owner::Exists), &[GET_POD, GET_SET, GET_NODE])]
+    #[case::node_unread(vec![pod(), selecting(), refused(403), stays()], driver(Owner::Exists), &[GET_POD, GET_SET, GET_NODE, GET_NAMESPACE])]
     #[case::gone(vec![pod(), refused(404)], driver(Owner::Gone), &[GET_POD, GET_SET])]
     #[case::of_a_job(vec![pod_of("Job", "batch/v1", true)], Ok(Owner::None), &[GET_POD])]
     #[case::not_its_controller(vec![pod_of("DaemonSet", "apps/v1", false)], Ok(Owner::None), &[GET_POD])]
@@ -216,6 +299,44 @@ mod tests {
         let found = server.cluster(SHORT).owner("gpu", "driver-x7k2p", Some("node-1")).await;
         assert_eq!(found.map_err(|error| error.kind), wanted);
         assert_eq!(server.lines(), lines);
+    }
+
+    /// Labels gpu=true, count=8; conditions of terms, with key, operator and values.
+    #[rstest]
+    #[case::no_term(json!([]), false)]
+    #[case::empty_term(json!([[]]), false)]
+    #[case::is_in(json!([[["gpu", "In", ["yes", "true"]]]]), true)]
+    #[case::is_not_in(json!([[["gpu", "In", ["yes"]]]]), false)]
+    #[case::not_in(json!([[["gpu", "NotIn", ["yes"]]]]), true)]
+    #[case::not_in_without_the_label(json!([[["zone", "NotIn", ["a"]]]]), true)]
+    #[case::in_after_all(json!([[["gpu", "NotIn", ["true"]]]]), false)]
+    #[case::exists(json!([[["gpu", "Exists", []]]]), true)]
+    #[case::exists_not(json!([[["zone", "Exists", []]]]), false)]
+    #[case::no_such(json!([[["gpu", "DoesNotExist", []]]]), false)]
+    #[case::more(json!([[["count", "Gt", ["7"]]]]), true)]
+    #[case::not_more(json!([[["count", "Gt", ["8"]]]]), false)]
+    #[case::less(json!([[["count", "Lt", ["9"]]]]), true)]
+    #[case::no_number(json!([[["gpu", "Lt", ["9"]]]]), false)]
+    #[case::later_operator(json!([[["gpu", "Like", ["t"]]]]), true)]
+    #[case::all_of_a_term(json!([[["gpu", "Exists", []], ["zone", "Exists", []]]]), false)]
+    #[case::one_term(json!([[["zone", "Exists", []]], [["gpu", "Exists", []]]]), true)]
+    fn an_affinity_selects_by_its_terms(#[case] terms: Value, #[case] wanted: bool) {
+        let condition =
+            |parts: &Value| json!({ "key": parts[0], "operator": parts[1], "values": parts[2] });
+        let term = |conditions: &Value| {
+            let conditions = conditions.as_array().unwrap().iter().map(condition);
+            json!({ "matchExpressions": conditions.collect::<Vec<_>>() })
+        };
+        let terms: Vec<Value> = terms.as_array().unwrap().iter().map(term).collect();
+        let required = json!({
+            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms },
+        });
+        let spec = json!({ "affinity": { "nodeAffinity": required } });
+        let spec: PodSpec = serde_json::from_value(spec).unwrap();
+        let text = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        let labels = Labels::from([("gpu", "true"), ("count", "8")].map(text));
+        assert_eq!(spec.selects(&labels), wanted);
+        assert!(!spec.selects_all());
     }
 
     #[tokio::test]
