@@ -92,8 +92,10 @@ impl UserPod {
         let (namespace, name, uid) =
             (pod.namespace.as_ref()?, pod.name.as_ref()?, pod.uid.as_ref()?);
         let annotation = |name| pod.annotations.as_ref()?.get(name);
-        let is_user =
-            users.contains(uid) || annotation(STATIC_UID).is_some_and(|uid| users.contains(uid));
+        // Anybody who makes a pod may write the hash: without the mirror's annotation it says nothing, and
+        // a pod with that one is never evicted.
+        let hash = annotation(MIRROR).and(annotation(STATIC_UID));
+        let is_user = users.contains(uid) || hash.is_some_and(|uid| users.contains(uid));
         if !is_user || !is_name(namespace) || !is_name(name) || uid.len() > LONGEST_UID {
             return None;
         }
@@ -205,7 +207,8 @@ mod tests {
     #[rstest]
     #[case::uid(json!({}), UID, true)]
     #[case::another(json!({}), "0b7ec6a1de0a5b14e1ad2c1b6b0d3c55", false)]
-    #[case::hash(json!({ "annotations": { STATIC_UID: "0b7e" } }), "0b7e", true)]
+    #[case::hash(json!({ "annotations": { MIRROR: "0b7e", STATIC_UID: "0b7e" } }), "0b7e", true)]
+    #[case::hash_alone(json!({ "annotations": { STATIC_UID: "0b7e" } }), "0b7e", false)]
     #[case::no_name(json!({ "name": "../x" }), UID, false)]
     #[case::no_uid(json!({ "uid": null }), UID, false)]
     fn a_pod_is_found_by_the_uid_of_its_cgroups(

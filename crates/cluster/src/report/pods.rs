@@ -11,7 +11,8 @@ use crate::text::is_name;
 
 const LIST: &str = "listing the pods of the own node (list pods)";
 
-/// Annotation of a static pod's mirror: the uid that its cgroup has.
+/// Annotations of a static pod's mirror object; the second has the uid that its cgroup has.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 const STATIC_UID: &str = "kubernetes.io/config.hash";
 /// Number of pods in one answer, and of answers: a node has some hundreds at most.
 const PAGE: u32 = 250;
@@ -38,9 +39,10 @@ impl std::fmt::Display for PodRef {
 
 impl Cluster {
     /// Lists the pods of this node, of which only the metadata is read. A pod has the key that its cgroups
-    /// have: its uid, or the hash of a static pod.
+    /// have: its uid, or the hash of a static pod. Anybody who makes a pod may write a hash, which
+    /// therefore takes the place of no uid.
     pub(super) async fn pods_of(&self, node: &str) -> Result<BTreeMap<String, PodRef>, Error> {
-        let mut found = BTreeMap::new();
+        let (mut found, mut hashes) = (BTreeMap::new(), BTreeMap::new());
         let mut only = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
         for _ in 0..MOST_PAGES {
             let params = &only;
@@ -59,10 +61,11 @@ impl Cluster {
                 if !is_name(&namespace) || !is_name(&name) || uid.len() > LONGEST_UID {
                     continue;
                 }
-                let hash = meta.annotations.and_then(|mut all| all.remove(STATIC_UID));
+                let mut annotations = meta.annotations.unwrap_or_default();
+                let hash = annotations.remove(MIRROR).and(annotations.remove(STATIC_UID));
                 let pod = PodRef { namespace, name, uid: uid.clone() };
                 if let Some(hash) = hash.filter(|hash| hash.len() <= LONGEST_UID) {
-                    found.insert(hash, pod.clone());
+                    hashes.insert(hash, pod.clone());
                 }
                 found.insert(uid, pod);
             }
@@ -71,6 +74,7 @@ impl Cluster {
                 None => break,
             }
         }
-        Ok(found)
+        hashes.append(&mut found);
+        Ok(hashes)
     }
 }
