@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::EvictEvent;
 use super::decision::{Change, EvictPace, Wish};
-use super::keeper::{Ends, Keeper, Numbered};
+use super::keeper::{Ends, Keeper, Numbered, Settled};
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
 use crate::text::{in_line, is_name};
@@ -33,8 +33,8 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Evictions {
     wish: watch::Sender<Numbered>,
-    /// Number of the last wish for nothing that came true.
-    settled: watch::Receiver<u64>,
+    /// The last wish for nothing that was settled.
+    settled: watch::Receiver<Settled>,
     /// Rounds of evictions follow.
     active: Arc<AtomicBool>,
     task: JoinHandle<()>,
@@ -47,8 +47,8 @@ impl Drop for Evictions {
 }
 
 impl Evictions {
-    /// Begins with no wish; makes no call yet. `tell` is called with each event. It needs a tokio
-    /// runtime.
+    /// Begins with no wish; makes no call before the first one, or before the time limit of evictions.
+    /// `tell` is called with each event. It needs a tokio runtime.
     ///
     /// # Errors
     /// A name that is none.
@@ -65,7 +65,7 @@ impl Evictions {
             }
         }
         let (wish, wishes) = watch::channel((0, Wish::Unknown));
-        let (done, settled) = watch::channel(0);
+        let (done, settled) = watch::channel((0, true));
         let active = Arc::new(AtomicBool::new(false));
         let ends = Ends { wishes, done, active: Arc::clone(&active) };
         let keeper = Keeper::new(cluster, place, pace, ends, Box::new(tell));
@@ -84,13 +84,14 @@ impl Evictions {
         self.wish_for(Wish::Nothing);
     }
 
-    /// Waits until no cordon of longshore's is left, `limit` at most; false if one may be left.
+    /// Waits until no cordon of longshore's is left, `limit` at most; false if one may be left, also
+    /// because the cluster refuses to undo it.
     pub async fn withdrawn(&self, limit: Duration) -> bool {
         self.want_none();
         let number = self.wish.borrow().0;
         let mut settled = self.settled.clone();
-        let done = settled.wait_for(|done| *done >= number);
-        matches!(timeout(limit, done).await, Ok(Ok(_)))
+        let done = settled.wait_for(|(done, _)| *done >= number);
+        matches!(timeout(limit, done).await, Ok(Ok(settled)) if settled.1)
     }
 
     /// True while pods are evicted: users may be gone for a moment alone.

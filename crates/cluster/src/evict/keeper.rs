@@ -18,8 +18,14 @@ use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
 use crate::error::{Error, Kind};
 use crate::report::PodRef;
 
+/// Time after which a refused call is made again where no change waits, as a multiple of the usual one.
+const SELDOM: u32 = 12;
+
 /// A wish, and the number of wishes before it.
 pub(super) type Numbered = (u64, Wish);
+
+/// Number of the last wish for nothing that was settled, and true if no cordon of longshore's is left.
+pub(super) type Settled = (u64, bool);
 
 /// Receiver of events.
 type Tell = Box<dyn Fn(&EvictEvent) + Send + Sync>;
@@ -27,8 +33,8 @@ type Tell = Box<dyn Fn(&EvictEvent) + Send + Sync>;
 /// The task's ends of its connections with the handle.
 pub(super) struct Ends {
     pub(super) wishes: watch::Receiver<Numbered>,
-    /// Receives the number of each wish for nothing that came true.
-    pub(super) done: watch::Sender<u64>,
+    /// Receives the number of each wish for nothing that came true, or that the cluster refuses.
+    pub(super) done: watch::Sender<Settled>,
     /// True while rounds of evictions follow.
     pub(super) active: Arc<AtomicBool>,
 }
@@ -51,7 +57,7 @@ pub(super) struct Keeper {
     place: Place,
     pace: EvictPace,
     wishes: watch::Receiver<Numbered>,
-    done: watch::Sender<u64>,
+    done: watch::Sender<Settled>,
     active: Arc<AtomicBool>,
     tell: Tell,
     api: EvictionApi,
@@ -59,6 +65,10 @@ pub(super) struct Keeper {
     told: Told,
     /// Pauses between two rounds of evictions.
     rounds: Pauses,
+    /// End of the wait for a first wish.
+    wished_by: Instant,
+    /// The node has longshore's cordon, as far as it is known.
+    is_cordoned: bool,
 }
 
 /// The other end of the wishes was dropped.
@@ -77,7 +87,22 @@ impl Keeper {
             Limits { first_pause: pace.first, longest_pause: pace.longest, ..cluster.limits };
         let (api, past, told) = (EvictionApi::default(), Past::default(), Told::default());
         let rounds = rounds.pauses();
-        Self { cluster, place, pace, wishes, done, active, tell, api, past, told, rounds }
+        let wished_by = Instant::now() + pace.deadline;
+        Self {
+            cluster,
+            place,
+            pace,
+            wishes,
+            done,
+            active,
+            tell,
+            api,
+            past,
+            told,
+            rounds,
+            wished_by,
+            is_cordoned: false,
+        }
     }
 
     pub(super) async fn run(mut self) {
@@ -97,10 +122,10 @@ impl Keeper {
         last: Option<NodeCordon>,
         pauses: &mut Pauses,
     ) -> Result<Option<NodeCordon>, Dropped> {
-        let (number, wish) = self.wishes.borrow_and_update().clone();
+        let (number, wish) = self.next_wish().await?;
         self.follow(&wish);
         let rests = self.told.rest.is_some() && matches!(wish, Wish::Change(_));
-        if wish == Wish::Unknown || rests {
+        if rests {
             self.wishes.changed().await.map_err(|_| Dropped)?;
             return Ok(None);
         }
@@ -111,10 +136,13 @@ impl Keeper {
                 Err(error) => return self.fails(number, &wish, error, pauses).await,
             },
         };
+        self.is_cordoned = node_is_own(&node);
         let decided = self.past.decide(&node, &self.pace, Instant::now());
         match (decided, &wish) {
             (Action::Cordon, Wish::Change(change)) => {
                 let record = self.record(&change.reason);
+                // The answer may be lost.
+                self.is_cordoned = true;
                 self.write(number, &wish, &node, CordonChange::Cordon(record), pauses).await
             }
             (Action::Uncordon, _) => {
@@ -134,13 +162,23 @@ impl Keeper {
                 self.rests(rest);
                 pauses.reset();
                 if wish == Wish::Nothing {
-                    self.done.send_replace(number);
+                    self.done.send_replace((number, true));
                 }
                 self.wishes.changed().await.map_err(|_| Dropped)?;
                 Ok(None)
             }
             // Without a change none of these is decided.
             (Action::Cordon | Action::Evict(_), _) => Ok(None),
+        }
+    }
+
+    /// Returns the wish, and its number. Without any for the time limit of evictions no change waits: an
+    /// earlier agent's cordon is undone, however long this one prepares its driver.
+    async fn next_wish(&mut self) -> Result<Numbered, Dropped> {
+        let wished = self.wishes.wait_for(|(_, wish)| *wish != Wish::Unknown);
+        match timeout_at(self.wished_by, wished).await {
+            Ok(wished) => wished.map(|wished| wished.clone()).map_err(|_| Dropped),
+            Err(_) => Ok((0, Wish::Nothing)),
         }
     }
 
@@ -179,6 +217,7 @@ impl Keeper {
             Ok(now) => now,
             Err(error) => return self.fails(number, wish, error, pauses).await,
         };
+        self.is_cordoned = node_is_own(&now);
         let (is_own, wants_own) = (node_is_own(&now), matches!(change, CordonChange::Cordon(_)));
         if is_own != wants_own || (!wants_own && now.has_record) {
             tracing::debug!("the cluster did not keep the node's cordon as it was written");
@@ -304,7 +343,8 @@ impl Keeper {
             tracing::debug!("{error}; another program changed the node, which is read again");
         } else if is_refusal {
             if *wish == Wish::Nothing {
-                self.done.send_replace(number);
+                let is_left = self.is_cordoned && error.kind != Kind::Missing;
+                self.done.send_replace((number, !is_left));
             }
             self.tell_failure(wish, &error, EvictEvent::Refused);
         } else {
@@ -315,7 +355,10 @@ impl Keeper {
                 tracing::debug!("{error}");
             }
         }
-        let refused = self.pace.refused;
+        let refused = match wish {
+            Wish::Change(_) => self.pace.refused,
+            Wish::Unknown | Wish::Nothing => self.pace.refused * SELDOM,
+        };
         let pause = async {
             match is_refusal {
                 true => sleep(refused).await,

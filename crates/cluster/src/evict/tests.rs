@@ -524,6 +524,37 @@ async fn pods_that_cannot_be_listed_keep_the_node_cordoned_no_longer_than_the_li
     assert_eq!(agent.told(4).await, [CORDONED, "refused", "uncordoned", "expired:"]);
 }
 
+/// As after the removal of the release that the agent's role belongs to.
+#[tokio::test]
+async fn a_cordon_that_the_cluster_refuses_to_undo_is_not_said_to_be_undone() {
+    for forbids in ["PATCH", "GET /api/v1/nodes"] {
+        let scene = Scene::with(vec![pod("train")]);
+        let slow = EvictPace { first: LONG, longest: LONG, ..PACE };
+        let mut agent = scene.waiting(&["train"], slow);
+        assert_eq!(agent.told(2).await, [CORDONED, "evicted ml/train"]);
+        scene.change(|state| state.forbids = Some(forbids));
+        assert!(!agent.evictions.withdrawn(LONG).await, "{forbids}");
+    }
+    let scene = Scene::with(vec![]);
+    scene.change(|state| state.forbids = Some("GET /api/v1/nodes"));
+    assert!(scene.agent(OWN_POD, PACE, SHORT).evictions.withdrawn(LONG).await, "none was made");
+}
+
+/// An agent that takes long to get its driver ready has no wish yet.
+#[tokio::test]
+async fn without_a_wish_an_earlier_cordon_lasts_no_longer_than_the_time_limit() {
+    let scene = Scene::with(vec![]);
+    scene.change(|state| (state.unschedulable, state.record) = (true, Some("{}".to_owned())));
+    let limit = Duration::from_millis(40);
+    let agent = scene.agent(OWN_POD, EvictPace { deadline: limit, ..PACE }, SHORT);
+    let begun = std::time::Instant::now();
+    scene.until(|state| !state.unschedulable).await;
+    assert!(begun.elapsed() >= limit);
+    assert_eq!(scene.node(), (false, false));
+    agent.waits_for(&["train"]);
+    scene.until(|state| state.unschedulable).await;
+}
+
 #[tokio::test]
 async fn a_storm_of_conflicts_is_outlasted() {
     let scene = Scene::with(vec![pod("train")]);
