@@ -80,7 +80,13 @@ impl DrainsNode {
             pod.and_then(|pod| pod.map_or(Ok(None), |pod| pod.evictions(deadline, reporter)));
         let evicts = config.evicts();
         match begun {
-            Ok(Some(evictions)) => Some(EvictsUsers { evictions, evicts, limit: WITHDRAWAL }),
+            Ok(Some(evictions)) => {
+                // It may be long until the driver is ready, and no pod is evicted meanwhile.
+                if !evicts {
+                    evictions.want_none();
+                }
+                Some(EvictsUsers { evictions, evicts, limit: WITHDRAWAL })
+            }
             Ok(None) => {
                 if evicts {
                     tracing::warn!(
@@ -107,6 +113,12 @@ impl HeldChange for DrainsNode {
         match self.own() {
             Some(own) => own.waits(in_use, change),
             None => self.asks.waits(in_use, change),
+        }
+    }
+
+    fn tries(&self, change: &str) {
+        if let Some(own) = self.own() {
+            own.tries(change);
         }
     }
 

@@ -13,6 +13,7 @@ impl Agent {
     /// Ends a failed run: the host is as it was before, or a driver that was Ready is left as it
     /// is. If neither is possible, the journal keeps the rest for the next run.
     pub(super) async fn fail(&mut self, failure: Failure) -> Failure {
+        self.world.conduct.held.over();
         let state = self.journal.state();
         // These kinds mean that uninstalling was tried just now.
         let tried = matches!(failure.kind(), FailureKind::InUse | FailureKind::RolledBack);
@@ -49,6 +50,8 @@ impl Agent {
     /// Undoes all entries of the journal.
     pub(super) async fn uninstall(&mut self) -> Result<ExitCode, Failure> {
         self.no_longer_postponed();
+        // Also a change that is being tried: the removal may wait for the driver's users.
+        self.world.conduct.held.over();
         let untouched = self.journal.live().next().is_none();
         if untouched && self.journal.phase().next().contains(&Phase::Removed) {
             self.enter(Phase::Removed)?;

@@ -32,6 +32,12 @@ impl HeldChange for EvictsUsers {
         self.evictions.want_none();
     }
 
+    fn tries(&self, change: &str) {
+        if self.evicts {
+            self.evictions.want(change, []);
+        }
+    }
+
     fn look_within(&self) -> Duration {
         if self.evictions.are_active() { LOOK_WITHIN } else { Duration::MAX }
     }
@@ -41,8 +47,9 @@ impl HeldChange for EvictsUsers {
         Box::pin(async {
             if !self.evictions.withdrawn(self.limit).await && self.evicts {
                 tracing::warn!(
-                    "the node may stay cordoned: the API server did not answer within {} s; the next \
-                     agent uncordons it once its driver is ready",
+                    "the node may stay cordoned: the API server refused to uncordon it, or did not \
+                     answer within {} s; the next agent uncordons it once its driver is ready; if none \
+                     follows, run `kubectl uncordon`, and remove the annotation longshore.dev/cordoned",
                     self.limit.as_secs_f64()
                 );
             }
@@ -110,6 +117,23 @@ mod tests {
         let wanted: Vec<String> = wanted.map(|(verb, path)| format!("{verb} {path}")).collect();
         assert_eq!(api.lines(), wanted);
         assert!(api.requests()[1].body.contains("driver 1 to 2"), "{}", api.requests()[1].body);
+    }
+
+    /// A pod that used the driver is not one of its users any more.
+    #[tokio::test]
+    async fn during_a_try_no_pod_is_evicted() {
+        let api = Api::with([cordoned(1, true), cordoned(1, true), cordoned(2, false)]);
+        let evicts = evicting(&api, true);
+        evicts.tries("driver 1 to 2");
+        while evicts.look_within() != LOOK_WITHIN {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        evicts.ended().await;
+        let node = "/api/v1/nodes/n";
+        assert_eq!(
+            api.lines(),
+            [format!("GET {node}"), format!("GET {node}"), format!("PATCH {node}")]
+        );
     }
 
     #[tokio::test]

@@ -40,6 +40,8 @@ pub trait HeldChange: Send + Sync {
     /// The change, for example `driver 535.261.03 to 550.163.01`, waits for these users. Called again when
     /// they change.
     fn waits(&self, in_use: &InUse, change: &str);
+    /// The change has no users to wait for at the moment, and is tried.
+    fn tries(&self, _change: &str) {}
     /// No change waits any more: the driver is Ready, or the agent is to end.
     fn over(&self);
     /// Longest time between two looks at the users.
@@ -233,10 +235,6 @@ impl Agent {
         let ended = self.until_free(in_use).await;
         self.world.rest.is(false);
         keeper.end().await;
-        // Otherwise the change is tried again, for which the drain is still wanted.
-        if matches!(ended, Outcome::Stopped) {
-            self.world.conduct.held.over();
-        }
         ended
     }
 
@@ -257,7 +255,10 @@ impl Agent {
                 () = tokio::time::sleep(wait) => {}
             }
             match waiting.look(self.holders().await, Instant::now()) {
-                Look::Free => return Outcome::Again { renewed: false },
+                Look::Free => {
+                    self.world.conduct.held.tries(&self.change);
+                    return Outcome::Again { renewed: false };
+                }
                 Look::Same => {}
                 Look::Changed => {
                     let now = &waiting.in_use;

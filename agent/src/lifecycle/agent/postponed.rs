@@ -55,7 +55,10 @@ impl Agent {
         let Some(Postponed { waiting, at, .. }) = &mut self.postponed else { return false };
         let now = Instant::now();
         match waiting.look(seen, now) {
-            Look::Free => return true,
+            Look::Free => {
+                self.world.conduct.held.tries(&self.change);
+                return true;
+            }
             Look::Same => {}
             Look::Changed => {
                 let in_use = &waiting.in_use;

@@ -318,7 +318,8 @@ async fn a_change_waits_for_the_users_and_the_installed_driver_is_served_meanwhi
     };
     let (ended, ()) = tokio::join!(agent, watch);
     assert_eq!(ended.unwrap(), ExitCode::Done);
-    assert_eq!(told.over.load(Ordering::Relaxed), 1, "once it is ready, and not at each try");
+    let over = told.over.load(Ordering::Relaxed);
+    assert_eq!(over, 2, "once it is ready and once at the stop, and not at each try");
     assert_eq!(told.ended.load(Ordering::Relaxed), 1);
     assert!(scene.host.log().iter().any(|line| line == "bind /run/driver/usr"));
     let installed = scene.installed.lock().unwrap().last().unwrap().0.driver_version.clone();
@@ -339,6 +340,16 @@ async fn a_stop_ends_the_wait_and_leaves_the_driver_to_its_users() {
     assert_eq!(scene.phase(), Some(Phase::InUse));
     let told = [&told.over, &told.ended].map(|calls| calls.load(Ordering::Relaxed));
     assert_eq!(told, [1, 1], "the request is withdrawn, and that is waited for");
+}
+
+/// The removal may wait for the driver's users, whose pods are not to be evicted for a change meanwhile.
+#[tokio::test]
+async fn a_stop_in_the_midst_of_a_try_withdraws_the_request_too() {
+    let (scene, told) = held().await;
+    let ended = scene.live(At::Acquire, vec![Ok(announced("550"))]).await;
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    assert!(told.waits.lock().unwrap().is_empty());
+    assert_eq!(told.over.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
