@@ -3,7 +3,7 @@
 
 mod described;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -100,6 +100,13 @@ impl DriverReport {
     }
 }
 
+/// Name of a program, and uid of its pod.
+type Program = (String, Option<String>);
+
+fn program(user: &DriverUser) -> Program {
+    (user.comm.clone(), user.pod.clone())
+}
+
 /// Source of reports: telemetry, and the loaded driver.
 #[derive(Debug, Clone)]
 struct Source {
@@ -108,8 +115,9 @@ struct Source {
     /// `NAMESPACE/NAME` of the agent's pod.
     pod: Option<String>,
     kernel: String,
-    /// Time at which each user of the driver was found first, by process id and name. Clones share it.
-    found: Arc<Mutex<BTreeMap<(u32, String), Timestamp>>>,
+    /// Time at which each program of a pod was found first, whichever of its processes: one that starts
+    /// others would change the report with each of them. Clones share it.
+    found: Arc<Mutex<BTreeMap<Program, Timestamp>>>,
     /// The last report was of a driver that its users hold.
     was_in_use: bool,
 }
@@ -164,18 +172,18 @@ impl Source {
         described::describe(self, &live, loaded)
     }
 
-    fn found(&self) -> MutexGuard<'_, BTreeMap<(u32, String), Timestamp>> {
+    fn found(&self) -> MutexGuard<'_, BTreeMap<Program, Timestamp>> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the time at which each user was found first, for as long as it is found.
     fn remember(&self, live: &Live) {
         let Some(holders) = &live.holders else { return self.found().clear() };
-        let key = |user: &DriverUser| (user.pid, user.comm.clone());
+        let present: BTreeSet<Program> = holders.processes.iter().map(program).collect();
         let mut found = self.found();
-        found.retain(|known, _| holders.processes.iter().any(|user| key(user) == *known));
-        for user in &holders.processes {
-            found.entry(key(user)).or_insert(holders.inspected);
+        found.retain(|known, _| present.contains(known));
+        for program in present {
+            found.entry(program).or_insert(holders.inspected);
         }
     }
 }

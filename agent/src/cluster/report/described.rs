@@ -1,8 +1,8 @@
 //! A telemetry state in the words of the cluster.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use super::Source;
+use super::{Program, Source, program};
 use crate::journal::phase::Phase;
 use crate::telemetry::{FailureRecord, Live};
 use longshore_cluster::{Holder, LastFailure, NodeStatus, Reason, Report, STATUS_FORMAT};
@@ -136,15 +136,13 @@ fn kept(live: &Live, loaded: Option<&str>) -> (Reason, String) {
 /// Returns the holders, each program of a pod once.
 fn holders(source: &Source, live: &Live) -> Vec<Holder> {
     let found = source.found();
-    let mut first: BTreeMap<(String, Option<String>), Holder> = BTreeMap::new();
-    for user in live.holders.iter().flat_map(|holders| &holders.processes) {
-        let since = found.get(&(user.pid, user.comm.clone())).copied();
-        let holder = Holder { program: user.comm.clone(), pod_uid: user.pod.clone(), since };
-        let key = (user.comm.clone(), user.pod.clone());
-        let known = first.entry(key).or_insert(holder);
-        known.since = known.since.into_iter().chain(since).min();
-    }
-    first.into_values().collect()
+    let present = live.holders.iter().flat_map(|holders| &holders.processes).map(program);
+    let present: BTreeSet<Program> = present.collect();
+    let holder = |key: Program| {
+        let since = found.get(&key).copied();
+        Holder { program: key.0, pod_uid: key.1, since }
+    };
+    present.into_iter().map(holder).collect()
 }
 
 fn last_failure(failure: &FailureRecord) -> LastFailure {

@@ -222,6 +222,8 @@ async fn holders_are_named_once_for_each_pod_with_the_time_they_were_found_first
     assert_eq!(next.len(), 2);
     assert_eq!(next[0], first[0]);
     assert!(next[1].since > first[0].since && next[1].pod_uid.is_none());
+    held(vec![user(10, "python3", Some("uid-1")), user(9, "smi", None)]);
+    assert_eq!(source.described().await.report.holders, next, "a program that started another one");
     telemetry.holders(None);
     assert!(source.described().await.report.holders.is_empty());
 }
