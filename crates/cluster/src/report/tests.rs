@@ -313,7 +313,8 @@ fn pods(items: &[(&str, &str, &str, &str)]) -> Answer {
         json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
             "metadata": { "namespace": namespace, "name": name, "uid": uid,
-                          "annotations": { "kubernetes.io/config.hash": hash } },
+                          "annotations": { "kubernetes.io/config.mirror": hash,
+                                           "kubernetes.io/config.hash": hash } },
         })
     };
     let items: Vec<Value> = items.iter().map(item).collect();
