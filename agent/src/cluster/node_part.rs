@@ -23,7 +23,7 @@ impl Pod {
         deadline: Duration,
         reporter: Option<Arc<Reporter>>,
     ) -> Result<Option<Evictions>, Failure> {
-        let Self { cluster, namespace, name, node, .. } = self;
+        let Self { cluster, namespace, given_name: name, node, .. } = self;
         let (Some(namespace), Some(pod), Some(node)) = (namespace, name, node) else {
             return Ok(None);
         };
