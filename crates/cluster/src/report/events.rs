@@ -94,8 +94,10 @@ impl Event {
 
     fn reference(&self) -> ObjectReference {
         let (kind, namespace, uid) = match &self.regarding {
-            // As the kubelet: `kubectl describe node` looks for events whose uid is the node's name.
-            Regarding::Node(name) => ("Node", None, name.clone()),
+            // As the kubelet: `kubectl describe node` looks for events whose uid is the node's name. Unlike the
+            // kubelet's, an event of events.k8s.io/v1 has to have its own namespace here: the API server (1.20)
+            // answers 422 otherwise.
+            Regarding::Node(name) => ("Node", Some(NODE_EVENTS.to_owned()), name.clone()),
             Regarding::Pod(pod) => ("Pod", Some(pod.namespace.clone()), pod.uid.clone()),
         };
         ObjectReference {

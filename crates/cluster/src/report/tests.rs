@@ -114,6 +114,7 @@ async fn a_report_is_labels_annotation_condition_and_event() {
     assert_eq!(event["reportingController"], "longshore.dev/agent");
     assert_eq!(event["reportingInstance"], "driver-x7k2p");
     assert_eq!(event["regarding"]["kind"], "Node");
+    assert_eq!(event["regarding"]["namespace"], event["metadata"]["namespace"]);
     assert_eq!(event["type"], "Normal");
     assert!(event["eventTime"].is_string());
 }
