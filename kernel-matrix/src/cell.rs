@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::checks::Expected;
 use crate::cluster;
+use crate::cluster_upgrade;
 use crate::compile;
 use crate::error::Error;
 use crate::event::{Outcome, Sink, What};
@@ -80,6 +81,9 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
         for (what, value) in operator::measured(&evidence.records) {
             sink.tell(What::Measured { what, value });
         }
+    }
+    for (what, value) in cluster_upgrade::measured(&evidence.records) {
+        sink.tell(What::Measured { what, value });
     }
     for (what, value) in cluster::measured(&evidence.records) {
         sink.tell(What::Measured { what, value });
@@ -222,6 +226,7 @@ fn scenario(cell: &Cell) -> &'static str {
         Scenario::Nouveau => include_str!("../guest/nouveau.sh"),
         Scenario::Operator => include_str!("../guest/operator.sh"),
         Scenario::Cluster => include_str!("../guest/cluster.sh"),
+        Scenario::ClusterUpgrade => include_str!("../guest/cluster-upgrade.sh"),
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use crate::checks::{self, Expected};
@@ -33,6 +33,17 @@ pub struct Cluster {
     /// Directory with kubelet, kubectl and the files of the node.
     pub node: PathBuf,
     child: Child,
+    /// State directory of scripts/cluster.
+    state: PathBuf,
+    administrator: Option<Administrator>,
+}
+
+/// A running program that works in the cluster as its administrator.
+#[derive(Debug)]
+struct Administrator {
+    child: Child,
+    /// File with its records.
+    log: PathBuf,
 }
 
 impl Cluster {
@@ -54,7 +65,14 @@ impl Cluster {
             .spawn()
             .at("start", &program)?;
         let said = child.stdout.take();
-        let mut cluster = Self { port: 0, kubelet: 0, node: PathBuf::new(), child };
+        let mut cluster = Self {
+            port: 0,
+            kubelet: 0,
+            node: PathBuf::new(),
+            child,
+            state: state.clone(),
+            administrator: None,
+        };
         let mut line = String::new();
         if let Some(said) = said {
             BufReader::new(said).read_line(&mut line).at("read", &program)?;
@@ -70,11 +88,52 @@ impl Cluster {
         cluster.kubelet = port(&cluster.node)?;
         Ok(cluster)
     }
+
+    /// Starts host/cluster-upgrade, which changes the first of two driver `branches` to the second. Its
+    /// records and its transcript are written to `dir`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn administer(
+        &mut self,
+        dir: &Path,
+        longshore: &Path,
+        branches: [&str; 2],
+    ) -> Result<(), Error> {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("host/cluster-upgrade");
+        let mut command = process::bound(&program);
+        command.arg(dir).arg(longshore).args(branches).env("CLUSTER", &self.state);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = child.at("start", &program)?;
+        self.administrator = Some(Administrator { child, log: dir.join("administrator.log") });
+        Ok(())
+    }
+
+    /// Adds the administrator's records, as far as they were written, to those of the guest.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn records(&self, records: &mut Records) -> Result<(), Error> {
+        let Some(Administrator { log, .. }) = &self.administrator else { return Ok(()) };
+        let text = fs::read_to_string(log).at("read", log)?;
+        for line in text.lines() {
+            records.take(line);
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Both fail only where it has ended already. The script ends the programs that it started.
+        // All of it fails only for programs that have ended already.
+        if let Some(administrator) = &mut self.administrator {
+            // With the programs that it runs.
+            if let Ok(pid) = i32::try_from(administrator.child.id()) {
+                let _ = killpg(Pid::from_raw(pid), Signal::SIGTERM);
+            }
+            let _ = administrator.child.wait();
+        }
+        // The script ends the programs that it started.
         if let Ok(pid) = i32::try_from(self.child.id()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }

@@ -63,7 +63,7 @@ pub fn make(
         disk::volatile(&store, &disk)?;
         delivery.kept_store = Some(Disk::Volatile(disk));
     }
-    if cell.scenario == Scenario::Cluster {
+    if cell.scenario.is_in_cluster() {
         let (cluster, media) = (Cluster::start(dir)?, dir.join("node.ext4"));
         disk::make(&cluster.node, &media, 1)?;
         delivery.media = Some(media);

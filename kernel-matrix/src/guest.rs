@@ -27,7 +27,7 @@ const STAGE: &str = include_str!("../guest/stage.sh");
 /// The seccomp profile in deploy/; /run/matrix/seccomp.json in the guest.
 const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
 /// Shell libraries that scenarios source, and programs that they start, by name.
-const LIBRARIES: [(&str, &str); 10] = [
+const LIBRARIES: [(&str, &str); 12] = [
     ("lib.sh", include_str!("../guest/lib.sh")),
     ("engines.sh", include_str!("../guest/engines.sh")),
     ("kubelet.sh", include_str!("../guest/kubelet.sh")),
@@ -38,6 +38,8 @@ const LIBRARIES: [(&str, &str); 10] = [
     ("events.sh", include_str!("../guest/events.sh")),
     ("rounds.sh", include_str!("../guest/rounds.sh")),
     ("cri.py", include_str!("../guest/cri.py")),
+    ("wire.py", include_str!("../guest/wire.py")),
+    ("device_plugin.py", include_str!("../guest/device_plugin.py")),
 ];
 /// Mount points of the guest's disks, in the order of QEMU's arguments; the last exists only if the
 /// driver comes on a disk of its own.
@@ -130,7 +132,11 @@ impl<'a> Guest<'a> {
         let dir = run_dir(workbench, name)?;
         let work = tempfile::Builder::new().prefix("work-").tempdir_in(&dir);
         let work = work.at("make a directory in", &dir)?;
-        let delivery = delivery::make(cell, workbench, &prepared, work.path())?;
+        let mut delivery = delivery::make(cell, workbench, &prepared, work.path())?;
+        if let (Some(cluster), Some(next)) = (&mut delivery.cluster, &cell.next_driver) {
+            let branches = [cell.driver.branch.as_str(), next.branch.as_str()];
+            cluster.administer(&dir, &workbench.agent().program, branches)?;
+        }
         Ok(Self { cell, prepared, delivery, dir, work })
     }
 
@@ -323,6 +329,9 @@ impl<'a> Guest<'a> {
             }
             power
         })?;
+        if let Some(cluster) = &self.delivery.cluster {
+            cluster.records(&mut evidence.records)?;
+        }
         evidence.power_lost = matches!(ended, Ended::PowerLost);
         evidence.overdue = matches!(ended, Ended::Overdue);
         Ok(evidence)

@@ -8,6 +8,7 @@ use crate::bad_input;
 use crate::cdi;
 use crate::checks::{self, Expected};
 use crate::cluster;
+use crate::cluster_upgrade;
 use crate::confinement;
 use crate::dead_disk;
 use crate::event::Outcome;
@@ -55,6 +56,7 @@ pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
         // A guest that did not finish has no state to compare.
         wrong.push(why);
         wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
+        wrong.extend(cluster_upgrade::complaints(&evidence.records));
     } else {
         wrong.extend(agent(cell, &evidence.records));
         wrong.extend(scenario(cell, expected, &evidence.records));
@@ -157,6 +159,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Nouveau => wrong.extend(nouveau::wrong(expected, records)),
         Scenario::Operator => wrong.extend(operator::wrong(expected, records)),
         Scenario::Cluster => wrong.extend(cluster::wrong(expected, records)),
+        Scenario::ClusterUpgrade => wrong.extend(cluster_upgrade::wrong(expected, records)),
         Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}
     }
     wrong

@@ -18,6 +18,7 @@ pub mod cdi;
 pub mod cell;
 pub mod checks;
 pub mod cluster;
+pub mod cluster_upgrade;
 pub mod compile;
 pub mod confinement;
 pub mod console;

@@ -117,6 +117,9 @@ pub enum Scenario {
     Operator,
     /// The agent is the pod of a DaemonSet, on a node of a real Kubernetes cluster.
     Cluster,
+    /// An administrator of such a cluster installs the agent by helm, changes the driver under a pod that uses
+    /// it, and uninstalls the agent.
+    ClusterUpgrade,
     /// As a round trip, while an unprivileged user and a container with /run/nvidia attack the agent.
     Attacked,
     /// The GPU is bound to nouveau: first held by a process, then unused.
@@ -127,6 +130,18 @@ pub enum Scenario {
     PowerCut,
     /// `longshore build`, without a VM.
     Build,
+}
+
+impl Scenario {
+    /// True if its guest is a node of a [cluster](crate::cluster).
+    pub fn is_in_cluster(self) -> bool {
+        matches!(self, Self::Cluster | Self::ClusterUpgrade)
+    }
+
+    /// True if it changes to the cell's next driver.
+    pub fn changes_driver(self) -> bool {
+        matches!(self, Self::Upgrade | Self::ClusterUpgrade)
+    }
 }
 
 /// Source of the guest's driver. Modules are compiled on this machine except for
@@ -305,13 +320,13 @@ impl Matrix {
             if cell.by_digest && !cell.from.has_registry() {
                 return Err(format!("{}: an image by digest comes from a registry", cell.name));
             }
-            if (cell.scenario == Scenario::Upgrade) != cell.next_driver.is_some() {
+            if cell.scenario.changes_driver() != cell.next_driver.is_some() {
                 return Err(format!("{}: an upgrade has a next-driver, no other cell", cell.name));
             }
-            if (cell.scenario == Scenario::Cluster) != (cell.engine == Engine::Kubelet) {
+            if cell.scenario.is_in_cluster() != (cell.engine == Engine::Kubelet) {
                 return Err(format!("{}: kubelet runs the agent in a cluster only", cell.name));
             }
-            if cell.scenario == Scenario::Cluster && cell.from != Supply::Archive {
+            if cell.scenario.is_in_cluster() && cell.from != Supply::Archive {
                 return Err(format!("{}: a node reaches nothing but its cluster", cell.name));
             }
             if cell.next_driver.is_some() && cell.from != Supply::Archive {
@@ -382,7 +397,8 @@ mod tests {
     }
 
     /// Scenarios that run with every cell only, before a release: CI's time is limited.
-    const ON_DEMAND: [Scenario; 2] = [Scenario::BadInput, Scenario::Cluster];
+    const ON_DEMAND: [Scenario; 3] =
+        [Scenario::BadInput, Scenario::Cluster, Scenario::ClusterUpgrade];
 
     #[test]
     fn the_core_set_has_every_scenario_in_a_vm_but_those_on_demand() {
