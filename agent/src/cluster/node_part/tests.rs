@@ -76,7 +76,8 @@ fn written(api: &Api) -> Vec<(String, String)> {
         let body: Value = serde_json::from_str(body).unwrap();
         body["reason"].as_str().unwrap_or_default().to_owned()
     };
-    requests.map(|request| (request.line, reason(&request.body))).collect()
+    let line = |line: String| line.trim_end_matches('?').to_owned();
+    requests.map(|request| (line(request.line), reason(&request.body))).collect()
 }
 
 async fn until(api: &Api, requests: usize) {
