@@ -346,7 +346,7 @@ async fn a_stop_ends_the_wait_and_leaves_the_driver_to_its_users() {
 #[tokio::test]
 async fn a_stop_in_the_midst_of_a_try_withdraws_the_request_too() {
     let (scene, told) = held().await;
-    let ended = scene.live(At::Acquire, vec![Ok(announced("550"))]).await;
+    let ended = scene.live(At::Acquire, vec![Ok(wanting(announced("550")))]).await;
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert!(told.waits.lock().unwrap().is_empty());
     assert_eq!(told.over.load(Ordering::Relaxed), 1);
