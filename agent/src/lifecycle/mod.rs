@@ -96,6 +96,7 @@ async fn run_in(
     let server = Server::begin(&config.listen, subject);
     let world = |config: &Config, journal: &Journal| world(config, journal, telemetry, holders);
     let run = run_agent(config, configurations, telemetry, server.as_ref(), asked.clone(), world);
+    let run = Box::pin(run);
     let ended = watchdog::watched(responder.drive(run), asked, telemetry, stuck).await;
     if let Some(server) = server {
         server.end();
@@ -123,7 +124,7 @@ async fn run_agent(
     let conduct = conduct(&config, report.as_ref().map(DriverReport::reporter));
     let world = Context { rest, conduct, ..world(&config, &journal) };
     let agent = Agent::new(world, journal, stop, renewal, started);
-    let ended = agent.live(config, &configurations).await;
+    let ended = Box::pin(agent.live(config, &configurations)).await;
     if let Some(report) = report {
         report.end().await;
     }
