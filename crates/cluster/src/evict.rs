@@ -15,7 +15,7 @@ pub use decision::EvictPace;
 pub use handle::{Evictions, Place};
 pub use pods::Hindrance;
 
-use crate::report::PodRef;
+use crate::pods::PodRef;
 
 /// Event of a drain, each reported once.
 #[derive(Debug, Clone, PartialEq, Eq)]

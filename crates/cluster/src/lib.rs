@@ -14,6 +14,7 @@ mod image;
 mod lease;
 pub mod names;
 mod owner;
+mod pods;
 mod report;
 mod safe_load;
 mod text;
@@ -26,9 +27,10 @@ pub use evict::{EvictEvent, EvictPace, Evictions, Hindrance, Place};
 pub use image::{OwnImage, driver_version};
 pub use lease::{LeaseRecord, LeaseVersion, StoredLease};
 pub use owner::Owner;
+pub use pods::PodRef;
 pub use report::{
     Event, Events, Holder, HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus,
-    Options, PodRef, Reason, Regarding, Report, Reporter, STATUS_FORMAT, Unreadable,
+    Options, Reason, Regarding, Report, Reporter, STATUS_FORMAT, Unreadable,
 };
 pub use safe_load::{
     Pace, Requests, SAFE_LOAD, Standing, UPGRADE_STATE, UPGRADES_ENABLED, holders_value,

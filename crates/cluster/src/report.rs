@@ -11,12 +11,12 @@ mod node_status;
 mod pods;
 mod reason;
 
+use crate::pods::PodRef;
 pub use events::{Event, Events, Regarding};
 pub use keeper::{Options, Reporter};
 pub use node_status::{
     HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus, STATUS_FORMAT, Unreadable,
 };
-pub use pods::PodRef;
 pub use reason::Reason;
 
 use k8s_openapi::jiff::Timestamp;

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::pods::Hindrance;
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
-use crate::report::PodRef;
+use crate::pods::PodRef;
 
 const EVICT: &str = "evicting a pod (create pods/eviction)";
 

@@ -16,7 +16,7 @@ use super::{EvictEvent, Place};
 use crate::client::{Cluster, Limits, Pauses};
 use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
 use crate::error::{Error, Kind};
-use crate::report::PodRef;
+use crate::pods::PodRef;
 
 /// Time after which a refused call is made again where no change waits, as a multiple of the usual one.
 const SELDOM: u32 = 12;

@@ -3,26 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, ListParams};
 
 use crate::client::Cluster;
 use crate::error::Error;
 use crate::names;
-use crate::report::PodRef;
-use crate::text::is_name;
-
-const LIST: &str = "listing the pods of the own node (list pods)";
-
-/// Annotations of a static pod's mirror object; the second has the uid that its cgroups have.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-const STATIC_UID: &str = "kubernetes.io/config.hash";
-/// Number of pods in one answer, and of answers: a node has some hundreds at most.
-const PAGE: u32 = 100;
-const MOST_PAGES: usize = 20;
-/// Length of the longest uid.
-const LONGEST_UID: usize = 64;
+use crate::pods::{MIRROR, NodePod, PodRef};
 
 /// Reason that a pod is still there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,21 +72,12 @@ pub(super) struct UserPod {
 }
 
 impl UserPod {
-    /// Takes a pod by its metadata; None where it uses no driver by `users`, the uids that the users'
-    /// cgroups have.
-    fn of(pod: &ObjectMeta, users: &BTreeSet<String>) -> Option<Self> {
-        let (namespace, name, uid) =
-            (pod.namespace.as_ref()?, pod.name.as_ref()?, pod.uid.as_ref()?);
-        let annotation = |name| pod.annotations.as_ref()?.get(name);
-        // Anybody who makes a pod may write the hash: without the mirror's annotation it says nothing, and
-        // a pod with that one is never evicted.
-        let hash = annotation(MIRROR).and(annotation(STATIC_UID));
-        let is_user = users.contains(uid) || hash.is_some_and(|uid| users.contains(uid));
-        if !is_user || !is_name(namespace) || !is_name(name) || uid.len() > LONGEST_UID {
-            return None;
-        }
-        let id = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
-        Some(Self { id, treatment: treatment(pod) })
+    /// Takes a pod of the node; None where it uses no driver by `users`, the uids that the users' cgroups
+    /// have.
+    fn of(pod: &NodePod, users: &BTreeSet<String>) -> Option<Self> {
+        let is_user = users.contains(&pod.id.uid)
+            || pod.static_uid.as_ref().is_some_and(|uid| users.contains(uid));
+        is_user.then(|| Self { id: pod.id.clone(), treatment: treatment(&pod.meta) })
     }
 }
 
@@ -123,31 +100,16 @@ fn treatment(pod: &ObjectMeta) -> Treatment {
 }
 
 impl Cluster {
-    /// Lists the pods of this node that use the driver; `own` is left out. Of each pod only the metadata
-    /// is read.
+    /// Lists the pods of this node that use the driver; `own` is left out.
     pub(super) async fn user_pods(
         &self,
         node: &str,
         own: (&str, &str),
         users: &BTreeSet<String>,
     ) -> Result<Vec<UserPod>, Error> {
-        let mut found = Vec::new();
-        let mut only = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
-        for _ in 0..MOST_PAGES {
-            let params = &only;
-            let listed = self.call(LIST, |client| {
-                let pods: Api<Pod> = Api::all(client);
-                async move { pods.list_metadata(params).await }
-            });
-            let listed = listed.await?;
-            let users = listed.items.iter().filter_map(|pod| UserPod::of(&pod.metadata, users));
-            found.extend(users.filter(|pod| (&*pod.id.namespace, &*pod.id.name) != own));
-            match listed.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => only = only.continue_token(&next),
-                None => break,
-            }
-        }
-        Ok(found)
+        let pods = self.node_pods(node).await?;
+        let used = pods.iter().filter_map(|pod| UserPod::of(pod, users));
+        Ok(used.filter(|pod| (&*pod.id.namespace, &*pod.id.name) != own).collect())
     }
 }
 
@@ -157,14 +119,15 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::pods::STATIC_UID;
 
     const UID: &str = "8f3b2c1d-1111-2222-3333-444455556666";
 
-    fn pod(more: &Value) -> ObjectMeta {
+    fn pod(more: &Value) -> Option<NodePod> {
         let mut pod = json!({ "namespace": "ml", "name": "train", "uid": UID });
         let more = more.as_object().unwrap().clone();
         pod.as_object_mut().unwrap().extend(more);
-        serde_json::from_value(pod).unwrap()
+        NodePod::of(serde_json::from_value(pod).unwrap())
     }
 
     fn owned(kind: &str, label: Option<&str>) -> Value {
@@ -201,7 +164,7 @@ mod tests {
         #[case] wanted: Treatment,
     ) {
         let users = BTreeSet::from([UID.to_owned()]);
-        assert_eq!(UserPod::of(&pod(&more), &users).unwrap().treatment, wanted);
+        assert_eq!(UserPod::of(&pod(&more).unwrap(), &users).unwrap().treatment, wanted);
     }
 
     #[rstest]
@@ -217,6 +180,7 @@ mod tests {
         #[case] wanted: bool,
     ) {
         let users = BTreeSet::from([user.to_owned()]);
-        assert_eq!(UserPod::of(&pod(&more), &users).is_some(), wanted);
+        let found = pod(&more).and_then(|pod| UserPod::of(&pod, &users));
+        assert_eq!(found.is_some(), wanted);
     }
 }

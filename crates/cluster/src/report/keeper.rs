@@ -144,18 +144,6 @@ impl Reporter {
         self.wish.send_modify(|wish| wish.number += 1);
     }
 
-    /// Sets the taint on or off from now on.
-    pub fn taint(&self, taint: bool) {
-        self.wish.send_if_modified(|wish| {
-            let differs = wish.taint != taint;
-            if differs {
-                wish.taint = taint;
-                wish.number += 1;
-            }
-            differs
-        });
-    }
-
     /// Writes the last report, and waits for it `limit` at most; false if it may be missing.
     pub async fn finish(&self, last: Option<Report>, limit: Duration) -> bool {
         self.take(last, true);
