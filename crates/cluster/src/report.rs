@@ -6,6 +6,7 @@
 
 mod calls;
 mod events;
+mod handle;
 mod keeper;
 mod node_status;
 mod pods;
@@ -13,7 +14,7 @@ mod reason;
 
 use crate::pods::PodRef;
 pub use events::{Event, Events, Regarding};
-pub use keeper::{Options, Reporter};
+pub use handle::{Options, Reporter};
 pub use node_status::{
     HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus, STATUS_FORMAT, Unreadable,
 };

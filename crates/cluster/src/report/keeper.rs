@@ -1,177 +1,23 @@
 //! One task that keeps the node as the last report describes it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::calls::{Condition, Seen};
+use super::handle::{Options, Wish};
 use super::{Event, Events, Holder, HolderStatus, NodeStatus, PodRef, Reason, Regarding, Report};
 use crate::client::{Cluster, Pauses};
 use crate::error::{Error, Kind};
 use crate::names::{DRIVER_VERSION, FLAVOUR, NEXT_KERNEL, STATE, STATUS};
-use crate::text::{in_line, is_name, label_value};
-
-const CALL: &str = "reporting the driver on the own node";
+use crate::text::{in_line, label_value};
 
 /// Length of the longest message of a condition.
 const LONGEST_MESSAGE: usize = 500;
 /// Number of holders whose pods get events, and of pods that are remembered.
 const MOST_HOLDERS: usize = 32;
-
-/// Number of events that wait to be written beside the reports.
-const MOST_QUEUED: usize = 64;
-
-/// Conduct of a [`Reporter`].
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Taint the node while the driver is not ready; an earlier taint is removed otherwise.
-    pub taint: bool,
-    /// Time after which everything is written again, and events about pods are repeated.
-    pub heartbeat: Duration,
-    /// Time before a refused call is made again.
-    pub refused: Duration,
-    /// Name of the reporting pod, for events.
-    pub pod: Option<String>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            taint: false,
-            heartbeat: Duration::from_secs(5 * 60),
-            refused: Duration::from_secs(60 * 60),
-            pod: None,
-        }
-    }
-}
-
-/// A report with its number.
-#[derive(Debug, Clone, Default)]
-struct Wish {
-    number: u64,
-    report: Option<Report>,
-    taint: bool,
-    /// Number of requests to write the metadata again.
-    again: u64,
-    /// The agent ends: a call in progress is given up for this report.
-    last: bool,
-}
-
-/// Reports of a driver on one node.
-#[derive(Debug)]
-pub struct Reporter {
-    node: String,
-    wish: watch::Sender<Wish>,
-    queue: mpsc::Sender<Event>,
-    /// Number of the last report that is on the node, as far as the cluster takes it.
-    settled: watch::Receiver<u64>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Reporter {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Reporter {
-    /// Begins without a report; makes no call yet. It needs a tokio runtime.
-    ///
-    /// # Errors
-    /// A name that is none.
-    pub fn begin(cluster: Cluster, node: String, options: Options) -> Result<Self, Error> {
-        if !is_name(&node) {
-            let why = format!("`{}` is no name of a node", in_line(&node, 260));
-            return Err(Error::new(CALL, Kind::Name, why));
-        }
-        let first = Wish { taint: options.taint, ..Wish::default() };
-        let (wish, wishes) = watch::channel(first);
-        let (done, settled) = watch::channel(0);
-        let (queue, queued) = mpsc::channel(MOST_QUEUED);
-        let events = Events::new(options.pod.as_deref().unwrap_or(&node));
-        let keeper = Keeper {
-            cluster,
-            node: node.clone(),
-            options,
-            wishes,
-            done,
-            events,
-            queued,
-            next_queued: None,
-            seen: None,
-            pods: BTreeMap::new(),
-            metadata: Part::default(),
-            condition: Part::default(),
-            taint: Part::default(),
-            event: Part::default(),
-            pod_event: Part::default(),
-            listing: Part::default(),
-            told: BTreeMap::new(),
-            again: 0,
-            is_unreachable: false,
-        };
-        Ok(Self { node, wish, queue, settled, task: tokio::spawn(keeper.run()) })
-    }
-
-    /// Returns the node's name.
-    pub fn node(&self) -> &str {
-        &self.node
-    }
-
-    /// Takes a report; the same one changes nothing.
-    pub fn report(&self, report: Report) {
-        self.take(Some(report), false);
-    }
-
-    /// Writes the annotation again, for a node that was cordoned or uncordoned.
-    pub fn again(&self) {
-        self.wish.send_modify(|wish| {
-            wish.number += 1;
-            wish.again += 1;
-        });
-    }
-
-    /// Writes an event beside those of the reports; nothing waits for it. It is left out where 64 others
-    /// wait to be written.
-    pub fn event(&self, event: Event) {
-        if let Err(error) = self.queue.try_send(event) {
-            tracing::debug!("an event is left out: {error}");
-        }
-        self.wish.send_modify(|wish| wish.number += 1);
-    }
-
-    /// Writes the last report, and waits for it `limit` at most; false if it may be missing.
-    pub async fn finish(&self, last: Option<Report>, limit: Duration) -> bool {
-        self.take(last, true);
-        let number = {
-            let wish = self.wish.borrow();
-            if wish.report.is_none() {
-                return true;
-            }
-            wish.number
-        };
-        let mut settled = self.settled.clone();
-        let done = settled.wait_for(|done| *done >= number);
-        matches!(timeout(limit, done).await, Ok(Ok(_)))
-    }
-
-    fn take(&self, report: Option<Report>, last: bool) {
-        self.wish.send_if_modified(|wish| {
-            let differs = report.is_some() && wish.report != report;
-            if differs {
-                wish.report = report;
-                wish.number += 1;
-            }
-            let ends = last && !wish.last;
-            wish.last |= last;
-            differs || ends
-        });
-    }
-}
 
 /// A part of the report: its value on the node, and the time of its next call.
 #[derive(Debug, Default)]
@@ -201,8 +47,15 @@ impl Part {
     }
 }
 
+/// Ends of the channels to the task.
+pub(super) struct Ends {
+    pub(super) wishes: watch::Receiver<Wish>,
+    pub(super) done: watch::Sender<u64>,
+    pub(super) queued: mpsc::Receiver<Event>,
+}
+
 /// The task.
-struct Keeper {
+pub(super) struct Keeper {
     cluster: Cluster,
     node: String,
     options: Options,
@@ -233,7 +86,33 @@ struct Keeper {
 struct Dropped;
 
 impl Keeper {
-    async fn run(mut self) {
+    pub(super) fn new(cluster: Cluster, node: String, options: Options, ends: Ends) -> Self {
+        let events = Events::new(options.pod.as_deref().unwrap_or(&node));
+        let Ends { wishes, done, queued } = ends;
+        Self {
+            cluster,
+            node,
+            options,
+            wishes,
+            done,
+            events,
+            queued,
+            next_queued: None,
+            seen: None,
+            pods: BTreeMap::new(),
+            metadata: Part::default(),
+            condition: Part::default(),
+            taint: Part::default(),
+            event: Part::default(),
+            pod_event: Part::default(),
+            listing: Part::default(),
+            told: BTreeMap::new(),
+            again: 0,
+            is_unreachable: false,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
         let mut pauses = self.cluster.limits.pauses();
         while self.turn(&mut pauses).await.is_ok() {}
     }
@@ -244,7 +123,6 @@ impl Keeper {
         let Some(report) = wish.report else {
             return self.wishes.changed().await.map_err(|_| Dropped);
         };
-        self.options.taint = wish.taint;
         if std::mem::replace(&mut self.again, wish.again) != wish.again {
             self.metadata.written = None;
         }

@@ -1,0 +1,143 @@
+//! The reports of an agent, which a task writes.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::keeper::{Ends, Keeper};
+use super::{Event, Report};
+use crate::client::Cluster;
+use crate::error::{Error, Kind};
+use crate::text::{in_line, is_name};
+
+const CALL: &str = "reporting the driver on the own node";
+
+/// Number of events that wait to be written beside the reports.
+const MOST_QUEUED: usize = 64;
+
+/// Conduct of a [`Reporter`].
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Taint the node while the driver is not ready; an earlier taint is removed otherwise.
+    pub taint: bool,
+    /// Time after which everything is written again, and events about pods are repeated.
+    pub heartbeat: Duration,
+    /// Time before a refused call is made again.
+    pub refused: Duration,
+    /// Name of the reporting pod, for events.
+    pub pod: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            taint: false,
+            heartbeat: Duration::from_secs(5 * 60),
+            refused: Duration::from_secs(60 * 60),
+            pod: None,
+        }
+    }
+}
+
+/// A report with its number.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Wish {
+    pub(super) number: u64,
+    pub(super) report: Option<Report>,
+    /// Number of requests to write the metadata again.
+    pub(super) again: u64,
+    /// The agent ends: a call in progress is given up for this report.
+    pub(super) last: bool,
+}
+
+/// Reports of a driver on one node.
+#[derive(Debug)]
+pub struct Reporter {
+    node: String,
+    wish: watch::Sender<Wish>,
+    queue: mpsc::Sender<Event>,
+    /// Number of the last report that is on the node, as far as the cluster takes it.
+    settled: watch::Receiver<u64>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Reporter {
+    /// Begins without a report; makes no call yet. It needs a tokio runtime.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn begin(cluster: Cluster, node: String, options: Options) -> Result<Self, Error> {
+        if !is_name(&node) {
+            let why = format!("`{}` is no name of a node", in_line(&node, 260));
+            return Err(Error::new(CALL, Kind::Name, why));
+        }
+        let (wish, wishes) = watch::channel(Wish::default());
+        let (done, settled) = watch::channel(0);
+        let (queue, queued) = mpsc::channel(MOST_QUEUED);
+        let keeper = Keeper::new(cluster, node.clone(), options, Ends { wishes, done, queued });
+        Ok(Self { node, wish, queue, settled, task: tokio::spawn(keeper.run()) })
+    }
+
+    /// Returns the node's name.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Takes a report; the same one changes nothing.
+    pub fn report(&self, report: Report) {
+        self.take(Some(report), false);
+    }
+
+    /// Writes the annotation again, for a node that was cordoned or uncordoned.
+    pub fn again(&self) {
+        self.wish.send_modify(|wish| {
+            wish.number += 1;
+            wish.again += 1;
+        });
+    }
+
+    /// Writes an event beside those of the reports; nothing waits for it. It is left out where 64 others
+    /// wait to be written.
+    pub fn event(&self, event: Event) {
+        if let Err(error) = self.queue.try_send(event) {
+            tracing::debug!("an event is left out: {error}");
+        }
+        self.wish.send_modify(|wish| wish.number += 1);
+    }
+
+    /// Writes the last report, and waits for it `limit` at most; false if it may be missing.
+    pub async fn finish(&self, last: Option<Report>, limit: Duration) -> bool {
+        self.take(last, true);
+        let number = {
+            let wish = self.wish.borrow();
+            if wish.report.is_none() {
+                return true;
+            }
+            wish.number
+        };
+        let mut settled = self.settled.clone();
+        let done = settled.wait_for(|done| *done >= number);
+        matches!(timeout(limit, done).await, Ok(Ok(_)))
+    }
+
+    fn take(&self, report: Option<Report>, last: bool) {
+        self.wish.send_if_modified(|wish| {
+            let differs = report.is_some() && wish.report != report;
+            if differs {
+                wish.report = report;
+                wish.number += 1;
+            }
+            let ends = last && !wish.last;
+            wish.last |= last;
+            differs || ends
+        });
+    }
+}
