@@ -180,17 +180,14 @@ fn condition(records: &Records) -> Option<String> {
 /// Returns the measured times: of kubelet's start until its node was Ready, and of the DaemonSet's
 /// creation until its pod was, and of its deletion until the API server had no pod of it.
 pub fn measured(records: &Records) -> Vec<(String, String)> {
-    [
-        ("node", "kubelet's start to node Ready"),
-        ("pod", "DaemonSet to pod Ready"),
-        ("deletion", "deletion to no pod"),
-    ]
-    .into_iter()
-    .filter_map(|(fact, name)| {
-        let seconds = timing::span(records, &format!("{fact}.seconds")).ok()?;
-        Some((name.to_owned(), format!("{seconds:.1} s")))
-    })
-    .collect()
+    timing::spans(
+        records,
+        &[
+            ("node", "kubelet's start to node Ready"),
+            ("pod", "DaemonSet to pod Ready"),
+            ("deletion", "deletion to no pod"),
+        ],
+    )
 }
 
 #[cfg(test)]

@@ -161,24 +161,21 @@ fn value<'a>(line: &'a str, key: &str) -> &'a str {
 
 /// Returns the measured times of the administrator's steps.
 pub fn measured(records: &Records) -> Vec<(String, String)> {
-    [
-        ("install.helm", "helm install"),
-        ("install", "helm install to pod Ready"),
-        ("pod", "GPU pod to Ready"),
-        ("upgrade.helm", "helm upgrade"),
-        ("agent-gone", "helm upgrade to the old agent's end"),
-        ("cordoned", "helm upgrade to the cordon"),
-        ("changing", "helm upgrade to the exchange"),
-        ("exchanged", "helm upgrade to the new driver Ready"),
-        ("back", "helm upgrade to the GPU pod Ready again"),
-        ("uninstall", "helm uninstall to no pod"),
-    ]
-    .into_iter()
-    .filter_map(|(fact, name)| {
-        let seconds = timing::span(records, &format!("{fact}.seconds")).ok()?;
-        Some((name.to_owned(), format!("{seconds:.1} s")))
-    })
-    .collect()
+    timing::spans(
+        records,
+        &[
+            ("install.helm", "helm install"),
+            ("install", "helm install to pod Ready"),
+            ("pod", "GPU pod to Ready"),
+            ("upgrade.helm", "helm upgrade"),
+            ("agent-gone", "helm upgrade to the old agent's end"),
+            ("cordoned", "helm upgrade to the cordon"),
+            ("changing", "helm upgrade to the exchange"),
+            ("exchanged", "helm upgrade to the new driver Ready"),
+            ("back", "helm upgrade to the GPU pod Ready again"),
+            ("uninstall", "helm uninstall to no pod"),
+        ],
+    )
 }
 
 #[cfg(test)]

@@ -101,6 +101,15 @@ fn greatest(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
 
+/// Returns the spans of these facts that were measured, each under its name: `(fact, name)`.
+pub(crate) fn spans(records: &Records, facts: &[(&str, &str)]) -> Vec<(String, String)> {
+    let measured = |(fact, name): &(&str, &str)| {
+        let seconds = span(records, &format!("{fact}.seconds")).ok()?;
+        Some(((*name).to_owned(), format!("{seconds:.1} s")))
+    };
+    facts.iter().filter_map(measured).collect()
+}
+
 /// Returns the seconds of a fact "FROM UNTIL", both in seconds since boot.
 pub(crate) fn span(records: &Records, key: &str) -> Result<f64, String> {
     let bad = || format!("the guest's `{key}` is absent or malformed");
