@@ -170,7 +170,7 @@ pub fn measured(records: &Records) -> Vec<(String, String)> {
             ("upgrade.helm", "helm upgrade"),
             ("agent-gone", "helm upgrade to the old agent's end"),
             ("cordoned", "helm upgrade to the cordon"),
-            ("changing", "helm upgrade to the exchange"),
+            ("evicted", "helm upgrade to the end of the evicted pod"),
             ("exchanged", "helm upgrade to the new driver Ready"),
             ("back", "helm upgrade to the GPU pod Ready again"),
             ("uninstall", "helm uninstall to no pod"),

@@ -91,7 +91,8 @@ impl DrainsNode {
                 if evicts {
                     tracing::warn!(
                         "no pod is evicted: the agent runs outside of a cluster, or does not know its \
-                         node (set NODE_NAME by fieldRef spec.nodeName)"
+                         node or its pod (set NODE_NAME by fieldRef spec.nodeName, POD_NAME by \
+                         metadata.name)"
                     );
                 }
                 None
