@@ -76,6 +76,10 @@ fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
         Some(Phase::Installing) => {
             (Reason::DriverChanging, format!("{wanted_name} is being installed"))
         }
+        // Its modules are loaded before the change is complete, or stay loaded in it.
+        Some(Phase::Changing) if loaded.is_some() && loaded == wanted => {
+            (Reason::DriverChanging, format!("a change of {wanted_name} is under way"))
+        }
         Some(Phase::Changing) => {
             (Reason::DriverChanging, format!("{} is being changed to {wanted_name}", named(loaded)))
         }

@@ -180,6 +180,15 @@ async fn a_state_has_a_reason_and_a_sentence(
 }
 
 #[tokio::test]
+async fn a_change_whose_modules_are_loaded_names_no_other_driver() {
+    let root = host(Some("550.163.01"));
+    let telemetry = at(Phase::Changing);
+    let source = Source::new(&telemetry, root.path().to_path_buf(), None);
+    let message = source.described().await.report.message;
+    assert_eq!(message, "a change of driver 550.163.01 is under way");
+}
+
+#[tokio::test]
 async fn the_loaded_driver_is_named_whichever_program_loaded_it() {
     for (on_host, live, flavour) in
         [(Some("535.261.03"), Some("535.261.03"), Some("open")), (None, None, None)]
