@@ -9,9 +9,7 @@
 . /run/matrix/events.sh
 
 hold() {
-    # shellcheck disable=SC2217
-    sleep 86400 </dev/nvidiactl &
-    HOLDER=$!
+    hold_driver
     # shellcheck disable=SC2086
     ID=$(pod run --detach --name holder --privileged --network none --entrypoint /bin/sh $IMAGE \
         -c 'exec busybox sleep 86400 </dev/nvidiactl')
@@ -20,8 +18,7 @@ hold() {
 }
 
 let_go() {
-    kill "$HOLDER"
-    wait "$HOLDER" || true
+    end_holder
     pod rm --force --time 0 holder >/dev/null
 }
 

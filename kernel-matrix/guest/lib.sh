@@ -187,6 +187,23 @@ await() {
     done
 }
 
+# hold_driver: starts a process that holds /dev/nvidiactl, and waits until it does; HOLDER is its id.
+hold_driver() {
+    # shellcheck disable=SC2217
+    sleep 86400 </dev/nvidiactl &
+    HOLDER=$!
+    until [ "$(readlink "/proc/$HOLDER/fd/0")" = /dev/nvidiactl ]; do
+        kill -0 "$HOLDER" || return 1
+        sleep 0.1
+    done
+}
+
+# end_holder: ends that process.
+end_holder() {
+    kill "$HOLDER"
+    wait "$HOLDER" || true
+}
+
 has_phase() { grep -q "\"phase\": *\"$1\"" "$STATE" 2>/dev/null; }
 
 # is_among MODULE TEXT: checks that the text of /proc/modules has the module. It forks nothing, as

@@ -153,17 +153,6 @@ doctor_without_pod() {
 # Prints the agent's own time from its start to Ready, in milliseconds.
 own_time() { sed -n 's/.* is ready .* \([0-9]*\) ms after the start.*/\1/p' /run/matrix/agent.log; }
 
-hold() {
-    # shellcheck disable=SC2217
-    sleep 86400 </dev/nvidiactl &
-    HOLDER=$!
-}
-
-let_go() {
-    kill "$HOLDER"
-    wait "$HOLDER" || true
-}
-
 prefetch() { cat /sys/module/nvidia_uvm/parameters/uvm_perf_prefetch_enable; }
 
 mkdir -p $FILES/drivers
@@ -189,7 +178,7 @@ section ready.files find $RUN_DIR -maxdepth 2 -xdev -type f
 
 # The pod is deleted while a process holds the driver, ten times.
 phase held
-hold
+hold_driver
 section held.identity identity
 for turn in 1 2 3 4 5 6 7 8 9 10; do
     pod_delete "held-$turn"
@@ -199,7 +188,7 @@ for turn in 1 2 3 4 5 6 7 8 9 10; do
 done
 section adopted.identity identity
 report_ready adopted
-let_go
+end_holder
 
 # Another configuration, which the digest does not tell.
 phase changed

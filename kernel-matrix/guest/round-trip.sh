@@ -24,12 +24,9 @@ served() {
     for path in healthz readyz status metrics; do
         section "ready.$path" ask $path
     done
-    # shellcheck disable=SC2217
-    sleep 86400 </dev/nvidiactl &
-    holder=$!
+    hold_driver
     section ready.held-metrics ask metrics
-    kill $holder
-    wait $holder || true
+    end_holder
 }
 
 # Compares the published spec with the one that the agent shows, and prints the driver's permission to

@@ -195,9 +195,7 @@ ended refused-again
 act refused-again
 
 # In use.
-# shellcheck disable=SC2217
-sleep 86400 </dev/nvidiactl &
-HOLDER=$!
+hold_driver
 fact holder "$HOLDER"
 act hold
 # shellcheck disable=SC2086
@@ -213,8 +211,7 @@ act readopted
 configure $NEXT_DRIVER
 renew
 act held-in-place
-kill "$HOLDER"
-wait "$HOLDER" || true
+end_holder
 phase terminate
 terminate
 kill "$CONSUMER"
