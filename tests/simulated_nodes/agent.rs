@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use longshore::cluster::VersionUnknown;
-use longshore::config::{self, Config, Fragment};
+use longshore::config::{self, Config, DEFAULT_FILE, Fragment};
 use longshore::engine::fake_images::FakeImages;
 use longshore::journal::PlanSummary;
 use longshore::lifecycle::{self, scripted, signals};
@@ -16,7 +16,6 @@ use longshore::plan::{Acquire, Plan};
 use longshore::provider::{Configurations, Gathered, Provider};
 use longshore::steps::Step;
 use longshore::telemetry::Telemetry;
-use longshore_cluster::FILES;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::paths::Paths;
 use longshore_host::fake::FakeHost;
@@ -29,8 +28,8 @@ use crate::{build, host};
 pub(crate) mod variables {
     /// Directory of the node's files.
     pub(crate) const DIR: &str = "SIMULATED_DIR";
-    /// Directory of the service account.
-    pub(crate) const ACCOUNT: &str = "SIMULATED_ACCOUNT";
+    /// Directories to mount, DIRECTORY:MOUNT_PATH, separated by commas.
+    pub(crate) const VOLUMES: &str = "SIMULATED_VOLUMES";
     /// Drivers that the host has, separated by commas.
     pub(crate) const DRIVERS: &str = "SIMULATED_DRIVERS";
     /// Driver of which the kernel refuses a module.
@@ -48,7 +47,7 @@ fn given(name: &str) -> Option<String> {
 /// Runs the agent, with the environment of its pod.
 pub(crate) fn main() -> ExitCode {
     signals::hold();
-    mount_account(Path::new(&given(variables::ACCOUNT).expect("an account")));
+    mount_volumes(&given(variables::VOLUMES).unwrap_or_default());
     let log = Log::default();
     log.start(&given).expect("a log");
     let runtime =
@@ -63,14 +62,23 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Mounts the service account where a kubelet does, for this process alone.
-fn mount_account(account: &Path) {
+/// Mounts the pod's volumes where a kubelet does, for this process alone.
+fn mount_volumes(volumes: &str) {
     unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace (as root)");
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private mounts");
     mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), none).expect("a /run of its own");
-    fs::create_dir_all(FILES).expect("a directory");
-    mount(Some(account), FILES, none, MsFlags::MS_BIND, none).expect("the account");
+    // Mount points are made in it.
+    fs::create_dir_all("/run/etc/upper").expect("a directory");
+    fs::create_dir_all("/run/etc/work").expect("a directory");
+    let layers = "lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work";
+    mount(Some("overlay"), "/etc", Some("overlay"), MsFlags::empty(), Some(layers))
+        .expect("an /etc of its own");
+    for volume in volumes.split(',').filter(|volume| !volume.is_empty()) {
+        let (dir, place) = volume.split_once(':').expect("DIRECTORY:MOUNT_PATH");
+        fs::create_dir_all(place).expect("a mount point");
+        mount(Some(dir), place, none, MsFlags::MS_BIND, none).expect("a volume");
+    }
 }
 
 /// Writes a line for the kubelet.
@@ -115,7 +123,7 @@ struct Simulated {
 
 impl Configurations for Simulated {
     fn read(&self) -> Result<Config, Failure> {
-        let config = config::load(Fragment::default(), &given, None)?;
+        let config = config::load(Fragment::default(), &given, Some(Path::new(DEFAULT_FILE)))?;
         Ok(Config { paths: Paths::below(&self.dir), ..config })
     }
 

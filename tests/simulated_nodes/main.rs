@@ -2,11 +2,11 @@
 //! hosts, each a process of its own. See docs/fleet-simulation.md.
 //!
 //! ```text
-//! simulated-nodes --dir DIR --nodes 50 [--failing N --refused VERSION] [--kill VERSION] [--users]
+//! simulated-nodes --dir DIR --port PORT --nodes 50 [--failing N --refused VERSION] [--kill VERSION]
 //! ```
 //!
-//! KUBECONFIG names the cluster. Pods with the label `app=longshore` get an agent; all others run at once, and
-//! use the driver where they have the label `uses-driver=true`. Needs root. Ends at SIGTERM, with its agents.
+//! KUBECONFIG names the cluster. Pods of the chart get an agent; all others run at once, and use the driver where
+//! they have the label `uses-driver=true`. Needs root. Ends at SIGTERM, with its agents.
 #![recursion_limit = "512"]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -17,6 +17,7 @@ mod kubelet;
 mod node;
 mod pod;
 mod proxy;
+mod volumes;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,9 +32,6 @@ struct Options {
     /// Directory of the nodes' files
     #[arg(long)]
     dir: PathBuf,
-    /// Directory of the service account of the agents: token, ca.crt, namespace
-    #[arg(long)]
-    account: PathBuf,
     /// Port of the API server on 127.0.0.1
     #[arg(long)]
     port: u16,

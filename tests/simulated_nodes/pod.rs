@@ -6,7 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use nix::sys::signal::{Signal, kill};
@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use crate::agent::variables;
 use crate::kubelet::{End, Error, Kubelet};
 use crate::node::SimulatedNode;
+use crate::volumes::Volumes;
 
 /// Pause before the first restart of a container; each further one is twice as long. A kubelet's are 10 s to
 /// 5 min.
@@ -27,6 +28,10 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// Time that a user of the driver takes to end.
 const USER_ENDS: Duration = Duration::from_millis(500);
+/// Label with the name of the chart, in whose pods agents run.
+const NAME: &str = "app.kubernetes.io/name";
+/// Address of all nodes.
+const ADDRESS: &str = "127.0.0.1";
 
 /// Runs a pod until its end.
 pub(crate) async fn run(
@@ -37,9 +42,13 @@ pub(crate) async fn run(
 ) -> Result<(), Error> {
     let api = Api::namespaced(kubelet.client.clone(), &pod.namespace().unwrap_or_default());
     let running = Running { api, name: pod.name_any(), uid: pod.uid().unwrap_or_default() };
-    if pod.labels().get("app").is_some_and(|app| app == "longshore") {
-        let agent = AgentPod { kubelet, node, running: &running, pod: &pod, restarts: 0 };
+    if pod.labels().get(NAME).is_some_and(|name| name == "longshore") {
+        let volumes = Volumes::make(kubelet, &pod, node.dir.join("volumes").join(&running.uid));
+        let volumes = volumes.await?;
+        let (running, restarts) = (&running, 0);
+        let agent = AgentPod { kubelet, node, running, pod: &pod, volumes: &volumes, restarts };
         agent.run(&mut end).await?;
+        volumes.remove()?;
     } else {
         let uses = pod.labels().get("uses-driver").is_some_and(|uses| uses == "true");
         if uses {
@@ -80,7 +89,7 @@ impl Running {
         let now = k8s_openapi::jiff::Timestamp::now().to_string();
         let condition = |kind| json!({ "type": kind, "status": is, "lastTransitionTime": now });
         let status = json!({ "metadata": { "uid": self.uid }, "status": {
-            "phase": "Running",
+            "phase": "Running", "hostIP": ADDRESS,
             "conditions": [
                 condition("Ready"), condition("ContainersReady"),
                 { "type": "Initialized", "status": "True" },
@@ -118,6 +127,7 @@ struct AgentPod<'a> {
     node: &'a SimulatedNode,
     running: &'a Running,
     pod: &'a Pod,
+    volumes: &'a Volumes,
     restarts: u32,
 }
 
@@ -160,33 +170,21 @@ impl AgentPod<'_> {
 
     /// Starts the agent; true if this one is to be killed.
     fn spawn(&self) -> Result<(Child, bool), Error> {
-        let Self { kubelet, node, pod, .. } = self;
+        let Self { kubelet, node, .. } = self;
         let options = &kubelet.options;
         let log = OpenOptions::new().create(true).append(true).open(node.dir.join("agent.log"))?;
         let mut command = Command::new("/proc/self/exe");
         command.arg(crate::AGENT).env_clear().kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-        let given = containers.flat_map(|container| container.env.iter().flatten());
-        let mut driver = None;
-        for variable in given {
-            let field = variable.value_from.as_ref().and_then(|from| from.field_ref.as_ref());
-            let value = match field.map(|field| field.field_path.as_str()) {
-                Some("spec.nodeName") => node.name.clone(),
-                Some("metadata.name") => self.running.name.clone(),
-                Some("metadata.namespace") => pod.namespace().unwrap_or_default(),
-                _ => variable.value.clone().unwrap_or_default(),
-            };
-            if variable.name == "LONGSHORE_DRIVER" {
-                driver = Some(value.clone());
-            }
-            command.env(&variable.name, value);
-        }
+        let given = self.variables();
+        let driver = given.iter().find(|(name, _)| name == "LONGSHORE_DRIVER");
+        let driver = driver.map(|(_, version)| version.clone());
+        command.envs(given);
         command
-            .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+            .env("KUBERNETES_SERVICE_HOST", ADDRESS)
             .env("KUBERNETES_SERVICE_PORT", node.port.to_string())
             .env(variables::DIR, &node.dir)
-            .env(variables::ACCOUNT, &options.account)
+            .env(variables::VOLUMES, self.volumes.to_string())
             .env(variables::DRIVERS, &options.drivers);
         if node.refuses {
             command.env(variables::REFUSED, &options.refused);
@@ -199,6 +197,23 @@ impl AgentPod<'_> {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
         node.way.agent.store(pid, Ordering::SeqCst);
         Ok((child, dies))
+    }
+
+    /// Variables of the pod's container.
+    fn variables(&self) -> Vec<(String, String)> {
+        let containers = self.pod.spec.iter().flat_map(|spec| &spec.containers);
+        let given = containers.flat_map(|container| container.env.iter().flatten());
+        let value = |variable: &EnvVar| {
+            let field = variable.value_from.as_ref().and_then(|from| from.field_ref.as_ref());
+            match field.map(|field| field.field_path.as_str()) {
+                Some("spec.nodeName") => self.node.name.clone(),
+                Some("status.hostIP") => ADDRESS.to_owned(),
+                Some("metadata.name") => self.running.name.clone(),
+                Some("metadata.namespace") => self.pod.namespace().unwrap_or_default(),
+                _ => variable.value.clone().unwrap_or_default(),
+            }
+        };
+        given.map(|variable| (variable.name.clone(), value(variable))).collect()
     }
 
     /// Follows the agent until it has ended; None if that was asked for.
