@@ -22,7 +22,7 @@ use longshore_core::sanitize::in_line;
 pub use successor::{Successor, successor};
 
 /// Names of the driver's container: the GPU operator's, and that of longshore's own pods.
-const CONTAINERS: [&str; 2] = ["nvidia-driver-ctr", "longshore"];
+pub(crate) const CONTAINERS: [&str; 2] = ["nvidia-driver-ctr", "longshore"];
 
 /// Limits of a call: one question takes 17 s at most.
 const LIMITS: Limits = Limits {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::{print, print_json};
 use crate::config::Fragment;
 use crate::fleet::kubectl::Kubectl;
-use crate::fleet::{FleetStatus, Question, plan};
+use crate::fleet::{Cleaning, FleetStatus, Question, clean, plan};
 use longshore_core::failure::{ExitCode, Failure};
 
 /// Subcommands of `fleet`.
@@ -38,6 +38,21 @@ pub(super) enum FleetCommand {
         #[arg(long, short = 'n', value_name = "NAMESPACE")]
         namespace: Option<String>,
         /// Container of the agents' pods; by default nvidia-driver-ctr, longshore, or the only one
+        #[arg(long, short = 'c', value_name = "NAME")]
+        container: Option<String>,
+    },
+    /// Remove what agents left on nodes that have none any more: labels, annotations, condition, taint and
+    /// cordon; exit code 31 where something stays
+    Clean {
+        #[command(flatten)]
+        cluster: ClusterArgs,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// Show what would be removed, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Container of the agents' pods; by default nvidia-driver-ctr or longshore
         #[arg(long, short = 'c', value_name = "NAME")]
         container: Option<String>,
     },
@@ -72,7 +87,7 @@ impl ClusterArgs {
     }
 }
 
-/// Runs a subcommand; returns 31 where a node is not ready or has no plan.
+/// Runs a subcommand; returns 31 where a node is not ready, has no plan, or keeps leftovers.
 ///
 /// # Errors
 /// Exit code 32 where kubectl is missing or fails.
@@ -108,6 +123,15 @@ pub(super) async fn fleet(flags: &Fragment, asked: FleetCommand) -> Result<ExitC
                 print(&plans.render())?;
             }
             Ok(code(plans.impossible == 0))
+        }
+        FleetCommand::Clean { cluster, json, dry_run, container } => {
+            let cleaned = clean(&cluster.kubectl(), &Cleaning { dry_run, container }).await?;
+            if json {
+                print_json(&cleaned)?;
+            } else {
+                print(&cleaned.render())?;
+            }
+            Ok(code(cleaned.failed == 0))
         }
     }
 }

@@ -52,11 +52,22 @@ impl Kubectl {
     /// # Errors
     /// Exit code 32 where kubectl is missing, fails, hangs, or answers anything but a list of nodes.
     pub async fn nodes(&self, all: bool) -> Result<Nodes, Failure> {
+        self.listed(|json| Nodes::read(json, all)).await
+    }
+
+    /// Lists the nodes, and reads the list.
+    ///
+    /// # Errors
+    /// As [`Kubectl::nodes`].
+    pub(super) async fn listed<T>(
+        &self,
+        read: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
+    ) -> Result<T, Failure> {
         let answer = self.call(&["get", "nodes", "--output=json"], LARGEST_LIST).await?;
         if !answer.status.success() {
             return Err(failed("kubectl get nodes", &answer));
         }
-        Nodes::read(&answer.output, all).map_err(|error| {
+        read(&answer.output).map_err(|error| {
             let cause = format!("kubectl get nodes: not a list of nodes: {error}");
             Failure::new(FailureKind::Kubectl, bounded(&cause, SHOWN))
         })

@@ -1,16 +1,21 @@
 //! The driver on all nodes of a cluster, as an administrator's machine sees it: `longshore fleet`.
 //!
 //! Everything goes through the user's kubectl, which has the credentials (docs/decisions/
-//! fleet-through-kubectl.md). Nothing is changed. Text from nodes and pods is bounded and escaped:
+//! fleet-through-kubectl.md). Only `clean` changes anything. Text from nodes and pods is bounded and escaped:
 //! whoever may write to a node's annotations, or runs in a pod, wrote it.
 
+mod clean;
 pub mod kubectl;
+mod leftovers;
 mod node_plan;
 mod nodes;
 mod plan;
+mod pods;
 mod status;
 mod table;
 
+pub use clean::{CleanOutcome, Cleaning, FleetClean, NodeClean, clean};
+pub use leftovers::Leftover;
 pub use node_plan::{Action, NodePlan, Refusal};
 pub use nodes::{Node, Nodes};
 pub use plan::{FleetPlan, Question, plan};
@@ -20,6 +25,9 @@ use longshore_cluster::{NodeStatus, Unreadable};
 
 /// Format of the commands' JSON.
 const FORMAT: u32 = 1;
+
+/// Number of nodes that are asked or cleaned at the same time.
+const AT_ONCE: usize = 16;
 
 /// Characters that are kept of a name, version or phase.
 const NAME: usize = 253;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{NAME, NodeStatus, Unreadable, bounded};
 use longshore_cluster::names;
@@ -41,40 +42,63 @@ struct List {
     items: Vec<Item>,
 }
 
+/// The part of a node's object that is read.
 #[derive(Deserialize)]
-struct Item {
-    metadata: Metadata,
+pub(super) struct Item {
+    pub(super) metadata: Metadata,
     #[serde(default)]
-    status: ItemStatus,
+    pub(super) spec: ItemSpec,
+    #[serde(default)]
+    pub(super) status: ItemStatus,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
-    name: String,
+#[serde(rename_all = "camelCase")]
+pub(super) struct Metadata {
+    pub(super) name: String,
     #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
+    pub(super) resource_version: String,
     #[serde(default)]
-    annotations: Option<BTreeMap<String, String>>,
+    pub(super) labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub(super) annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ItemSpec {
+    pub(super) unschedulable: bool,
+    pub(super) taints: Option<Vec<Value>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ItemStatus {
-    conditions: Option<Vec<Condition>>,
+pub(super) struct ItemStatus {
+    pub(super) conditions: Option<Vec<Condition>>,
     node_info: NodeInfo,
 }
 
 #[derive(Deserialize)]
-struct Condition {
+pub(super) struct Condition {
     #[serde(rename = "type")]
-    name: String,
+    pub(super) name: String,
     status: String,
+    #[serde(default)]
+    pub(super) reason: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct NodeInfo {
     kernel_version: String,
+}
+
+/// Reads a list of nodes in JSON.
+///
+/// # Errors
+/// The reason for which it is no such list.
+pub(super) fn items(json: &[u8]) -> Result<Vec<Item>, serde_json::Error> {
+    serde_json::from_slice::<List>(json).map(|list| list.items)
 }
 
 impl Nodes {
@@ -84,8 +108,7 @@ impl Nodes {
     /// # Errors
     /// The reason for which it is not such a list.
     pub fn read(json: &[u8], all: bool) -> Result<Self, serde_json::Error> {
-        let list: List = serde_json::from_slice(json)?;
-        let nodes = list.items.into_iter().map(Node::of);
+        let nodes = items(json)?.into_iter().map(Node::of);
         let mut nodes: Vec<Node> =
             nodes.filter(|node| all || node.status.is_some() || node.has_gpu).collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,18 +1,15 @@
 //! `longshore fleet plan`: the plan of each node, made by its own agent's program in its own pod.
 
 use futures_util::{StreamExt, stream};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::kubectl::{Kubectl, LARGEST_ANSWER, why};
 use super::node_plan::{Action, NodePlan};
+use super::pods::{Pod, Spec};
 use super::table::columns;
-use super::{FORMAT, NAME, Node, NodeStatus, Nodes, bounded};
-
-/// Number of nodes that are asked at the same time.
-const AT_ONCE: usize = 16;
-
-/// Names of the driver's container: the GPU operator's, and that of longshore's own pods.
-const CONTAINERS: [&str; 2] = ["nvidia-driver-ctr", "longshore"];
+use super::{AT_ONCE, FORMAT, NAME, Node, NodeStatus, Nodes, bounded};
+use crate::cluster::CONTAINERS;
+use longshore_cluster::is_name;
 
 /// A plan to ask every node for.
 #[derive(Debug, Clone, Default)]
@@ -95,25 +92,6 @@ async fn of_node(kubectl: &Kubectl, node: Node, question: &Question) -> NodePlan
     }
 }
 
-/// A pod as kubectl prints it.
-#[derive(Deserialize)]
-struct Pod {
-    spec: PodSpec,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PodSpec {
-    #[serde(default)]
-    node_name: String,
-    containers: Vec<Container>,
-}
-
-#[derive(Deserialize)]
-struct Container {
-    name: String,
-}
-
 /// Asks the agent's pod on a node. The node's annotation names the pod: it is asked only if it runs
 /// on that node, so that whoever may write to one node's annotations cannot point at other pods.
 async fn ask(
@@ -159,12 +137,6 @@ async fn ask(
 
 /// Splits the place of a pod; an error where it is none, or in another namespace than `only`.
 fn parts<'a>(pod: &'a str, only: Option<&str>) -> Result<(&'a str, &'a str), String> {
-    let is_name = |name: &str| {
-        let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-        let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-        let bytes = name.as_bytes();
-        name.len() <= NAME && ends(bytes.first()) && ends(bytes.last()) && name.bytes().all(fits)
-    };
     let split = pod.split_once('/').filter(|(namespace, name)| is_name(namespace) && is_name(name));
     let Some((namespace, name)) = split else {
         return Err(format!("the status names no pod: {pod:?} is not NAMESPACE/NAME"));
@@ -178,8 +150,8 @@ fn parts<'a>(pod: &'a str, only: Option<&str>) -> Result<(&'a str, &'a str), Str
 }
 
 /// Returns the name of the container to ask.
-fn container(pod: &PodSpec, given: Option<&str>) -> Result<String, String> {
-    let names: Vec<&str> = pod.containers.iter().map(|container| container.name.as_str()).collect();
+fn container(pod: &Spec, given: Option<&str>) -> Result<String, String> {
+    let names: Vec<&str> = pod.containers().collect();
     let found = match (given, names.as_slice()) {
         (Some(given), names) => names.contains(&given).then_some(given),
         (None, [only]) => Some(*only),

@@ -14,6 +14,8 @@ use super::kubectl::Kubectl;
 use super::*;
 use longshore_core::failure::ExitCode;
 
+mod clean;
+
 const NOW: &str = "2026-11-22T12:00:00Z";
 const PAGE: &str = include_str!("../../../docs/fleet.md");
 

@@ -42,6 +42,13 @@ pub struct CordonRecord {
     pub reason: String,
 }
 
+impl CordonRecord {
+    /// Reads the annotation; None where no agent writes such a one.
+    pub fn of_annotation(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
 /// The own node, as far as it is about its cordon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeCordon {

@@ -34,7 +34,9 @@ pub use report::{
 };
 pub use safe_load::{
     Pace, Requests, SAFE_LOAD, Standing, UPGRADE_STATE, UPGRADES_ENABLED, holders_value,
+    is_own_request,
 };
+pub use text::is_name;
 
 #[cfg(test)]
 mod calls_tests;

@@ -12,6 +12,8 @@ pub const STATE: &str = "longshore.dev/state";
 /// Label of the node: `ready` or `missing`, the modules for the kernel of the next boot; absent where that
 /// is not known.
 pub const NEXT_KERNEL: &str = "longshore.dev/next-kernel";
+/// Labels of the node that an agent writes.
+pub const NODE_LABELS: [&str; 4] = [DRIVER_VERSION, FLAVOUR, STATE, NEXT_KERNEL];
 
 /// Annotation of the node: a [`NodeStatus`](crate::NodeStatus) in JSON.
 pub const STATUS: &str = "longshore.dev/status";

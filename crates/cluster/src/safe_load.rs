@@ -53,7 +53,7 @@ pub fn holders_value(holders: &[String]) -> String {
 }
 
 /// True for a value that [`holders_value`] can have made.
-fn is_own(value: &str) -> bool {
+pub fn is_own_request(value: &str) -> bool {
     let rest = value.strip_prefix(OWN).filter(|_| value.len() <= LONGEST_VALUE);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" by "))
 }

@@ -16,7 +16,7 @@ pub(crate) fn in_line(text: &str, most: usize) -> String {
 }
 
 /// True for a name of an object: a DNS subdomain (RFC 1123), so that it is one part of a path.
-pub(crate) fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     let fits = |part: &str| {
         let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
         let bytes = part.as_bytes();

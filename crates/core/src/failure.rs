@@ -39,7 +39,7 @@ pub enum ExitCode {
     /// `longshore status --ready` or `--alive`: the driver is not ready, or the agent is not
     /// running.
     NotReady = 30,
-    /// A node of the cluster is not ready, or would refuse the plan.
+    /// A node of the cluster is not ready, would refuse the plan, or could not be cleaned.
     NodesNotReady = 31,
     /// kubectl is missing, or failed.
     Kubectl = 32,
@@ -88,7 +88,7 @@ pub enum FailureKind {
     RolledBack,
     /// The driver is not ready, or the agent is not running.
     NotReady,
-    /// A node of the cluster is not ready, or would refuse the plan.
+    /// A node of the cluster is not ready, would refuse the plan, or could not be cleaned.
     NodesNotReady,
     /// kubectl is missing, or failed.
     Kubectl,

@@ -49,7 +49,7 @@ impl HeldChange for EvictsUsers {
                 tracing::warn!(
                     "the node may stay cordoned: the API server refused to uncordon it, or did not \
                      answer within {} s; the next agent uncordons it once its driver is ready; if none \
-                     follows, run `kubectl uncordon`, and remove the annotation longshore.dev/cordoned",
+                     follows, run `longshore fleet clean`",
                     self.limit.as_secs_f64()
                 );
             }

@@ -44,6 +44,20 @@ impl Reason {
         }
     }
 
+    /// Reasons of the node's condition; the others are those of events alone.
+    const OF_CONDITION: [Self; 5] = [
+        Self::DriverReady,
+        Self::DriverChanging,
+        Self::DriverInUse,
+        Self::DriverFailed,
+        Self::DriverRemoved,
+    ];
+
+    /// True for the reason of a condition that an agent can have written.
+    pub fn is_of_condition(text: &str) -> bool {
+        Self::OF_CONDITION.iter().any(|reason| reason.as_str() == text)
+    }
+
     /// True where an event of this reason needs a person's attention.
     pub fn is_warning(self) -> bool {
         matches!(

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
-use super::{SAFE_LOAD, SKIPPED, UPGRADE_STATE, UPGRADES_ENABLED, is_own};
+use super::{SAFE_LOAD, SKIPPED, UPGRADE_STATE, UPGRADES_ENABLED, is_own_request};
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
 
@@ -56,7 +56,7 @@ impl Seen {
         let label = |name| node.labels.as_ref()?.get(name).map(String::as_str);
         let request = match annotation(SAFE_LOAD) {
             None => Request::None,
-            Some(value) if is_own(value) => Request::Own(value.to_owned()),
+            Some(value) if is_own_request(value) => Request::Own(value.to_owned()),
             Some(_) => Request::Foreign,
         };
         Self {

@@ -459,5 +459,5 @@ fn users_are_bounded_each_once_and_of_harmless_characters() {
     assert_eq!(holders_value(&odd), "longshore: driver in use by a, b__b_____");
     let many = holders_value(&names(1000));
     assert!(many.len() <= LONGEST_VALUE, "{}", many.len());
-    assert!(many.ends_with("and 980 more") && is_own(&many));
+    assert!(many.ends_with("and 980 more") && is_own_request(&many));
 }

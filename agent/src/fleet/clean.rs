@@ -1,0 +1,300 @@
+//! `longshore fleet clean`: removes from nodes without an agent what agents left on them, as they do where an
+//! uninstalled chart takes their rights before their last report.
+
+use futures_util::{StreamExt, stream};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::kubectl::{Answer, Kubectl, why};
+use super::leftovers::{Leftover, NodeLeftovers};
+use super::pods::{Pod, PodList};
+use super::table::columns;
+use super::{AT_ONCE, FORMAT, NAME, bounded};
+use longshore_cluster::{is_name, names};
+use longshore_core::failure::Failure;
+
+/// Number of tries for one node, which another program may change meanwhile.
+const MOST_TRIES: u32 = 5;
+/// Size limit of the list of a node's pods, and of a node, in bytes.
+const LARGEST: u64 = 64 << 20;
+
+/// Conduct of a clean.
+#[derive(Debug, Clone, Default)]
+pub struct Cleaning {
+    /// Change nothing.
+    pub dry_run: bool,
+    /// Container of the agents' pods; None for longshore's by its name.
+    pub container: Option<String>,
+}
+
+/// Outcome on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CleanOutcome {
+    /// Nothing of an agent's is on it any more.
+    Cleaned,
+    /// It would be cleaned.
+    ToClean,
+    /// An agent runs on it: it was left alone.
+    Kept,
+    /// Something stayed on it.
+    Failed,
+}
+
+impl CleanOutcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Cleaned => "cleaned",
+            Self::ToClean => "to clean",
+            Self::Kept => "kept",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A node that had leftovers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NodeClean {
+    /// The node's name.
+    pub name: String,
+    /// Outcome.
+    pub outcome: CleanOutcome,
+    /// Leftovers that were removed, or would be.
+    pub removed: Vec<Leftover>,
+    /// Reason, where it was kept or failed.
+    pub reason: Option<String>,
+}
+
+/// All nodes that had leftovers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct FleetClean {
+    /// Format of this structure: 1.
+    pub format: u32,
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// Number of nodes that were cleaned, or would be.
+    pub cleaned: usize,
+    /// Number of nodes with an agent.
+    pub kept: usize,
+    /// Number of nodes on which something stayed.
+    pub failed: usize,
+    /// The nodes, ordered by name.
+    pub nodes: Vec<NodeClean>,
+}
+
+/// Reason for which something stays on a node.
+enum Obstacle {
+    /// This pod is an agent's.
+    Agent(String),
+    Failed(String),
+}
+
+impl FleetClean {
+    fn of(dry_run: bool, mut nodes: Vec<NodeClean>) -> Self {
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        let count = |outcome| nodes.iter().filter(|node| node.outcome == outcome).count();
+        let (kept, failed) = (count(CleanOutcome::Kept), count(CleanOutcome::Failed));
+        let cleaned = nodes.len() - kept - failed;
+        Self { format: FORMAT, dry_run, cleaned, kept, failed, nodes }
+    }
+
+    /// Formats a line for each node, with the reason below it, and the counts.
+    pub fn render(&self) -> String {
+        if self.nodes.is_empty() {
+            return "no node has leftovers of an agent\n".to_owned();
+        }
+        let header = ["NODE", "RESULT", "REMOVED"].map(str::to_owned).to_vec();
+        let mut rows = vec![(header, Vec::new())];
+        rows.extend(self.nodes.iter().map(|node| {
+            let cells = vec![node.name.clone(), node.outcome.as_str().into(), list(&node.removed)];
+            (cells, node.reason.iter().cloned().collect())
+        }));
+        let Self { cleaned, kept, failed, nodes, .. } = self;
+        let counted = if nodes.len() == 1 { "node" } else { "nodes" };
+        let done = if self.dry_run { "to clean" } else { "cleaned" };
+        let table = columns(&rows);
+        format!(
+            "{table}{} {counted}: {cleaned} {done}, {kept} kept, {failed} failed\n",
+            nodes.len()
+        )
+    }
+}
+
+/// Formats leftovers by their kinds, with short names; `-` for none.
+fn list(leftovers: &[Leftover]) -> String {
+    let mut kinds: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (kind, name) in leftovers.iter().map(|leftover| leftover.parts()) {
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, names)) => names.extend(name),
+            None => kinds.push((kind, name.into_iter().collect())),
+        }
+    }
+    let kind = |(kind, names): &(&str, Vec<&str>)| match names.as_slice() {
+        [] => (*kind).to_owned(),
+        [name] => format!("{kind} {name}"),
+        names => format!("{kind}s {}", names.join(", ")),
+    };
+    let kinds: Vec<String> = kinds.iter().map(kind).collect();
+    if kinds.is_empty() { "-".to_owned() } else { kinds.join("; ") }
+}
+
+/// Cleans all nodes without an agent, 16 at a time. A node that cannot be cleaned holds up no other.
+///
+/// # Errors
+/// Exit code 32 where the nodes cannot be listed.
+pub async fn clean(kubectl: &Kubectl, cleaning: &Cleaning) -> Result<FleetClean, Failure> {
+    let nodes = kubectl.listed(NodeLeftovers::read_list).await?;
+    let cleaned = nodes.into_iter().map(|node| of_node(kubectl, node, cleaning));
+    let cleaned = stream::iter(cleaned).buffer_unordered(AT_ONCE).collect().await;
+    Ok(FleetClean::of(cleaning.dry_run, cleaned))
+}
+
+async fn of_node(kubectl: &Kubectl, node: NodeLeftovers, cleaning: &Cleaning) -> NodeClean {
+    let (name, mut removed) = (node.shown_name(), Vec::new());
+    let ended = remove(kubectl, node, cleaning, &mut removed).await;
+    let (outcome, reason) = match ended {
+        Ok(()) if cleaning.dry_run => (CleanOutcome::ToClean, None),
+        Ok(()) => (CleanOutcome::Cleaned, None),
+        Err(Obstacle::Agent(pod)) => (CleanOutcome::Kept, Some(format!("pod {pod} runs there"))),
+        Err(Obstacle::Failed(why)) => (CleanOutcome::Failed, Some(why)),
+    };
+    NodeClean { name, outcome, removed, reason }
+}
+
+/// Removes the leftovers of one node. The node was read before its pods are: an agent that began since is
+/// found, or has changed the node, which is read again then.
+async fn remove(
+    kubectl: &Kubectl,
+    mut node: NodeLeftovers,
+    cleaning: &Cleaning,
+    removed: &mut Vec<Leftover>,
+) -> Result<(), Obstacle> {
+    if !is_name(&node.name) {
+        return Err(Obstacle::Failed("its name is none of a node".to_owned()));
+    }
+    for _ in 0..MOST_TRIES {
+        if let Some(pod) = agent(kubectl, &node, cleaning.container.as_deref()).await? {
+            return Err(Obstacle::Agent(pod));
+        }
+        if cleaning.dry_run {
+            removed.extend(&node.found);
+            return judged(&node);
+        }
+        if patch(kubectl, &node, removed).await? {
+            return judged(&node);
+        }
+        node = read(kubectl, &node.name).await?;
+        if node.is_clean() {
+            return Ok(());
+        }
+    }
+    Err(Obstacle::Failed(format!("other programs changed it during each of {MOST_TRIES} tries")))
+}
+
+/// Refuses a node with a cordon that is nobody's for sure.
+fn judged(node: &NodeLeftovers) -> Result<(), Obstacle> {
+    if !node.has_foreign_record {
+        return Ok(());
+    }
+    Err(Obstacle::Failed(format!(
+        "it is cordoned, and its annotation {} is none that an agent writes: both stay; if the cordon is \
+         not wanted, run `kubectl uncordon` and remove the annotation",
+        names::CORDONED
+    )))
+}
+
+/// Removes the leftovers of a node of this version; false after another program's change of it.
+async fn patch(
+    kubectl: &Kubectl,
+    node: &NodeLeftovers,
+    removed: &mut Vec<Leftover>,
+) -> Result<bool, Obstacle> {
+    let Some(mut version) = node.version().map(str::to_owned) else {
+        return Err(Obstacle::Failed("its object has no version".to_owned()));
+    };
+    if let Some(patch) = node.patch() {
+        let Some(now) = patched(kubectl, &node.name, &["--type=merge"], &patch).await? else {
+            return Ok(false);
+        };
+        removed.extend(node.found.iter().filter(|left| **left != Leftover::Condition));
+        version = now.version().unwrap_or_default().to_owned();
+    }
+    if let Some(patch) = node.status_patch(&version) {
+        let of_status = ["--subresource=status", "--type=strategic"];
+        if patched(kubectl, &node.name, &of_status, &patch).await?.is_none() {
+            return Ok(false);
+        }
+        removed.push(Leftover::Condition);
+    }
+    Ok(true)
+}
+
+/// Sends a patch, and returns the node that it made; None after another program's change of the node.
+async fn patched(
+    kubectl: &Kubectl,
+    name: &str,
+    kind: &[&str],
+    patch: &Value,
+) -> Result<Option<NodeLeftovers>, Obstacle> {
+    let patch = format!("--patch={patch}");
+    let mut words = vec!["patch", "node", name];
+    words.extend(kind);
+    words.extend([patch.as_str(), "--output=json"]);
+    let answer = call(kubectl, &words).await?;
+    // kubectl prints the reason of the server's status in brackets.
+    if !answer.status.success() && answer.message.contains("(Conflict)") {
+        return Ok(None);
+    }
+    node_of(&words, &answer).map(Some)
+}
+
+async fn read(kubectl: &Kubectl, name: &str) -> Result<NodeLeftovers, Obstacle> {
+    let words = ["get", "node", name, "--output=json"];
+    node_of(&words, &call(kubectl, &words).await?)
+}
+
+fn node_of(words: &[&str], answer: &Answer) -> Result<NodeLeftovers, Obstacle> {
+    let json = output(words, answer)?;
+    NodeLeftovers::read(json).map_err(|error| not_read(words, "a node", &error))
+}
+
+async fn call(kubectl: &Kubectl, words: &[&str]) -> Result<Answer, Obstacle> {
+    kubectl.call(words, LARGEST).await.map_err(|failure| Obstacle::Failed(failure.one_line()))
+}
+
+fn output<'a>(words: &[&str], answer: &'a Answer) -> Result<&'a [u8], Obstacle> {
+    match answer.status.success() {
+        true => Ok(&answer.output),
+        false => Err(Obstacle::Failed(format!("{}: {}", name(words), why(answer)))),
+    }
+}
+
+fn not_read(words: &[&str], wanted: &str, error: &serde_json::Error) -> Obstacle {
+    Obstacle::Failed(bounded(&format!("{}: not {wanted}: {error}", name(words)), NAME))
+}
+
+/// Command and kind of object, for a message; the node's name is in its line.
+fn name(words: &[&str]) -> String {
+    format!("kubectl {}", words[..2].join(" "))
+}
+
+/// Returns the place of an agent's pod on a node: one with such a container, or that the status names.
+async fn agent(
+    kubectl: &Kubectl,
+    node: &NodeLeftovers,
+    container: Option<&str>,
+) -> Result<Option<String>, Obstacle> {
+    let only = format!("--field-selector=spec.nodeName={}", node.name);
+    let words = ["get", "pods", "--all-namespaces", &only, "--output=json"];
+    let answer = call(kubectl, &words).await?;
+    let json = output(&words, &answer)?;
+    let list: PodList =
+        serde_json::from_slice(json).map_err(|error| not_read(&words, "a list of pods", &error))?;
+    let is_agent = |pod: &&Pod| {
+        let is_there = pod.spec.node_name == node.name && !pod.has_ended();
+        is_there && (pod.is_agents(container) || node.pod.as_deref() == Some(&pod.place()))
+    };
+    Ok(list.items.iter().find(is_agent).map(|pod| bounded(&pod.place(), NAME)))
+}

@@ -1,0 +1,186 @@
+//! Leftovers of agents on a node, and the patches that remove them.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+use super::nodes::{Item, items};
+use super::{NAME, NodeStatus, bounded};
+use longshore_cluster::{CordonRecord, Reason, SAFE_LOAD, is_own_request, names};
+
+/// A change of a node's object that an agent made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leftover {
+    /// A label.
+    Label(&'static str),
+    /// An annotation.
+    Annotation(&'static str),
+    /// The taint of a driver that is not ready.
+    Taint,
+    /// The condition of the driver.
+    Condition,
+    /// The cordon, whose record is an annotation.
+    Cordon,
+}
+
+impl Leftover {
+    /// Returns the kind, and the name without longshore's prefix; a cordon has none.
+    pub(super) fn parts(self) -> (&'static str, Option<&'static str>) {
+        let (kind, name) = match self {
+            Self::Label(name) => ("label", name),
+            Self::Annotation(name) => ("annotation", name),
+            Self::Taint => ("taint", names::TAINT),
+            Self::Condition => ("condition", names::CONDITION),
+            Self::Cordon => return ("cordon", None),
+        };
+        (kind, Some(name.strip_prefix(names::PREFIX).unwrap_or(name)))
+    }
+}
+
+impl fmt::Display for Leftover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Label(name) => write!(f, "label {name}"),
+            Self::Annotation(name) => write!(f, "annotation {name}"),
+            Self::Taint => write!(f, "taint {}", names::TAINT),
+            Self::Condition => write!(f, "condition {}", names::CONDITION),
+            Self::Cordon => f.write_str("cordon"),
+        }
+    }
+}
+
+impl Serialize for Leftover {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// A node with its leftovers.
+#[derive(Debug, Clone)]
+pub(super) struct NodeLeftovers {
+    /// Name, as the cluster has it.
+    pub(super) name: String,
+    /// Version of the object that the leftovers were found in.
+    version: String,
+    /// Pod of the agent that wrote the status, `NAMESPACE/NAME`.
+    pub(super) pod: Option<String>,
+    pub(super) found: Vec<Leftover>,
+    /// It is cordoned, and the record of the cordon is none that an agent writes.
+    pub(super) has_foreign_record: bool,
+    /// Taints of other programs.
+    other_taints: Vec<Value>,
+}
+
+impl NodeLeftovers {
+    /// Reads a list of nodes in JSON; those without leftovers are left out.
+    ///
+    /// # Errors
+    /// The reason for which it is no such list.
+    pub(super) fn read_list(json: &[u8]) -> Result<Vec<Self>, serde_json::Error> {
+        let mut nodes: Vec<Self> = items(json)?.into_iter().map(Self::of).collect();
+        nodes.retain(|node| !node.is_clean());
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(nodes)
+    }
+
+    /// Reads one node in JSON.
+    ///
+    /// # Errors
+    /// The reason for which it is none.
+    pub(super) fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(json).map(Self::of)
+    }
+
+    fn of(item: Item) -> Self {
+        let (metadata, spec) = (item.metadata, item.spec);
+        let labels = metadata.labels.unwrap_or_default();
+        let annotations = metadata.annotations.unwrap_or_default();
+        let (own_taints, other_taints): (Vec<Value>, Vec<Value>) =
+            spec.taints.unwrap_or_default().into_iter().partition(is_own_taint);
+        let record = annotations.get(names::CORDONED);
+        let is_agents = record.is_some_and(|text| CordonRecord::of_annotation(text).is_some());
+        let has_foreign_record = spec.unschedulable && record.is_some() && !is_agents;
+        let conditions = item.status.conditions.unwrap_or_default();
+        let has_condition = conditions.iter().any(|condition| {
+            condition.name == names::CONDITION && Reason::is_of_condition(&condition.reason)
+        });
+        let request = annotations.get(SAFE_LOAD).is_some_and(|value| is_own_request(value));
+        let annotated = [
+            (names::STATUS, annotations.contains_key(names::STATUS)),
+            (names::CORDONED, record.is_some() && !has_foreign_record),
+            (SAFE_LOAD, request),
+        ];
+        let others = [
+            (Leftover::Taint, !own_taints.is_empty()),
+            (Leftover::Condition, has_condition),
+            (Leftover::Cordon, spec.unschedulable && is_agents),
+        ];
+        let labelled = names::NODE_LABELS.into_iter().filter(|name| labels.contains_key(*name));
+        let annotated = annotated.into_iter().filter(|(_, is_there)| *is_there);
+        let others = others.into_iter().filter(|(_, is_there)| *is_there);
+        let found = labelled.map(Leftover::Label);
+        let found = found.chain(annotated.map(|(name, _)| Leftover::Annotation(name)));
+        let found = found.chain(others.map(|(leftover, _)| leftover)).collect();
+        let status = annotations.get(names::STATUS).map(|text| NodeStatus::of_annotation(text));
+        Self {
+            name: metadata.name,
+            version: metadata.resource_version,
+            pod: status.and_then(|status| status.ok()?.pod),
+            found,
+            has_foreign_record,
+            other_taints,
+        }
+    }
+
+    /// True where nothing of an agent's is on the node.
+    pub(super) fn is_clean(&self) -> bool {
+        self.found.is_empty() && !self.has_foreign_record
+    }
+
+    /// Returns the name for a table.
+    pub(super) fn shown_name(&self) -> String {
+        bounded(&self.name, NAME)
+    }
+
+    /// Returns the merge patch that removes all leftovers but the condition. It holds for the version that
+    /// they were found in: after any other change of the node the server answers 409.
+    pub(super) fn patch(&self) -> Option<Value> {
+        let (mut labels, mut annotations, mut spec) = (Map::new(), Map::new(), Map::new());
+        for leftover in &self.found {
+            match leftover {
+                Leftover::Label(name) => drop(labels.insert((*name).to_owned(), Value::Null)),
+                Leftover::Annotation(name) => {
+                    drop(annotations.insert((*name).to_owned(), Value::Null));
+                }
+                Leftover::Taint => drop(spec.insert("taints".into(), json!(self.other_taints))),
+                Leftover::Cordon => drop(spec.insert("unschedulable".into(), Value::Null)),
+                Leftover::Condition => {}
+            }
+        }
+        let is_empty = labels.is_empty() && annotations.is_empty() && spec.is_empty();
+        let metadata = json!({
+            "resourceVersion": self.version, "labels": labels, "annotations": annotations,
+        });
+        (!is_empty).then(|| json!({ "metadata": metadata, "spec": spec }))
+    }
+
+    /// Returns the strategic patch of the status that removes the condition alone, for a node of this
+    /// version.
+    pub(super) fn status_patch(&self, version: &str) -> Option<Value> {
+        let condition = json!({ "$patch": "delete", "type": names::CONDITION });
+        self.found.contains(&Leftover::Condition).then(|| {
+            json!({ "metadata": { "resourceVersion": version },
+                    "status": { "conditions": [condition] } })
+        })
+    }
+
+    /// Returns the version of the object; None where the cluster gave none.
+    pub(super) fn version(&self) -> Option<&str> {
+        Some(self.version.as_str()).filter(|version| !version.is_empty())
+    }
+}
+
+fn is_own_taint(taint: &Value) -> bool {
+    taint.get("key").and_then(Value::as_str) == Some(names::TAINT)
+}
