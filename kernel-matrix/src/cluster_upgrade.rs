@@ -60,7 +60,8 @@ fn events(records: &Records) -> Option<String> {
     wanted.next().map(|reason| format!("no event {reason} in its order: {}", events.join("; ")))
 }
 
-/// Checks the cluster after `helm uninstall`: no cordon, no ready driver, no object of the chart.
+/// Checks the cluster after `helm uninstall` and `longshore fleet clean`: no cordon, nothing of an agent's on the
+/// node, no object of the chart.
 fn removed(records: &Records) -> Vec<String> {
     let text = records.text("removed.node");
     let Ok(node) = serde_json::from_str::<serde_json::Value>(&text) else {
@@ -70,9 +71,12 @@ fn removed(records: &Records) -> Vec<String> {
     if node["spec"]["unschedulable"] == true {
         wrong.push("the node is cordoned after the removal".to_owned());
     }
-    if !node["metadata"]["annotations"]["longshore.dev/cordoned"].is_null() {
-        wrong.push("the node has the record of a cordon after the removal".to_owned());
-    }
+    let maps = ["labels", "annotations"].map(|map| node["metadata"][map].as_object());
+    let names = maps.into_iter().flatten().flat_map(|map| map.keys().map(String::as_str));
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    let types = conditions.filter_map(|condition| condition["type"].as_str());
+    let own = |name: &&str| name.starts_with("longshore.dev/") || *name == "GpuDriverReady";
+    wrong.extend(names.chain(types).filter(own).map(|name| format!("left on the node: {name}")));
     let objects = records.section("removed.objects").unwrap_or_default();
     let left = objects.iter().filter(|object| object.contains("longshore"));
     wrong.extend(left.map(|object| format!("left by helm uninstall: {object}")));
@@ -245,14 +249,19 @@ mod tests {
     }
 
     #[test]
-    fn a_cordon_and_objects_that_stay_are_found() {
-        let clean = r#"{"spec": {}, "metadata": {"annotations": {"longshore.dev/status": "{}"}}}"#;
+    fn remains_on_the_node_and_of_the_chart_are_found() {
+        let clean = r#"{"spec": {}, "metadata": {"annotations": {"other.example/a": "{}"}},
+            "status": {"conditions": [{"type": "Ready"}]}}"#;
+        let reported = r#"{"spec": {}, "metadata": {"labels": {"longshore.dev/state": "ready"},
+            "annotations": {"longshore.dev/status": "{}"}},
+            "status": {"conditions": [{"type": "GpuDriverReady"}]}}"#;
         let cordoned = r#"{"spec": {"unschedulable": true}, "metadata": {"annotations":
             {"longshore.dev/cordoned": "{}"}}}"#;
         for (node, objects, faults) in [
             (clean, "serviceaccount/default", 0),
             (clean, "serviceaccount/longshore", 1),
             (cordoned, "", 2),
+            (reported, "", 3),
             ("error", "", 1),
         ] {
             let mut records = records("removed.node", [node.to_owned()]);
