@@ -95,7 +95,10 @@ pub(super) async fn fleet(flags: &Fragment, asked: FleetCommand) -> Result<ExitC
     let code = |is_good: bool| if is_good { ExitCode::Done } else { ExitCode::NodesNotReady };
     match asked {
         FleetCommand::Status { cluster, json, all } => {
-            let status = FleetStatus::of(cluster.kubectl().nodes(all).await?);
+            let kubectl = cluster.kubectl();
+            let mut nodes = kubectl.nodes(all).await?;
+            nodes.look_for_agents(&kubectl).await;
+            let status = FleetStatus::of(nodes);
             if json {
                 print_json(&status)?;
             } else {

@@ -4,6 +4,7 @@
 //! fleet-through-kubectl.md). Only `clean` changes anything. Text from nodes and pods is bounded and escaped:
 //! whoever may write to a node's annotations, or runs in a pod, wrote it.
 
+mod agents;
 mod clean;
 pub mod kubectl;
 mod leftovers;

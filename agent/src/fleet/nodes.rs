@@ -29,8 +29,10 @@ pub struct Node {
     pub is_ready: bool,
     /// True if a label tells of a GPU.
     pub has_gpu: bool,
-    /// Status that its agent wrote; None if there is no agent.
+    /// Status that an agent wrote; None if there never was one.
     pub status: Option<Result<NodeStatus, Unreadable>>,
+    /// True if an agent runs on it; None where that is not known.
+    pub has_agent: Option<bool>,
 }
 
 /// The nodes of a cluster, ordered by name.
@@ -129,6 +131,12 @@ impl Node {
             is_ready: item.status.conditions.iter().flatten().any(is_ready),
             has_gpu: GPU_LABELS.iter().any(tells),
             status: annotation.map(|text| NodeStatus::of_annotation(&text)),
+            has_agent: None,
         }
+    }
+
+    /// Returns the place of the pod that wrote the status, `NAMESPACE/NAME`.
+    pub(super) fn place(&self) -> Option<&str> {
+        self.status.as_ref()?.as_ref().ok()?.pod.as_deref()
     }
 }

@@ -14,7 +14,7 @@ pub enum Readiness {
     Ready,
     /// The driver or the node is not ready.
     NotReady,
-    /// The node has no agent's status.
+    /// No agent runs on the node, or none ever wrote a status.
     NoAgent,
     /// The node has a status that cannot be read.
     Unreadable,
@@ -76,11 +76,20 @@ impl FleetStatus {
 const HEADER: [&str; 9] =
     ["NODE", "KERNEL", "WANTED", "LIVE", "PHASE", "AGE", "PREBUILT", "NEXT KERNEL", "USED BY"];
 
+/// Reason of a node without a status.
+const NO_AGENT: &str = "no agent";
+/// Reason of a node whose agent has gone.
+const ENDED: &str = "no agent runs there any more, and this is the last one's status; \
+                     `longshore fleet clean` removes it";
+
 impl NodeReport {
     fn of(node: Node) -> Self {
         let (readiness, reason, status) = match node.status {
-            None => (Readiness::NoAgent, Some("no agent".to_owned()), None),
+            None => (Readiness::NoAgent, Some(NO_AGENT.to_owned()), None),
             Some(Err(why)) => (Readiness::Unreadable, Some(why.to_string()), None),
+            Some(Ok(status)) if node.has_agent == Some(false) => {
+                (Readiness::NoAgent, Some(ENDED.to_owned()), Some(status))
+            }
             Some(Ok(status)) => {
                 let reason = match (status.phase.as_str(), node.is_ready) {
                     (_, false) => Some("the node is not ready".to_owned()),
@@ -99,13 +108,13 @@ impl NodeReport {
         let Some(status) = &self.status else {
             let mut cells = vec![self.name.clone(), self.kernel.clone()];
             cells.extend(["-", "-"].map(str::to_owned));
-            cells.push(
-                if self.readiness == Readiness::NoAgent { "no agent" } else { "?" }.to_owned(),
-            );
+            cells
+                .push(if self.readiness == Readiness::NoAgent { NO_AGENT } else { "?" }.to_owned());
             return cells;
         };
         let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         let phase = match status.cordoned {
+            _ if self.readiness == Readiness::NoAgent => NO_AGENT.to_owned(),
             true => format!("{}, cordoned", status.phase),
             false => status.phase.clone(),
         };
@@ -135,7 +144,7 @@ impl NodeReport {
     /// Lines below the node's own.
     fn below(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let says_phase = |reason: &String| reason.starts_with("phase ") || reason == "no agent";
+        let says_phase = |reason: &String| reason.starts_with("phase ") || reason == NO_AGENT;
         lines.extend(self.reason.iter().filter(|reason| !says_phase(reason)).cloned());
         if let Some(failure) = self.status.as_ref().and_then(|status| status.last_failure.as_ref())
         {

@@ -44,6 +44,7 @@ exec)
     test ! -f "code-$2" || { echo "command terminated with exit code $(cat "code-$2")" >&2; exit "$(cat "code-$2")"; } ;;
 get)
     test "$2" = nodes && exec cat nodes
+    test "$2" = pods && { test -f pods || { echo 'Error from server (Forbidden): pods' >&2; exit 1; }; exec cat pods; }
     test -f "pod-$3" || { echo "Error from server (NotFound): pods \"$3\" not found" >&2; exit 1; }
     cat "pod-$3" ;;
 esac"#;
@@ -134,6 +135,43 @@ fn fleet() -> Vec<Value> {
 async fn status_of(nodes: &[Value], all: bool) -> FleetStatus {
     let (_dir, kubectl) = cluster(nodes);
     FleetStatus::of(kubectl.nodes(all).await.expect("nodes"))
+}
+
+/// A pod of the namespace gpu.
+fn pod(name: &str, node: &str, container: &str, phase: &str) -> Value {
+    json!({"metadata": {"namespace": "gpu", "name": name}, "status": {"phase": phase},
+           "spec": {"nodeName": node, "containers": [{"name": container}]}})
+}
+
+#[tokio::test]
+async fn a_node_whose_agent_has_ended_is_told_and_is_not_ready() {
+    let with_pods = |pods: Option<Vec<Value>>| async move {
+        let (dir, kubectl) = cluster(&[node("gpu-1", status("gpu-1", json!({})))]);
+        if let Some(pods) = pods {
+            let list = json!({"items": pods}).to_string();
+            fs::write(dir.path().join("pods"), list).expect("written");
+        }
+        let mut nodes = kubectl.nodes(false).await.expect("nodes");
+        nodes.look_for_agents(&kubectl).await;
+        FleetStatus::of(nodes)
+    };
+    for (pods, readiness) in [
+        (Some(vec![pod("driver-gpu-1", "gpu-1", "agent", "Running")]), Readiness::Ready),
+        (Some(vec![pod("driver-new", "gpu-1", "longshore", "Pending")]), Readiness::Ready),
+        (Some(vec![pod("driver-gpu-1", "gpu-1", "agent", "Failed")]), Readiness::NoAgent),
+        (Some(vec![pod("driver-new", "gpu-2", "longshore", "Running")]), Readiness::NoAgent),
+        (Some(vec![pod("other", "gpu-1", "other", "Running")]), Readiness::NoAgent),
+        (Some(vec![]), Readiness::NoAgent),
+        // Pods may not be listed: not known.
+        (None, Readiness::Ready),
+    ] {
+        let named = format!("{pods:?}");
+        let fleet = with_pods(pods).await;
+        assert_eq!(fleet.nodes[0].readiness, readiness, "{named}");
+        let shown = fleet.render(now());
+        assert_eq!(shown.contains("no agent runs there any more"), readiness == Readiness::NoAgent);
+        assert_eq!(shown.contains("1 ready"), readiness == Readiness::Ready, "{shown}");
+    }
 }
 
 /// Asserts that the page shows the output of a command.

@@ -1,0 +1,59 @@
+//! Agents that run, by the pods of the namespaces that the nodes' statuses name.
+
+use std::collections::BTreeSet;
+
+use super::Nodes;
+use super::kubectl::{Kubectl, why};
+use super::pods::{Pod, PodList};
+use longshore_cluster::is_name;
+
+/// Namespaces that are listed, at most: agents have one, or one for each release of a chart.
+const MOST_NAMESPACES: usize = 16;
+/// Size limit of the list of a namespace's pods, in bytes.
+const LARGEST: u64 = 512 << 20;
+
+impl Nodes {
+    /// Records of each node with a status if an agent runs on it: a pod that has not ended, and that the status
+    /// names or that has an agent's container. Nodes of a namespace whose pods cannot be listed are left as they
+    /// are, with a warning.
+    pub async fn look_for_agents(&mut self, kubectl: &Kubectl) {
+        let places = self.0.iter().filter_map(|node| node.place());
+        let namespaces = places.filter_map(|place| Some(place.split_once('/')?.0.to_owned()));
+        let namespaces: BTreeSet<String> = namespaces.filter(|name| is_name(name)).collect();
+        for namespace in namespaces.iter().take(MOST_NAMESPACES) {
+            match pods(kubectl, namespace).await {
+                Ok(list) => self.compare(namespace, &list.items),
+                Err(why) => {
+                    tracing::warn!(
+                        "the pods of {namespace} are not listed: {why}; a node whose agent has ended is not told"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Compares nodes whose status names a pod of this namespace with its pods.
+    fn compare(&mut self, namespace: &str, pods: &[Pod]) {
+        for node in &mut self.0 {
+            let Some(place) = node.place().map(str::to_owned) else { continue };
+            if place.split_once('/').is_none_or(|(of, _)| of != namespace) {
+                continue;
+            }
+            let is_agent = |pod: &Pod| {
+                let is_there = pod.spec.node_name == node.name && !pod.has_ended();
+                is_there && (pod.is_agents(None) || pod.place() == place)
+            };
+            node.has_agent = Some(pods.iter().any(is_agent));
+        }
+    }
+}
+
+async fn pods(kubectl: &Kubectl, namespace: &str) -> Result<PodList, String> {
+    let in_namespace = format!("--namespace={namespace}");
+    let words = ["get", "pods", &in_namespace, "--output=json"];
+    let answer = kubectl.call(&words, LARGEST).await.map_err(|failure| failure.one_line())?;
+    if !answer.status.success() {
+        return Err(why(&answer));
+    }
+    serde_json::from_slice(&answer.output).map_err(|error| format!("not a list of pods: {error}"))
+}
