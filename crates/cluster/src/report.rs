@@ -8,11 +8,14 @@ mod calls;
 mod events;
 mod handle;
 mod keeper;
+mod labels;
 mod node_status;
+mod part;
 mod pods;
 mod reason;
 
 use crate::pods::PodRef;
+use crate::text::in_line;
 pub use events::{Event, Events, Regarding};
 pub use handle::{Options, Reporter};
 pub use node_status::{
@@ -46,6 +49,22 @@ pub struct Holder {
     pub pod_uid: Option<String>,
     /// Time of the first inspection that found it.
     pub since: Option<Timestamp>,
+}
+
+impl Holder {
+    /// Returns the note of an event about its pod.
+    fn note(&self, status: &NodeStatus) -> String {
+        let program = in_line(&self.program, 60);
+        let live = status.live.as_deref().unwrap_or("of another version");
+        let since = self.since.map(|since| format!(" (found first at {since:.0})"));
+        let since = since.unwrap_or_default();
+        match &status.wanted {
+            Some(wanted) if status.live.as_ref() != Some(wanted) => {
+                format!("{program} holds driver {live}{since}, which blocks its change to {wanted}")
+            }
+            _ => format!("{program} holds driver {live}{since}, which blocks its removal"),
+        }
+    }
 }
 
 #[cfg(test)]

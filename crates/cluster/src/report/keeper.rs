@@ -8,44 +8,18 @@ use tokio::time::{Instant, sleep_until};
 
 use super::calls::{Condition, Seen};
 use super::handle::{Options, Wish};
+use super::labels::labels;
+use super::part::{Part, RefusedNamespaces};
 use super::{Event, Events, Holder, HolderStatus, NodeStatus, PodRef, Reason, Regarding, Report};
 use crate::client::{Cluster, Pauses};
 use crate::error::{Error, Kind};
-use crate::names::{DRIVER_VERSION, FLAVOUR, NEXT_KERNEL, STATE, STATUS};
-use crate::text::{in_line, label_value};
+use crate::names::STATUS;
+use crate::text::in_line;
 
 /// Length of the longest message of a condition.
 const LONGEST_MESSAGE: usize = 500;
 /// Number of holders whose pods get events, and of pods that are remembered.
 const MOST_HOLDERS: usize = 32;
-
-/// A part of the report: its value on the node, and the time of its next call.
-#[derive(Debug, Default)]
-struct Part {
-    written: Option<Value>,
-    /// Time of the next call: of the heartbeat, or after a refusal.
-    next: Option<Instant>,
-    refused: bool,
-}
-
-impl Part {
-    fn is_due(&self, wanted: &Value, now: Instant) -> bool {
-        let waits = self.next.is_some_and(|next| now < next);
-        match self.refused {
-            true => !waits,
-            false => !waits || self.written.as_ref() != Some(wanted),
-        }
-    }
-
-    /// True after a refusal, for a while.
-    fn is_left_out(&self) -> bool {
-        self.refused && self.next.is_some_and(|next| Instant::now() < next)
-    }
-
-    fn wrote(&mut self, value: Value, next: Instant) {
-        *self = Self { written: Some(value), next: Some(next), refused: false };
-    }
-}
 
 /// Ends of the channels to the task.
 pub(super) struct Ends {
@@ -74,7 +48,7 @@ pub(super) struct Keeper {
     condition: Part,
     taint: Part,
     event: Part,
-    pod_event: Part,
+    refused_namespaces: RefusedNamespaces,
     listing: Part,
     /// Holders whose pods had an event, with the time of the next one.
     told: BTreeMap<(String, String), Instant>,
@@ -104,7 +78,7 @@ impl Keeper {
             condition: Part::default(),
             taint: Part::default(),
             event: Part::default(),
-            pod_event: Part::default(),
+            refused_namespaces: RefusedNamespaces::default(),
             listing: Part::default(),
             told: BTreeMap::new(),
             again: 0,
@@ -156,8 +130,11 @@ impl Keeper {
     /// Writes each part that differs, or whose time has come. A refused part is left out for a while.
     async fn write(&mut self, report: &Report) -> Result<(), Error> {
         if self.seen.is_none() {
-            let seen = self.cluster.seen_node(&self.node).await;
-            self.seen = Some(self.unless_refused(seen)?.unwrap_or_default());
+            let seen = match self.cluster.seen_node(&self.node).await {
+                Ok(seen) => seen,
+                Err(error) => self.refusal(error).map(|()| Seen::default())?,
+            };
+            self.seen = Some(seen);
         }
         // The condition first: it is small, and others wait for it.
         self.write_condition(report).await?;
@@ -278,17 +255,23 @@ impl Keeper {
 
     async fn write_queued_events(&mut self) -> Result<(), Error> {
         while let Some(event) = self.next_queued.take().or_else(|| self.queued.try_recv().ok()) {
-            let part: fn(&mut Self) -> &mut Part = match event.regarding {
-                Regarding::Node(_) => |all| &mut all.event,
-                Regarding::Pod(_) => |all| &mut all.pod_event,
+            let is_left_out = match &event.regarding {
+                Regarding::Node(_) => self.event.is_left_out(),
+                Regarding::Pod(pod) => self.refused_namespaces.is_left_out(&pod.namespace),
             };
-            if part(self).is_left_out() {
+            if is_left_out {
                 continue;
             }
             self.next_queued = Some(event.clone());
-            let written = part(self).written.clone().unwrap_or_default();
+            let regarding = event.regarding.clone();
             let recorded = self.events.record(&self.cluster, event).await;
-            self.settle(recorded, written, part)?;
+            match regarding {
+                Regarding::Node(_) => {
+                    let written = self.event.written.clone().unwrap_or_default();
+                    self.settle(recorded, written, |all| &mut all.event)?;
+                }
+                Regarding::Pod(pod) => self.settle_pod_event(recorded, &pod.namespace)?,
+            }
             self.next_queued = None;
         }
         Ok(())
@@ -302,17 +285,19 @@ impl Keeper {
             let Some(key) = key(holder) else { continue };
             let now = Instant::now();
             let Some(Some(pod)) = self.pods.get(&key.0).cloned() else { continue };
-            if self.pod_event.is_left_out() || self.told.get(&key).is_some_and(|next| now < *next) {
+            let is_left_out = self.refused_namespaces.is_left_out(&pod.namespace);
+            if is_left_out || self.told.get(&key).is_some_and(|next| now < *next) {
                 continue;
             }
+            let namespace = pod.namespace.clone();
             let event = Event {
                 regarding: Regarding::Pod(pod),
                 reason: Reason::HoldsDriver,
                 action: "Hold",
-                note: holds(holder, &report.status),
+                note: holder.note(&report.status),
             };
             let recorded = self.events.record(&self.cluster, event).await;
-            self.settle(recorded, Value::Null, |all| &mut all.pod_event)?;
+            self.settle_pod_event(recorded, &namespace)?;
             self.told.insert(key, now + 6 * self.options.heartbeat);
         }
         Ok(())
@@ -325,28 +310,44 @@ impl Keeper {
         value: Value,
         part: fn(&mut Self) -> &mut Part,
     ) -> Result<(), Error> {
-        let now = Instant::now();
-        let (heartbeat, refused) = (now + self.options.heartbeat, now + self.options.refused);
-        match self.unless_refused(written)? {
-            Some(()) => part(self).wrote(value, heartbeat),
-            None => {
-                let part = part(self);
-                (part.refused, part.next) = (true, Some(refused));
+        let heartbeat = Instant::now() + self.options.heartbeat;
+        match written {
+            Ok(()) => part(self).wrote(value, heartbeat),
+            Err(error) => {
+                self.refusal(error)?;
+                let options = self.options.clone();
+                part(self).refuse(&options);
             }
         }
         Ok(())
     }
 
-    /// Returns None for a refusal, which is logged once.
-    fn unless_refused<T>(&self, answer: Result<T, Error>) -> Result<Option<T>, Error> {
-        match answer {
-            Ok(answer) => Ok(Some(answer)),
-            Err(error) if is_final(&error) => {
-                self.cluster.report_once(&error);
-                Ok(None)
+    /// Keeps the outcome of an event about a pod: a refusal holds for its namespace alone.
+    fn settle_pod_event(
+        &mut self,
+        recorded: Result<(), Error>,
+        namespace: &str,
+    ) -> Result<(), Error> {
+        match recorded {
+            Ok(()) => self.refused_namespaces.accept(namespace),
+            Err(error) => {
+                self.refusal(error)?;
+                tracing::debug!(
+                    "events about pods in namespace {namespace} are left out for a while"
+                );
+                self.refused_namespaces.refuse(namespace, &self.options);
             }
-            Err(error) => Err(error),
         }
+        Ok(())
+    }
+
+    /// Logs a refusal once; other failures are returned.
+    fn refusal(&self, error: Error) -> Result<(), Error> {
+        if !is_final(&error) {
+            return Err(error);
+        }
+        self.cluster.report_once(&error);
+        Ok(())
     }
 
     /// Returns the time of the next call without a report.
@@ -380,38 +381,5 @@ fn is_final(error: &Error) -> bool {
         // A value that this version of the API does not accept.
         Kind::Status(code) => (400..500).contains(&code) && code != 429,
         kind => kind.is_refusal() || kind == Kind::Name,
-    }
-}
-
-/// Returns the labels; null for one that is not known, or that no label can hold.
-fn labels(status: &NodeStatus) -> Value {
-    let value = |key: &str, text: Option<&String>| {
-        let text = text?;
-        let value = label_value(text);
-        if value.is_none() {
-            tracing::debug!("{key} is left out: `{}` has no letter or digit", in_line(text, 60));
-        }
-        value
-    };
-    let next = status.next_kernel.as_ref();
-    json!({
-        DRIVER_VERSION: value(DRIVER_VERSION, status.live.as_ref()),
-        FLAVOUR: value(FLAVOUR, status.flavour.as_ref().filter(|_| status.live.is_some())),
-        STATE: value(STATE, Some(&status.phase)),
-        NEXT_KERNEL: next.map(|next| if next.ready { "ready" } else { "missing" }),
-    })
-}
-
-/// Returns the note of an event about a pod that holds the driver.
-fn holds(holder: &Holder, status: &NodeStatus) -> String {
-    let program = in_line(&holder.program, 60);
-    let live = status.live.as_deref().unwrap_or("of another version");
-    let since = holder.since.map(|since| format!(" (found first at {since:.0})"));
-    let since = since.unwrap_or_default();
-    match &status.wanted {
-        Some(wanted) if status.live.as_ref() != Some(wanted) => {
-            format!("{program} holds driver {live}{since}, which blocks its change to {wanted}")
-        }
-        _ => format!("{program} holds driver {live}{since}, which blocks its removal"),
     }
 }

@@ -17,7 +17,8 @@ const PODS: &str = "GET /api/v1/pods";
 const LONG: Duration = Duration::from_secs(60);
 
 fn options() -> Options {
-    Options { heartbeat: LONG, refused: LONG, pod: Some("driver-x7k2p".into()), taint: false }
+    let pod = Some("driver-x7k2p".into());
+    Options { heartbeat: LONG, refused: LONG, pod, taint: false }
 }
 
 /// The node with these taints, and the condition if it has one.
@@ -463,7 +464,11 @@ fn of_node(reason: Reason, note: &str) -> Event {
 }
 
 fn of_pod(reason: Reason, name: &str) -> Event {
-    let pod = PodRef { namespace: "ml".into(), name: name.into(), uid: "u".into() };
+    of_pod_in("ml", reason, name)
+}
+
+fn of_pod_in(namespace: &str, reason: Reason, name: &str) -> Event {
+    let pod = PodRef { namespace: namespace.into(), name: name.into(), uid: "u".into() };
     Event { regarding: Regarding::Pod(pod), reason, action: "Drain", note: String::new() }
 }
 
@@ -510,6 +515,30 @@ async fn refused_events_of_pods_leave_those_of_the_node() {
     }
     assert!(reporter.finish(Some(report(Reason::DriverInUse)), LONG).await);
     assert_eq!(api.lines()[3..], [EVENT, ML, EVENT]);
+}
+
+#[tokio::test]
+async fn refused_events_in_one_namespace_leave_those_in_others() {
+    let answers = [node(), node(), patched(), event(), refused(403), event(), event()];
+    let api = Api::with(answers);
+    let reporter = reporter(&api, options());
+    for (namespace, name) in [("closed", "a"), ("ml", "b"), ("closed", "c"), ("ml", "d")] {
+        reporter.event(of_pod_in(namespace, Reason::Evicted, name));
+    }
+    assert!(reporter.finish(Some(report(Reason::DriverInUse)), LONG).await);
+    let closed = "POST /apis/events.k8s.io/v1/namespaces/closed/events";
+    assert_eq!(api.lines()[3..], [EVENT, closed, ML, ML]);
+}
+
+#[tokio::test]
+async fn a_holder_in_a_namespace_that_refuses_events_leaves_those_of_other_holders() {
+    let listed = pods(&[("closed", "a-0", "uid-1", ""), ("ml", "b-0", "uid-2", "")]);
+    let api = Api::with([node(), node(), listed, patched(), event(), refused(403), event()]);
+    let reporter = reporter(&api, options());
+    let held = held_by(&[("a", Some("uid-1")), ("b", Some("uid-2")), ("c", Some("uid-1"))]);
+    assert!(reporter.finish(Some(held), LONG).await);
+    let closed = "POST /apis/events.k8s.io/v1/namespaces/closed/events";
+    assert_eq!(api.lines()[4..], [EVENT, closed, ML]);
 }
 
 #[tokio::test]
