@@ -5,7 +5,10 @@
 //! neither, and none after another change of the node. An annotation without `unschedulable` is therefore
 //! a node that another program uncordoned since.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Node as CoreNode;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ApiResource, Patch, PatchParams};
 use kube::core::{NotUsed, Object};
 use serde::{Deserialize, Serialize};
@@ -47,6 +50,15 @@ impl CordonRecord {
     pub fn of_annotation(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
+
+    /// Returns the time since the cordon, in whole seconds; zero where its time is none, or in the future by
+    /// this clock.
+    fn age(&self, now: Timestamp) -> Duration {
+        let since: Option<Timestamp> = self.since.parse().ok();
+        let seconds =
+            since.and_then(|since| u64::try_from(now.duration_since(since).as_secs()).ok());
+        Duration::from_secs(seconds.unwrap_or(0))
+    }
 }
 
 /// The own node, as far as it is about its cordon.
@@ -56,6 +68,8 @@ pub(crate) struct NodeCordon {
     pub(crate) is_unschedulable: bool,
     /// It has longshore's annotation.
     pub(crate) has_record: bool,
+    /// Its content, where an agent can have written it.
+    record: Option<CordonRecord>,
     version: String,
 }
 
@@ -109,16 +123,33 @@ impl NodeCordon {
             return Err(Error::new(call, Kind::Garbled, why));
         };
         let annotations = node.metadata.annotations.as_ref();
+        let record = annotations.and_then(|all| all.get(names::CORDONED));
         Ok(Self {
             is_unschedulable: node.spec.unschedulable,
-            has_record: annotations.is_some_and(|all| all.contains_key(names::CORDONED)),
+            has_record: record.is_some(),
+            record: record.and_then(|text| CordonRecord::of_annotation(text)),
             version: version.to_owned(),
         })
     }
 
+    /// Returns the time since longshore cordoned the node for a change of this reason; zero where it did not.
+    pub(crate) fn cordoned_for(&self, reason: &str, now: Timestamp) -> Duration {
+        let record = self.record.as_ref().filter(|_| self.is_unschedulable);
+        let record = record.filter(|record| record.reason == reason);
+        record.map_or(Duration::ZERO, |record| record.age(now))
+    }
+
     #[cfg(test)]
     pub(crate) fn new(is_unschedulable: bool, has_record: bool) -> Self {
-        Self { is_unschedulable, has_record, version: "1".to_owned() }
+        Self { is_unschedulable, has_record, record: None, version: "1".to_owned() }
+    }
+
+    /// Returns a node that longshore cordoned at this time for a change of this reason.
+    #[cfg(test)]
+    pub(crate) fn since(since: &str, reason: &str) -> Self {
+        let (pod, since) = ("gpu/driver-a".to_owned(), since.to_owned());
+        let record = CordonRecord { pod, since, reason: reason.to_owned() };
+        Self { record: Some(record), ..Self::new(true, true) }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::cordon::NodeCordon;
@@ -57,6 +58,8 @@ pub(super) struct Past {
     reason: Option<String>,
     /// Longshore's cordon was seen on the node.
     cordoned: bool,
+    /// It was this agent that cordoned the node, or tried to.
+    cordons: bool,
     /// End of the evictions.
     until: Option<Instant>,
     /// Another program uncordoned the node.
@@ -108,8 +111,30 @@ impl Past {
         self.until.is_some_and(|until| until <= now)
     }
 
-    pub(super) fn decide(&mut self, node: &NodeCordon, pace: &EvictPace, now: Instant) -> Action {
+    /// Begins the time limit with the node's cordon, whoever made it; one that an earlier agent made for the same
+    /// change counts from its record, by the clock of this node.
+    fn begins(&mut self, node: &NodeCordon, pace: &EvictPace, now: Instant, clock: Timestamp) {
+        let Some(reason) = self.reason.as_ref().filter(|_| !self.overruled) else { return };
+        if !node.is_unschedulable || self.until.is_some() {
+            return;
+        }
+        let spent = match self.cordons {
+            true => Duration::ZERO,
+            false => node.cordoned_for(reason, clock),
+        };
+        self.until = Some(now + pace.deadline.saturating_sub(spent));
+    }
+
+    /// Decides about a node that was read, at this time of the monotonic and of the real clock.
+    pub(super) fn decide(
+        &mut self,
+        node: &NodeCordon,
+        pace: &EvictPace,
+        now: Instant,
+        clock: Timestamp,
+    ) -> Action {
         self.sees(node, now);
+        self.begins(node, pace, now, clock);
         let rest = match (&self.reason, self.overruled, self.is_expired(now)) {
             (None, ..) => Some(Rest::NoChange),
             (_, true, _) => Some(Rest::Overruled),
@@ -120,8 +145,11 @@ impl Past {
             (Some(_), true, true) => Action::Uncordon,
             (Some(_), false, true) => Action::Forget,
             (Some(rest), _, false) => Action::Rest(rest),
-            (None, false, _) => Action::Cordon,
-            (None, true, _) => Action::Evict(*self.until.get_or_insert(now + pace.deadline)),
+            (None, false, _) => {
+                self.cordons = true;
+                Action::Cordon
+            }
+            (None, true, _) => Action::Evict(self.until.unwrap_or(now)),
         }
     }
 }
@@ -143,6 +171,10 @@ mod tests {
     const OWN: (bool, bool) = (true, true);
     const FOREIGN: (bool, bool) = (true, false);
     const UNDONE: (bool, bool) = (false, true);
+
+    fn clock() -> Timestamp {
+        "2026-11-23T03:10:00Z".parse().unwrap()
+    }
 
     fn change(reason: &str) -> Wish {
         Wish::Change(Change { reason: reason.to_owned(), pods: BTreeSet::new() })
@@ -176,7 +208,7 @@ mod tests {
         past.follow(&change("a"));
         for ((unschedulable, record), wanted) in seen {
             let node = NodeCordon::new(*unschedulable, *record);
-            assert_eq!(name(past.decide(&node, &PACE, now)), *wanted);
+            assert_eq!(name(past.decide(&node, &PACE, now, clock())), *wanted);
         }
     }
 
@@ -192,7 +224,7 @@ mod tests {
         let mut past = Past::default();
         past.follow(&Wish::Nothing);
         let node = NodeCordon::new(unschedulable, record);
-        assert_eq!(name(past.decide(&node, &PACE, Instant::now())), wanted);
+        assert_eq!(name(past.decide(&node, &PACE, Instant::now(), clock())), wanted);
     }
 
     /// The limit holds for one change, and for it only once.
@@ -202,7 +234,7 @@ mod tests {
         let mut decide = |wish: &Wish, (unschedulable, record): (bool, bool), after: u32| {
             past.follow(wish);
             let now = begun + PACE.deadline / 2 * after;
-            name(past.decide(&NodeCordon::new(unschedulable, record), &PACE, now))
+            name(past.decide(&NodeCordon::new(unschedulable, record), &PACE, now, clock()))
         };
         assert_eq!(decide(&change("a"), FREE, 0), "cordon");
         assert_eq!(decide(&change("a"), OWN, 2), "evict", "it begins with the cordon");
@@ -213,5 +245,46 @@ mod tests {
         assert_eq!(decide(&change("b"), FREE, 9), "cordon");
         assert_eq!(decide(&Wish::Nothing, OWN, 9), "uncordon");
         assert_eq!(decide(&change("b"), FREE, 9), "cordon");
+    }
+
+    /// Time and reason of an earlier agent's cordon, and the seconds that are left of the limit of 600.
+    #[rstest]
+    #[case::just_now("2026-11-23T03:10:00Z", "a", 600)]
+    #[case::before("2026-11-23T03:03:20Z", "a", 200)]
+    #[case::at_the_limit("2026-11-23T03:00:00Z", "a", 0)]
+    #[case::long_ago("1970-01-01T00:00:00Z", "a", 0)]
+    #[case::in_the_future("2026-11-24T03:10:00Z", "a", 600)]
+    #[case::of_another_zone("2026-11-23T05:03:20+02:00", "a", 200)]
+    #[case::no_time("yesterday", "a", 600)]
+    #[case::for_another_change("2026-11-23T03:03:20Z", "b", 600)]
+    fn the_limit_counts_from_the_record_of_an_earlier_agent(
+        #[case] since: &str,
+        #[case] reason: &str,
+        #[case] left: u64,
+    ) {
+        let (mut past, now) = (Past::default(), Instant::now());
+        past.follow(&change("a"));
+        let node = NodeCordon::since(since, reason);
+        let wanted = match left {
+            0 => Action::Uncordon,
+            left => Action::Evict(now + Duration::from_secs(left)),
+        };
+        assert_eq!(past.decide(&node, &PACE, now, clock()), wanted);
+        let later = now + Duration::from_secs(left / 2);
+        assert_eq!(past.decide(&node, &PACE, later, clock()), wanted, "it is read once");
+    }
+
+    /// Its clock may be another one than that of the agent which reads the record.
+    #[test]
+    fn the_limit_of_an_own_cordon_does_not_depend_on_its_record() {
+        let (mut past, now) = (Past::default(), Instant::now());
+        past.follow(&change("a"));
+        assert_eq!(
+            past.decide(&NodeCordon::new(false, false), &PACE, now, clock()),
+            Action::Cordon
+        );
+        let node = NodeCordon::since("1970-01-01T00:00:00Z", "a");
+        let decided = past.decide(&node, &PACE, now, clock());
+        assert_eq!(decided, Action::Evict(now + PACE.deadline));
     }
 }

@@ -137,7 +137,7 @@ impl Keeper {
             },
         };
         self.is_cordoned = node_is_own(&node);
-        let decided = self.past.decide(&node, &self.pace, Instant::now());
+        let decided = self.past.decide(&node, &self.pace, Instant::now(), Timestamp::now());
         match (decided, &wish) {
             (Action::Cordon, Wish::Change(change)) => {
                 let record = self.record(&change.reason);

@@ -558,6 +558,24 @@ async fn without_a_wish_an_earlier_cordon_lasts_no_longer_than_the_time_limit() 
     scene.until(|state| state.unschedulable).await;
 }
 
+/// A restarted agent, whose change waits as that of the agent before.
+#[rstest]
+#[case::over("2026-01-01T00:00:00Z", &["uncordoned", "expired:"], &[])]
+#[case::in_the_future("2999-01-01T00:00:00Z", &["evicted ml/train"], &["train"])]
+#[tokio::test]
+async fn the_time_limit_goes_on_from_the_record_of_an_earlier_agent(
+    #[case] since: &str,
+    #[case] events: &[&str],
+    #[case] evicted: &[&str],
+) {
+    let scene = Scene::with(vec![pod("train")]);
+    let record = json!({ "pod": "ml/before", "since": since, "reason": WHY }).to_string();
+    scene.change(|state| (state.unschedulable, state.record) = (true, Some(record)));
+    let mut agent = scene.waiting(&["train"], PACE);
+    assert_eq!(agent.told(events.len()).await, events);
+    assert_eq!(scene.evicted(), evicted);
+}
+
 #[tokio::test]
 async fn a_storm_of_conflicts_is_outlasted() {
     let scene = Scene::with(vec![pod("train")]);
