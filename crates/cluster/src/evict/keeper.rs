@@ -360,9 +360,10 @@ impl Keeper {
             Wish::Unknown | Wish::Nothing => self.pace.refused * SELDOM,
         };
         let pause = async {
-            match is_refusal {
-                true => sleep(refused).await,
-                false => pauses.pause().await,
+            match error.kind {
+                Kind::Forbidden => sleep(refused).await,
+                // A missing node as well: an API server that was just started answers so.
+                _ => pauses.pause().await,
             }
         };
         or_wish(&mut self.wishes, pause).await.map(|()| None)

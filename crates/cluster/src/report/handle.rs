@@ -26,6 +26,9 @@ pub struct Options {
     pub heartbeat: Duration,
     /// Time before a refused call is made again.
     pub refused: Duration,
+    /// Time before a call about a missing object (404) is made again; each further one is twice as long, up to
+    /// the heartbeat.
+    pub missing: Duration,
     /// Name of the reporting pod, for events.
     pub pod: Option<String>,
 }
@@ -36,6 +39,7 @@ impl Default for Options {
             taint: false,
             heartbeat: Duration::from_secs(5 * 60),
             refused: Duration::from_secs(60 * 60),
+            missing: Duration::from_secs(5),
             pod: None,
         }
     }

@@ -42,6 +42,7 @@ pub(super) struct Keeper {
     next_queued: Option<Event>,
     /// The node as it was when the task began.
     seen: Option<Seen>,
+    look: Part,
     /// Pods of the driver's holders, by the uid in their cgroups; None for one that is not on the node.
     pods: BTreeMap<String, Option<PodRef>>,
     metadata: Part,
@@ -73,6 +74,7 @@ impl Keeper {
             queued,
             next_queued: None,
             seen: None,
+            look: Part::default(),
             pods: BTreeMap::new(),
             metadata: Part::default(),
             condition: Part::default(),
@@ -129,19 +131,29 @@ impl Keeper {
 
     /// Writes each part that differs, or whose time has come. A refused part is left out for a while.
     async fn write(&mut self, report: &Report) -> Result<(), Error> {
-        if self.seen.is_none() {
-            let seen = match self.cluster.seen_node(&self.node).await {
-                Ok(seen) => seen,
-                Err(error) => self.refusal(error).map(|()| Seen::default())?,
-            };
-            self.seen = Some(seen);
-        }
+        self.see().await?;
         // The condition first: it is small, and others wait for it.
         self.write_condition(report).await?;
         self.write_taint(report).await?;
         self.resolve(&report.holders).await?;
         self.write_metadata(report).await?;
         self.write_events(report).await
+    }
+
+    /// Reads the node as it was before the first report. A missing one may be there later; one that may not be
+    /// read counts as one without a report.
+    async fn see(&mut self) -> Result<(), Error> {
+        if self.seen.is_some() || !self.look.is_due(&Value::Null, Instant::now()) {
+            return Ok(());
+        }
+        match self.cluster.seen_node(&self.node).await {
+            Ok(seen) => (self.seen, self.look) = (Some(seen), Part::default()),
+            Err(error) => match self.refusal(error)? {
+                Kind::Missing => self.look.refuse(Kind::Missing, &self.options),
+                _ => (self.seen, self.look) = (Some(Seen::default()), Part::default()),
+            },
+        }
+        Ok(())
     }
 
     async fn write_condition(&mut self, report: &Report) -> Result<(), Error> {
@@ -314,9 +326,8 @@ impl Keeper {
         match written {
             Ok(()) => part(self).wrote(value, heartbeat),
             Err(error) => {
-                self.refusal(error)?;
-                let options = self.options.clone();
-                part(self).refuse(&options);
+                let (kind, options) = (self.refusal(error)?, self.options.clone());
+                part(self).refuse(kind, &options);
             }
         }
         Ok(())
@@ -331,28 +342,28 @@ impl Keeper {
         match recorded {
             Ok(()) => self.refused_namespaces.accept(namespace),
             Err(error) => {
-                self.refusal(error)?;
+                let kind = self.refusal(error)?;
                 tracing::debug!(
                     "events about pods in namespace {namespace} are left out for a while"
                 );
-                self.refused_namespaces.refuse(namespace, &self.options);
+                self.refused_namespaces.refuse(namespace, kind, &self.options);
             }
         }
         Ok(())
     }
 
-    /// Logs a refusal once; other failures are returned.
-    fn refusal(&self, error: Error) -> Result<(), Error> {
+    /// Returns the kind of a refusal, which is logged once; other failures are returned.
+    fn refusal(&self, error: Error) -> Result<Kind, Error> {
         if !is_final(&error) {
             return Err(error);
         }
         self.cluster.report_once(&error);
-        Ok(())
+        Ok(error.kind)
     }
 
     /// Returns the time of the next call without a report.
     fn next_call(&self) -> Instant {
-        let parts = [&self.metadata, &self.condition, &self.taint];
+        let parts = [&self.look, &self.metadata, &self.condition, &self.taint];
         let next = parts.iter().filter_map(|part| part.next).min();
         next.unwrap_or_else(|| Instant::now() + self.options.heartbeat)
     }

@@ -6,6 +6,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::Options;
+use crate::client::{Limits, Pauses};
+use crate::error::Kind;
 
 /// Number of namespaces whose refusals are remembered.
 const MOST_NAMESPACES: usize = 64;
@@ -17,6 +19,8 @@ pub(super) struct Part {
     /// Time of the next call: of the heartbeat, or after a refusal.
     pub(super) next: Option<Instant>,
     refused: bool,
+    /// Pauses after answers that the object is missing, which an API server that was just started gives too.
+    missing: Option<Pauses>,
 }
 
 impl Part {
@@ -34,12 +38,22 @@ impl Part {
     }
 
     pub(super) fn wrote(&mut self, value: Value, next: Instant) {
-        *self = Self { written: Some(value), next: Some(next), refused: false };
+        *self = Self { written: Some(value), next: Some(next), ..Self::default() };
     }
 
-    /// Leaves the part out for a while.
-    pub(super) fn refuse(&mut self, options: &Options) {
-        (self.refused, self.next) = (true, Some(Instant::now() + options.refused));
+    /// Leaves the part out for a while: after a missing object for growing pauses, else for that of a refusal.
+    pub(super) fn refuse(&mut self, kind: Kind, options: &Options) {
+        let pause = match kind {
+            Kind::Missing => {
+                let pauses = self.missing.get_or_insert_with(|| {
+                    let (first_pause, longest_pause) = (options.missing, options.heartbeat);
+                    Limits { first_pause, longest_pause, ..Limits::default() }.pauses()
+                });
+                pauses.next_pause()
+            }
+            _ => options.refused,
+        };
+        (self.refused, self.next) = (true, Some(Instant::now() + pause));
     }
 }
 
@@ -58,14 +72,14 @@ impl RefusedNamespaces {
     }
 
     /// Leaves a namespace out for a while. Of too many the one is forgotten whose time comes first.
-    pub(super) fn refuse(&mut self, namespace: &str, options: &Options) {
+    pub(super) fn refuse(&mut self, namespace: &str, kind: Kind, options: &Options) {
         if !self.0.contains_key(namespace) && self.0.len() >= MOST_NAMESPACES {
             let first = self.0.iter().min_by_key(|(_, part)| part.next);
             if let Some(name) = first.map(|(name, _)| name.clone()) {
                 self.0.remove(&name);
             }
         }
-        self.0.entry(namespace.to_owned()).or_default().refuse(options);
+        self.0.entry(namespace.to_owned()).or_default().refuse(kind, options);
     }
 }
 
@@ -74,10 +88,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_pauses_after_a_missing_object_grow_and_that_of_a_refusal_is_long() {
+        let (options, mut part) = (Options::default(), Part::default());
+        let mut pause = |kind| {
+            part.refuse(kind, &options);
+            part.next.unwrap() - Instant::now()
+        };
+        let first = options.missing;
+        for most in [first, 2 * first, 4 * first, 8 * first] {
+            let pause = pause(Kind::Missing);
+            assert!(pause <= most && pause > most / 3, "{pause:?} of {most:?}");
+        }
+        for _ in 0..20 {
+            assert!(pause(Kind::Missing) <= options.heartbeat);
+        }
+        assert!(pause(Kind::Forbidden) > options.refused / 2);
+        part.wrote(Value::Null, Instant::now());
+        part.refuse(Kind::Missing, &options);
+        assert!(part.next.unwrap() - Instant::now() <= first, "it begins anew");
+    }
+
+    #[test]
     fn so_many_namespaces_are_remembered_and_no_more() {
         let (options, mut refused) = (Options::default(), RefusedNamespaces::default());
         for n in 0..2 * MOST_NAMESPACES {
-            refused.refuse(&n.to_string(), &options);
+            refused.refuse(&n.to_string(), Kind::Forbidden, &options);
         }
         assert_eq!(refused.0.len(), MOST_NAMESPACES);
         assert!(refused.is_left_out(&(2 * MOST_NAMESPACES - 1).to_string()));

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
@@ -18,7 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn options() -> Options {
     let pod = Some("driver-x7k2p".into());
-    Options { heartbeat: LONG, refused: LONG, pod, taint: false }
+    Options { heartbeat: LONG, refused: LONG, missing: LONG, pod, taint: false }
 }
 
 /// The node with these taints, and the condition if it has one.
@@ -163,6 +165,31 @@ async fn a_refusal_is_asked_again_after_a_while() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(api.lines()[4], CONDITION);
+}
+
+/// As while an API server starts: the same calls are answered a moment later.
+#[tokio::test]
+async fn a_node_that_is_missing_for_a_moment_is_looked_for_again_soon() {
+    let started = Arc::new(AtomicBool::new(false));
+    let is_there = Arc::clone(&started);
+    let api = Api::by(move |request| match request.line.split('?').next() {
+        _ if !is_there.load(Ordering::Relaxed) => refused(404),
+        Some(PATCH) => patched(),
+        Some(EVENT) => event(),
+        _ => body(&node_with(7, &with_own(), None)),
+    });
+    let options = Options { missing: Duration::from_millis(20), ..options() };
+    let reporter = reporter(&api, options);
+    assert!(reporter.finish(Some(report(Reason::DriverReady)), LONG).await);
+    assert_eq!(api.lines()[..2], [GET, CONDITION]);
+    started.store(true, Ordering::Relaxed);
+    let has = |line: &str, wanted: &str| {
+        bodies(&api, line).iter().skip(1).any(|body| body.to_string().contains(wanted))
+    };
+    let untainted = json!({ "taints": foreign() }).to_string();
+    while !has(CONDITION, "DriverReady") || !has(PATCH, "535.261.03") || !has(PATCH, &untainted) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 #[tokio::test]
