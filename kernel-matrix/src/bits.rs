@@ -57,9 +57,7 @@ impl Bits {
     /// The suite does not have it.
     pub fn newest(&self, name: &str, suite: &str) -> Result<Package, Error> {
         self.archive
-            .packages(name)
-            .into_iter()
-            .find(|p| p.suite == suite)
+            .newest_in(suite, name)
             .ok_or_else(|| Error::Unexpected(format!("there is no package {name} in {suite}")))
     }
 

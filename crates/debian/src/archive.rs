@@ -195,6 +195,12 @@ impl Archive {
         Ok(())
     }
 
+    /// Returns the newest version of a package in one suite, also where another suite has the same one: after a
+    /// point release the stable suite has those of its security suite.
+    pub fn newest_in(&self, suite: &str, name: &str) -> Option<Package> {
+        self.named(name).into_iter().find(|package| package.suite == suite)
+    }
+
     /// Returns all versions of a package, newest first; real names only. A version in several
     /// suites is listed once, for the first of those that give it to most hosts: Ubuntu's `-security` has for all
     /// what `-updates` may hold back.

@@ -171,6 +171,24 @@ async fn a_suite_the_host_lacks_comes_from_the_archive_that_has_its_like() {
 }
 
 #[tokio::test]
+async fn a_package_of_two_suites_is_found_in_each_of_them() {
+    let scene = Scene::new();
+    let security = Suite { name: "stable-security".to_owned(), ..Suite::usual() };
+    for (path, bytes) in security.files(&scene.key) {
+        scene.server.put(&path, bytes);
+    }
+    let sources = line(&scene.server, "stable") + &line(&scene.server, "stable-security");
+    host(&scene, &[("etc/apt/sources.list", sources)]);
+    let archive = open(&scene, &[], &[]).await.expect("opens");
+    let versions: Vec<_> = archive.packages("lib").into_iter().map(|lib| lib.version).collect();
+    assert_eq!(versions, ["1-2", "1-1"]);
+    for (suite, wanted) in [("stable", true), ("stable-security", true), ("next", false)] {
+        let found = archive.newest_in(suite, "lib").map(|lib| (lib.suite, lib.version));
+        assert_eq!(found, wanted.then(|| (suite.to_owned(), "1-2".to_owned())));
+    }
+}
+
+#[tokio::test]
 async fn a_suite_that_was_asked_for_and_is_nowhere_is_an_error() {
     let scene = Scene::new();
     host(&scene, &[("etc/apt/sources.list", line(&scene.server, "stable"))]);
