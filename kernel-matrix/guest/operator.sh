@@ -11,14 +11,12 @@
 # shellcheck source=events.sh
 . /run/matrix/events.sh
 
-RUN_DIR=/run/nvidia
 FILES=/run/matrix/operator
 # tests/operator-gates, and the stand-in.
 GATES=/run/matrix/gates
 STANDIN=$GATES/libnvidia-ml.so.1
-# Directories of libraries and tools, in the order in which the validator searches a root.
-LIBRARY_DIRS='. usr/lib64 usr/lib/x86_64-linux-gnu usr/lib/aarch64-linux-gnu lib64 lib/x86_64-linux-gnu lib/aarch64-linux-gnu'
-TOOL_DIRS='. usr/bin usr/sbin bin sbin'
+# shellcheck source=gates.sh
+. $GATES/gates.sh
 
 # kubelet: makes the host's directories of the pod's volumes.
 kubelet() {
@@ -90,55 +88,6 @@ probe() {
     pod exec -e "LD_PRELOAD=${1:-}" driver sh /test/startup-probe || code=$?
     echo "rc $code"
     cat $RUN_DIR/validations/.driver-ctr-ready
-}
-
-# first NAME DIR...: prints the first file of that name in directories of the driver root, links
-# resolved.
-first() {
-    name=$1
-    shift
-    for dir in "$@"; do
-        found=$(realpath -e "$DRIVER_ROOT/$dir/$name" 2>/dev/null) && echo "$found" && return
-    done
-    echo "no $name"
-}
-
-# validator [LIBRARY]: asks the validator's gates, in its order.
-validator() {
-    [ -e $RUN_DIR/validations/.driver-ctr-ready ] && echo 'container ready'
-    # shellcheck disable=SC2086
-    library=$(first libnvidia-ml.so.1 $LIBRARY_DIRS)
-    # shellcheck disable=SC2086
-    tool=$(first nvidia-smi $TOOL_DIRS)
-    echo "library $library"
-    echo "tool $tool"
-    code=0
-    LD_PRELOAD=${1:-$library} "$tool" >/dev/null || code=$?
-    echo "nvidia-smi rc $code"
-    root=''
-    [ ! -d $DRIVER_ROOT/dev ] || root=$DRIVER_ROOT
-    echo "device root ${root:-/}"
-    for device in "$root"/sys/bus/pci/devices/*; do
-        [ "$(cat "$device/vendor")" = 0x10de ] && echo "gpu ${device##*/}"
-    done
-    awk '$2 ~ /^nvidia(-frontend|-uvm)?$/ { print "major " $2 }' /proc/devices | sort
-    for node in nvidia0 nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-modeset; do
-        number=$(stat -c '%Hr:%Lr' "$root/dev/$node") || continue
-        echo "link $node $(readlink "/dev/char/$number")"
-    done
-}
-
-# toolkit: prints the version that the toolkit reads from the library's name, and the number of
-# libraries of that version that it finds.
-toolkit() {
-    for dir in usr/lib64 usr/lib/x86_64-linux-gnu usr/lib/x86_64-linux-gnu/nvidia/current lib64; do
-        for library in "$DRIVER_ROOT/$dir"/libcuda.so.*.*; do
-            [ -e "$library" ] || continue
-            echo "version ${library##*libcuda.so.}"
-            echo "libraries $(find "$DRIVER_ROOT/$dir/" -name "lib*.so.${library##*libcuda.so.}" | wc -l)"
-            return
-        done
-    done
 }
 
 # doctor ARGUMENT...: prints the report of the same gates, which it only reads, in the driver's container.

@@ -17,7 +17,8 @@ const NVML: &str = include_str!("../guest/nvml.c");
 /// Path of the compiled stand-in below /run/matrix.
 pub const NVML_PATH: &str = "gates/libnvidia-ml.so.1";
 /// Re-enactments of the operator's gates, by their paths below /run/matrix.
-pub const GATES: [(&str, &str); 3] = [
+pub const GATES: [(&str, &str); 4] = [
+    ("gates/gates.sh", include_str!("../guest/gates.sh")),
     ("gates/driver-manager", include_str!("../../tests/operator-gates/driver-manager")),
     ("gates/pre-stop", include_str!("../../tests/operator-gates/pre-stop")),
     ("gates/startup-probe", include_str!("../../tests/operator-gates/startup-probe")),
@@ -98,21 +99,29 @@ fn restarts(records: &Records) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Beginnings of the lines that the validator's search of the driver root must print.
+pub fn search(version: &str) -> Vec<String> {
+    let links = ["nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
+    [
+        format!("library {DRIVER_ROOT}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}"),
+        format!("tool {DRIVER_ROOT}/usr/bin/nvidia-smi"),
+    ]
+    .into_iter()
+    .chain(links.map(|node| format!("link {node} ../{node}")))
+    .collect()
+}
+
 /// Lines that a gate must print.
 fn gates(expected: &Expected, records: &Records) -> Vec<String> {
-    let libraries = format!("{DRIVER_ROOT}/usr/lib/x86_64-linux-gnu");
     let version = &expected.version;
-    let search = [
+    let validated = [
         "container ready".to_owned(),
-        format!("library {libraries}/libnvidia-ml.so.{version}"),
-        format!("tool {DRIVER_ROOT}/usr/bin/nvidia-smi"),
         format!("device root {DRIVER_ROOT}"),
         "gpu 0000:".to_owned(),
         "major nvidia".to_owned(),
         "major nvidia-uvm".to_owned(),
+        "nvidia-smi rc 6".to_owned(),
     ];
-    let links = ["nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
-    let links = links.map(|node| format!("link {node} ../{node}"));
     let mut wrong = Vec::new();
     let mut gate = |name: &str, wanted: &[String]| {
         wrong.extend(unsaid(records, name, wanted));
@@ -128,7 +137,7 @@ fn gates(expected: &Expected, records: &Records) -> Vec<String> {
             "rc 0",
         ]),
     );
-    gate("ready.validator", &[&search[..], &links[..], &words(&["nvidia-smi rc 6"])].concat());
+    gate("ready.validator", &[&validated[..], &search(version)[..]].concat());
     gate("ready.validator-standin", &words(&["nvidia-smi rc 0"]));
     gate("ready.toolkit", &[format!("version {version}"), "libraries ".to_owned()]);
     let files = ["nvidia-driver.state", "validations/.driver-daemons-status"];
