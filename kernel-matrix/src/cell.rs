@@ -14,6 +14,7 @@ use crate::in_use;
 use crate::judge::{self, Evidence};
 use crate::matrix::{Cell, Scenario, Supply};
 use crate::operator;
+use crate::operator_pod;
 use crate::power;
 use crate::records::Records;
 use crate::rest::Rest;
@@ -79,6 +80,11 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     }
     if cell.scenario == Scenario::Operator {
         for (what, value) in operator::measured(&evidence.records) {
+            sink.tell(What::Measured { what, value });
+        }
+    }
+    if cell.scenario == Scenario::OperatorPod {
+        for (what, value) in operator_pod::measured(&expected, &evidence.records) {
             sink.tell(What::Measured { what, value });
         }
     }
@@ -227,6 +233,7 @@ fn scenario(cell: &Cell) -> &'static str {
         Scenario::Operator => include_str!("../guest/operator.sh"),
         Scenario::Cluster => include_str!("../guest/cluster.sh"),
         Scenario::ClusterUpgrade => include_str!("../guest/cluster-upgrade.sh"),
+        Scenario::OperatorPod => include_str!("../guest/operator-pod.sh"),
     }
 }
 

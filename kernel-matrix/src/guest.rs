@@ -15,6 +15,7 @@ use crate::initramfs::{self, Modules};
 use crate::judge::Evidence;
 use crate::matrix::{Cell, DriverWanted, Scenario};
 use crate::operator;
+use crate::operator_pod;
 use crate::power;
 use crate::records::Taken;
 use crate::registry;
@@ -221,7 +222,7 @@ impl<'a> Guest<'a> {
             ("seccomp.json", 0o644, SECCOMP.as_bytes()),
         ];
         let stand_in = match self.cell.scenario {
-            Scenario::Operator => Some(operator::stand_in(
+            Scenario::Operator | Scenario::OperatorPod => Some(operator::stand_in(
                 &self.prepared.seed.set.key.driver_version,
                 self.work.path(),
             )?),
@@ -230,6 +231,9 @@ impl<'a> Guest<'a> {
         if let Some(library) = &stand_in {
             files.extend(operator::GATES.map(|(name, text)| (name, 0o755, text.as_bytes())));
             files.push((operator::NVML_PATH, 0o644, library));
+        }
+        if self.cell.scenario == Scenario::OperatorPod {
+            files.extend(operator_pod::FILES.map(|(name, text)| (name, 0o644, text.as_bytes())));
         }
         files.extend(LIBRARIES.map(|(name, text)| (name, 0o644, text.as_bytes())));
         let Prepared { kernel, rootfs, stand_in, .. } = &self.prepared;

@@ -16,6 +16,7 @@ use crate::in_use;
 use crate::matrix::{Cell, Scenario};
 use crate::nouveau;
 use crate::operator;
+use crate::operator_pod;
 use crate::records::Records;
 use crate::restored;
 use crate::scene::Scene;
@@ -160,6 +161,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Operator => wrong.extend(operator::wrong(expected, records)),
         Scenario::Cluster => wrong.extend(cluster::wrong(expected, records)),
         Scenario::ClusterUpgrade => wrong.extend(cluster_upgrade::wrong(expected, records)),
+        Scenario::OperatorPod => wrong.extend(operator_pod::wrong(expected, records)),
         Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}
     }
     wrong

@@ -43,6 +43,7 @@ pub mod kernel;
 pub mod matrix;
 pub mod nouveau;
 pub mod operator;
+pub mod operator_pod;
 pub mod power;
 pub mod process;
 pub mod proxy;

@@ -117,6 +117,8 @@ pub enum Scenario {
     Operator,
     /// The agent is the pod of a DaemonSet, on a node of a real Kubernetes cluster.
     Cluster,
+    /// The driver pod and the validator pod of the GPU operator, filled in by hand, on such a node.
+    OperatorPod,
     /// An administrator of such a cluster installs the agent by helm, changes the driver under a pod that uses
     /// it, and uninstalls the agent.
     ClusterUpgrade,
@@ -135,7 +137,7 @@ pub enum Scenario {
 impl Scenario {
     /// True if its guest is a node of a [cluster](crate::cluster).
     pub fn is_in_cluster(self) -> bool {
-        matches!(self, Self::Cluster | Self::ClusterUpgrade)
+        matches!(self, Self::Cluster | Self::ClusterUpgrade | Self::OperatorPod)
     }
 
     /// True if it changes to the cell's next driver.
@@ -397,8 +399,8 @@ mod tests {
     }
 
     /// Scenarios that run with every cell only, before a release: CI's time is limited.
-    const ON_DEMAND: [Scenario; 3] =
-        [Scenario::BadInput, Scenario::Cluster, Scenario::ClusterUpgrade];
+    const ON_DEMAND: [Scenario; 4] =
+        [Scenario::BadInput, Scenario::Cluster, Scenario::ClusterUpgrade, Scenario::OperatorPod];
 
     #[test]
     fn the_core_set_has_every_scenario_in_a_vm_but_those_on_demand() {
