@@ -239,9 +239,7 @@ section ready.doctor doctor
 validate
 
 # The same digest, under a process that holds the driver.
-# shellcheck disable=SC2217
-sleep 86400 </dev/nvidiactl &
-HOLDER=$!
+hold_driver
 section held.identity identity
 delete_pod held
 await_ready adopted
@@ -256,8 +254,7 @@ patiently has_pod $DRIVER
 take_driver
 patiently is_manager_refused
 section changed.refused manager_log
-kill "$HOLDER"
-wait "$HOLDER" || true
+end_holder
 await_ready other
 
 phase terminate
