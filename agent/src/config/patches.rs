@@ -82,6 +82,8 @@ mod tests {
     #[case("off = ['b']", &["a", "b"], false)]
     #[case("apply = false", &["a"], false)]
     #[case("apply = false", &[], true)]
+    #[case("apply = false", &["packaging-patches"], true)]
+    #[case("apply = false", &["a", "packaging-patches"], false)]
     fn sets_with_a_patch_that_is_off_are_not_used(
         #[case] text: &str,
         #[case] patches: &[&str],

@@ -19,7 +19,7 @@ use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
-use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
+use longshore_modules::artifact::{HeadersFrom, ModuleSet, PACKAGING_PATCHES, SetQuery};
 use longshore_modules::module_signing::Signer;
 
 /// Available modules and user-mode tree, and what is to be acquired.
@@ -111,7 +111,7 @@ impl<'a> Supply<'a> {
 
     fn use_set(&mut self, at_hand: &'a AvailableSet, facts: &HostFacts) {
         self.set = Some(&at_hand.set);
-        let patches: Vec<&str> = at_hand.set.key.patches.keys().map(String::as_str).collect();
+        let patches: Vec<&str> = at_hand.set.key.patches.keys().map(|name| named(name)).collect();
         if !patches.is_empty() {
             self.add_reason(
                 "patches",
@@ -362,6 +362,14 @@ fn is_loaded(set: &ModuleSet, facts: &HostFacts) -> bool {
     let own = own.and_then(|module| module.srcversion.as_ref());
     let loaded = facts.loaded.get("nvidia").and_then(|module| module.srcversion.as_ref());
     own.is_some() && own == loaded
+}
+
+/// Describes a patch in a set's key.
+fn named(patch: &str) -> &str {
+    match patch {
+        PACKAGING_PATCHES => "the patches of the driver's package (debian/patches/series)",
+        name => name,
+    }
 }
 
 fn will_sign(signer: &Signer) -> String {

@@ -17,6 +17,7 @@ mod hub;
 mod mofed;
 mod other_tools;
 mod policy;
+mod revisions;
 mod side_by_side;
 mod tls;
 mod together;

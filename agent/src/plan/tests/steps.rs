@@ -54,6 +54,12 @@ fn the_plan_names_the_patches_of_the_modules_it_uses() {
     catalog.sets[0].set.key.patches.insert("a-patch".into(), "1".repeat(64));
     let patched = plan(&config, &facts, &catalog).unwrap();
     assert_eq!(why(&patched, "patches"), "patches: the modules are compiled with a-patch");
+    catalog.sets[0].set.key.patches.insert("packaging-patches".into(), "2".repeat(64));
+    let patched = plan(&config, &facts, &catalog).unwrap();
+    assert_eq!(
+        why(&patched, "patches"),
+        "patches: the modules are compiled with a-patch, the patches of the driver's package (debian/patches/series)"
+    );
     catalog.sets[0].set.key.patches.clear();
     let plain = plan(&config, &facts, &catalog).unwrap();
     assert!(plain.reasons.iter().all(|reason| reason.topic != "patches"));

@@ -14,6 +14,7 @@ use super::{Request, wanted_modules};
 use crate::source::driver::AvailableDriver;
 use crate::source::driver_source::DriverSource;
 use crate::source::headers::{self, Headers, Wanted};
+use crate::source::packaging_patches::PackagingPatches;
 use longshore_core::digest::hex;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
@@ -21,7 +22,7 @@ use longshore_core::progress::Progress;
 use longshore_core::root::Root;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
-use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet};
+use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet, PACKAGING_PATCHES};
 use longshore_modules::sets::SetStore;
 
 /// The module that is compiled against MOFED's headers, as the sources name it.
@@ -143,10 +144,39 @@ impl Inputs {
 
     /// Returns the patches that are applied, where the store knows them without unpacking.
     pub(super) fn applied(&self, store: &Store) -> Option<Applied> {
-        if self.candidates.is_empty() {
-            return Some(Applied::new());
+        let mut applied = match self.packaging_question() {
+            Some(question) => patches::memory::recall(store, &question)?,
+            None => Applied::new(),
+        };
+        if !self.candidates.is_empty() {
+            applied.extend(patches::memory::recall(store, &self.patch_question())?);
         }
-        patches::memory::recall(store, &self.patch_question())
+        Some(applied)
+    }
+
+    /// Remembers the patches that were `selected` for these inputs, and those of the driver's package; returns all
+    /// of them as they stand in the set's key.
+    pub(super) fn remember_patches(
+        &self,
+        selected: &[Patch],
+        packaging: Option<&PackagingPatches>,
+        store: &Store,
+    ) -> Result<Applied, Failure> {
+        let selected = patches::named(selected);
+        if !self.candidates.is_empty() {
+            patches::memory::keep(store, &self.patch_question(), &selected)?;
+        }
+        let packaging = packaging.map(|own| (PACKAGING_PATCHES.to_owned(), own.sha256.clone()));
+        let packaging: Applied = packaging.into_iter().collect();
+        if let Some(question) = self.packaging_question() {
+            patches::memory::keep(store, &question, &packaging)?;
+        }
+        Ok(packaging.into_iter().chain(selected).collect())
+    }
+
+    /// Returns the name under which the patches of the driver's package are remembered; a .run file has none.
+    fn packaging_question(&self) -> Option<String> {
+        self.driver.package().map(|package| format!("package-{}", package.sha256))
     }
 
     /// Returns the identity under which a failure of this build is remembered, the same on every
@@ -155,8 +185,9 @@ impl Inputs {
     pub(super) fn attempt(&self, request: &Request) -> Attempt {
         let packages: BTreeSet<&str> =
             self.headers.toolchain.iter().map(|p| p.sha256.as_str()).collect();
-        // Another version of longshore may succeed where this one failed.
-        let made_by = concat!("longshore ", env!("CARGO_PKG_VERSION"));
+        // Another version of longshore may succeed where this one failed, and so may one that applies the patches of
+        // the driver's package where an earlier one of the same version did not.
+        let made_by = concat!("longshore ", env!("CARGO_PKG_VERSION"), " packaging-patches");
         let packages = packages.into_iter().collect::<Vec<_>>().join(" ");
         let key = self.key(format!("{made_by} {packages}"), Applied::new());
         let all = format!("{} {}", key.digest(), self.patch_question());

@@ -48,7 +48,7 @@ use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::{ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
 use mofed::Mofed;
-use patches::{Patch, PatchConfig};
+use patches::{Applied, Patch, PatchConfig};
 pub use shared_failure::KnownFailure;
 use work::Work;
 
@@ -269,8 +269,7 @@ impl Prepared {
         progress: &dyn Progress,
     ) -> Result<ModuleSet, Failed> {
         let kernel_dirs = self.kernel_dirs(&request.kernel_release)?;
-        let selected = self.sources(request, &kernel_dirs, store).await?;
-        let applied = patches::named(&selected);
+        let (selected, applied) = self.sources(request, &kernel_dirs, store).await?;
         let key = self.inputs.key(self.toolchain.compiler.version.clone(), applied);
         if let Some(set) = store.find_set(&key)? {
             return Ok(set);
@@ -328,26 +327,24 @@ impl Prepared {
         }
     }
 
-    /// Unpacks the sources and selects the patches they need for this kernel.
+    /// Unpacks the sources and selects the patches they need for this kernel. Returns these, and all that the set's
+    /// key names: also those of the driver's package, which unpacking has applied.
     async fn sources(
         &self,
         request: &Request,
         (source, output): &KernelDirs,
         store: &Store,
-    ) -> Result<Vec<Patch>, Failure> {
-        self.work.unpack(&self.inputs.driver, &request.driver, store).await?;
+    ) -> Result<(Vec<Patch>, Applied), Failure> {
+        let packaging = self.work.unpack(&self.inputs.driver, &request.driver, store).await?;
         let candidates = &self.inputs.candidates;
         let (root, headers) = (&self.toolchain.root, [source.as_path(), output.as_path()]);
         let selected = patches::select(candidates, root, &headers, &self.work.sources())?;
-        if !candidates.is_empty() {
-            let question = self.inputs.patch_question();
-            patches::memory::keep(store, &question, &patches::named(&selected))?;
-        }
+        let applied = self.inputs.remember_patches(&selected, packaging.as_ref(), store)?;
         for patch in &selected {
             let reason = patch.about.reason.trim();
             tracing::info!(patch = patch.name, reason, "patching the driver's sources");
         }
-        Ok(selected)
+        Ok((selected, applied))
     }
 }
 

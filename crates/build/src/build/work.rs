@@ -8,6 +8,7 @@ use super::sandbox::Held;
 use crate::source::driver;
 use crate::source::driver::AvailableDriver;
 use crate::source::driver_source::DriverSource;
+use crate::source::packaging_patches::PackagingPatches;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::scratch::{ScratchDir, claim};
@@ -53,13 +54,13 @@ impl Work {
     }
 
     /// Unpacks the kernel sources of `driver` into `driver`, and checks that they are of its
-    /// version.
+    /// version. Returns the patches of their package that were applied.
     pub(super) async fn unpack(
         &self,
         source: &DriverSource,
         driver: &AvailableDriver,
         store: &Store,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<PackagingPatches>, Failure> {
         let what = format!("unpacking {}", source.describe());
         let (dir, source, store) = (Arc::clone(&self.dir), source.clone(), store.clone());
         let driver = driver.clone();
@@ -83,14 +84,15 @@ fn unpack(
     source: &DriverSource,
     wanted: &AvailableDriver,
     store: &Store,
-) -> Result<(), Failure> {
+) -> Result<Option<PackagingPatches>, Failure> {
     let sources = source.unpack(wanted.flavour, store, &dir.join("package"))?;
-    let stated = driver::stated_version(&sources)?;
+    let stated = driver::stated_version(&sources.dir)?;
     if let Some(stated) = stated.filter(|stated| *stated != wanted.version) {
         let (name, version) = (source.describe(), &wanted.version);
         let cause = format!("the sources in {name} say they are {stated}, not {version}");
         return Err(Failure::new(FailureKind::Verification, cause));
     }
     let target = dir.join("build/driver");
-    fs::rename(&sources, &target).map_err(|e| write_failure(&target, e))
+    fs::rename(&sources.dir, &target).map_err(|e| write_failure(&target, e))?;
+    Ok(sources.packaging_patches)
 }

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use super::packaging_patches::{self, PackagingPatches};
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -66,6 +67,15 @@ impl AvailableDriver {
     pub fn is_host_flat(&self) -> bool {
         matches!(self.origin, DriverOrigin::Package { host_flat: true, .. })
     }
+}
+
+/// Unpacked kernel sources.
+#[derive(Debug)]
+pub struct KernelSources {
+    /// Directory with their `Kbuild`.
+    pub dir: PathBuf,
+    /// Patches of their package that were applied to them.
+    pub packaging_patches: Option<PackagingPatches>,
 }
 
 /// Maximum size of a Kbuild file; they have a few kB.
@@ -155,17 +165,17 @@ pub fn package(archive: &Archive, driver: &AvailableDriver) -> Result<Package, F
     })
 }
 
-/// Unpacks the kernel sources of a package in the store into the empty directory `into`, and
-/// returns the directory with their `Kbuild`.
+/// Unpacks the kernel sources of a package in the store into the empty directory `into`, and applies the patches
+/// that the package leaves to whoever compiles ([`packaging_patches`]).
 ///
 /// # Errors
-/// Exit code 13 where the package is damaged or holds no kernel sources, 15 where `into` cannot be
-/// written.
+/// Exit code 13 where the package is damaged, holds no kernel sources, or patches that do not fit them; 15 where
+/// `into` cannot be written.
 pub(crate) fn unpack_sources(
     package: &Package,
     store: &Store,
     into: &Path,
-) -> Result<PathBuf, Failure> {
+) -> Result<KernelSources, Failure> {
     let sources = Path::new("usr/src");
     let reader = store.open_blob(&package.sha256)?;
     deb::unpack(&package.name, reader, into, &mut |path| {
@@ -176,13 +186,14 @@ pub(crate) fn unpack_sources(
             unpack_tar(&package.name, &entry, into)?;
         }
     }
-    find_sources(into, 3)?.ok_or_else(|| {
-        Failure::new(
-            FailureKind::Verification,
-            format!("{} {} holds no kernel sources below usr/src", package.name, package.version),
-        )
-        .remedy("this package has an unknown layout; choose another driver")
-    })
+    let name = format!("{} {}", package.name, package.version);
+    let dir = find_sources(into, 3)?.ok_or_else(|| {
+        let cause = format!("{name} holds no kernel sources below usr/src");
+        Failure::new(FailureKind::Verification, cause)
+            .remedy("this package has an unknown layout; choose another driver")
+    })?;
+    let packaging_patches = packaging_patches::apply(&name, &dir)?;
+    Ok(KernelSources { dir, packaging_patches })
 }
 
 /// Returns the next package of the same version and flavour, where that of `driver` in the store holds

@@ -1,10 +1,10 @@
 //! Source of a build's driver: a package of an archive, or a .run file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::driver;
 use super::runfile::{self, StoredRunFile};
-use crate::source::driver::{AvailableDriver, DriverOrigin};
+use crate::source::driver::{AvailableDriver, DriverOrigin, KernelSources};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
@@ -66,16 +66,23 @@ impl DriverSource {
         }
     }
 
-    /// Unpacks the kernel sources of `flavour` below the empty directory `into`, and returns the
-    /// directory with their `Kbuild`.
+    /// Unpacks the kernel sources of `flavour` below the empty directory `into`, with the patches of their package.
     ///
     /// # Errors
     /// Exit code 12 where there are none of this flavour, 13 where they are damaged, 15 where
     /// `into` cannot be written.
-    pub fn unpack(&self, flavour: Flavour, store: &Store, into: &Path) -> Result<PathBuf, Failure> {
+    pub fn unpack(
+        &self,
+        flavour: Flavour,
+        store: &Store,
+        into: &Path,
+    ) -> Result<KernelSources, Failure> {
         match self {
             Self::Package(package) => driver::unpack_sources(package, store, into),
-            Self::RunFile(file) => file.copy_sources(flavour, into),
+            Self::RunFile(file) => {
+                let dir = file.copy_sources(flavour, into)?;
+                Ok(KernelSources { dir, packaging_patches: None })
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod driver_source;
 pub mod finished;
 pub mod headers;
 pub mod ldcache;
+pub mod packaging_patches;
 pub mod runfile;
 #[cfg(test)]
 pub(crate) mod sample_elf;

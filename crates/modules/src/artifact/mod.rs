@@ -19,6 +19,9 @@ use longshore_core::flavour::Flavour;
 use longshore_core::kernel_id::KernelId;
 pub use query::SetQuery;
 
+/// Name in [`ModuleKey::patches`] of the patches that the driver's own package carries in a series and leaves to
+/// whoever compiles: the digest is of all of them.
+pub const PACKAGING_PATCHES: &str = "packaging-patches";
 /// Maximum length of a tag, by the distribution specification.
 const LONGEST_TAG: usize = 128;
 
@@ -49,7 +52,8 @@ pub struct ModuleKey {
     pub compiler: String,
     /// Arguments of make that change the result.
     pub options: Vec<String>,
-    /// Compatibility patches that were applied to the sources: name -> sha256 (hex) of the diff.
+    /// Compatibility patches that were applied to the sources: name -> sha256 (hex) of the diff. The patches of the
+    /// driver's package are one of them, [`PACKAGING_PATCHES`].
     /// Left out if empty: such sets keep the key they had before there were patches.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub patches: BTreeMap<String, String>,

@@ -7,7 +7,6 @@
 //! docs/patches.md.
 
 mod apply;
-pub mod diff;
 pub(super) mod memory;
 pub mod probe;
 
@@ -20,12 +19,13 @@ use sha2::{Digest, Sha256};
 
 pub(super) use apply::apply;
 
-use diff::Diff;
+use crate::diff::Diff;
 use longshore_core::digest::hex;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::root::Root;
 use longshore_debian::version;
+use longshore_modules::artifact::PACKAGING_PATCHES;
 use probe::Probe;
 
 const DESCRIPTION: &str = "patch.toml";
@@ -56,9 +56,11 @@ pub struct PatchConfig {
 }
 
 impl PatchConfig {
-    /// True if modules built with patches of these names may be used.
+    /// True if modules built with patches of these names may be used. Those of the driver's package are part of its
+    /// sources, and not switched off here.
     pub fn allows<'n>(&self, names: impl IntoIterator<Item = &'n String>) -> bool {
-        names.into_iter().all(|name| self.apply && !self.off.contains(name))
+        let mut selected = names.into_iter().filter(|name| *name != PACKAGING_PATCHES);
+        selected.all(|name| self.apply && !self.off.contains(name))
     }
 }
 
@@ -118,7 +120,7 @@ pub type Applied = BTreeMap<String, String>;
 impl Patch {
     fn parse(name: &str, about: &str, change: &[u8]) -> Result<Self, String> {
         let letters = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.starts_with(['.', '-']) || !name.chars().all(letters) {
+        if name.starts_with(['.', '-']) || !name.chars().all(letters) || name == PACKAGING_PATCHES {
             return Err(format!("{name:?} is not a name for a patch"));
         }
         let about: About =

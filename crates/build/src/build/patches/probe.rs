@@ -35,7 +35,7 @@ impl Probe {
 
     /// Returns the probe's error, if it is invalid.
     pub(super) fn fault(&self) -> Option<String> {
-        if !super::diff::is_plain(&self.file) {
+        if !crate::diff::is_plain(&self.file) {
             return Some(format!("{:?} is not a relative path of plain names", self.file));
         }
         let texts = [&self.has, &self.lacks];

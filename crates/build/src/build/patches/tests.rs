@@ -222,6 +222,7 @@ fn a_folder_of_the_users_adds_and_replaces() {
 #[case::no_diff("a", ABOUT, "", "patch.diff: line 1: no file")]
 #[case::path("a", ABOUT, "--- a/../x\n+++ b/../x\n", "not a path below")]
 #[case::name("a b", ABOUT, CHANGE_A, "not a name for a patch")]
+#[case::reserved("packaging-patches", ABOUT, CHANGE_A, "not a name for a patch")]
 #[case::probe("a", &ABOUT.replace("has = \"int f(int $);\"", ""), CHANGE_A, "either `has`")]
 #[case::no_probe("a", &without(&["kernel", "source"]), CHANGE_A, "without a probe")]
 fn a_wrong_patch_of_the_users_is_their_mistake(
@@ -269,7 +270,7 @@ fn patches_to_one_file_are_applied_one_after_the_other_and_keep_its_time() {
 )]
 #[case::link(
     "--- a/nvidia/link\n+++ b/nvidia/link\n@@ -1 +1 @@\n-x\n+y\n",
-    "leads out of the sources"
+    "nvidia/link is a link"
 )]
 fn one_hunk_that_does_not_fit_leaves_every_file_as_it_was(#[case] bad: &str, #[case] said: &str) {
     let outside = tree(&[("x", "x\n")]);

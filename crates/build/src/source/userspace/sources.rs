@@ -89,7 +89,7 @@ impl Sources {
         let scratch = claim(store, "sources")?;
         let into = scratch.path().join("unpacked");
         fs::create_dir(&into).map_err(|e| write_failure(&into, e))?;
-        let unpacked = self.from.unpack(self.flavour, store, &into)?;
+        let unpacked = self.from.unpack(self.flavour, store, &into)?.dir;
         self.make_plain(&unpacked)?;
         self.check_version(&unpacked, version)?;
         let target = root.join(directory(version));

@@ -40,6 +40,17 @@ fn applied(diff: &str, file: &str) -> Result<String, String> {
     "a",
     "a\n"
 )]
+#[case::made(
+    "diff --git a/x b/x\nnew file mode 100644\nindex 0..1\n--- /dev/null\n+++ b/x\n@@ -0,0 +1,2 @@\n+a\n+b\n",
+    "",
+    "a\nb\n"
+)]
+#[case::sent_by_mail(
+    "From: A <a@example.com>\nSubject: a\n---\n x | 2 +-\n\ndiff --git a/x b/x\nindex 1..2 100644\n\
+     --- a/x\n+++ b/x\n@@ -1 +1 @@\n-one\n+1\n-- \n2.39.5\n\n",
+    "one\n",
+    "1\n"
+)]
 fn a_hunk_is_applied_where_its_lines_are(
     #[case] diff: &str,
     #[case] file: &str,
@@ -73,7 +84,34 @@ fn hunks_are_applied_in_the_order_of_the_file() {
 #[case::deeper("--- a/n/../../x\n+++ b/n/../../x\n", "not a path")]
 #[case::absolute("--- a//etc/x\n+++ b//etc/x\n", "not a path")]
 #[case::bare_absolute("--- /etc/x\n+++ /etc/x\n", "begins with a/")]
-#[case::made("--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n", "begins with a/")]
+#[case::made_of_lines("--- /dev/null\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", "has no old lines")]
+#[case::made_by_two(
+    "--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n@@ -0,0 +1 @@\n+a\n",
+    "more than one hunk"
+)]
+#[case::made_outside("--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+a\n", "not a path below")]
+#[case::made_absolute("--- /dev/null\n+++ /etc/x\n@@ -0,0 +1 @@\n+a\n", "begins with b/")]
+#[case::made_as_a_link(
+    "diff --git a/x b/x\nnew file mode 120000\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+/etc\n",
+    "line 2: neither a hunk"
+)]
+#[case::of_another_mode(
+    "diff --git a/x b/x\nold mode 100644\nnew mode 100755\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n",
+    "line 2: neither a hunk"
+)]
+#[case::made_empty("diff --git a/x b/x\nnew file mode 100644\nindex 0..e\n", "no hunk")]
+#[case::empty_before_another(
+    "diff --git a/x b/x\nnew file mode 100644\ndiff --git a/y b/y\n--- a/y\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n",
+    "line 3: the file before has no hunk"
+)]
+#[case::text_after_the_trailer(
+    "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n-- \n2.39\n--- a/y\n",
+    "text follows git's mail trailer"
+)]
+#[case::long_trailer(
+    &format!("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n-- \n{}\n", "2".repeat(80)),
+    "text follows git's mail trailer"
+)]
 #[case::removed("--- a/x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "begins with b/")]
 #[case::renamed("--- a/x\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n", "may not rename")]
 #[case::no_plus("--- a/x\n@@ -1 +1 @@\n-a\n+b\n", "line 2: `+++")]

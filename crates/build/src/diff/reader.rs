@@ -1,69 +1,17 @@
-//! Unified diffs, parsed and applied strictly: every line of a hunk must match, at one place.
-//!
-//! A hunk's line numbers are only a hint, because the same lines move between versions of a driver;
-//! its text is not. Nothing is guessed: no fuzz, no other white space. Files are changed, never
-//! created, removed or renamed.
+//! Parser of unified diffs.
 
-use std::fmt;
-use std::path::{Component, Path};
+use super::{BadDiff, Diff, FileDiff, Hunk, is_plain, split};
 
-/// A parsed diff.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diff {
-    /// The files it changes, each once.
-    pub files: Vec<FileDiff>,
-}
-
-/// The changes to one file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileDiff {
-    /// Path below the driver's sources; plain names only.
-    pub path: String,
-    /// Hunks in the order of the file.
-    pub hunks: Vec<Hunk>,
-}
-
-/// One change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hunk {
-    /// Stated first line of the old text; 1 is the first line.
-    pub line: usize,
-    /// Lines to find, with their line ends.
-    pub old: Vec<Vec<u8>>,
-    /// Lines to put there instead.
-    pub new: Vec<Vec<u8>>,
-}
-
-/// Error of a diff that cannot be parsed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {what}")]
-pub struct BadDiff {
-    line: usize,
-    what: String,
-}
-
-/// Error of a hunk that cannot be applied.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct Misfit {
-    /// Number of the hunk, from 1.
-    pub hunk: usize,
-    line: usize,
-    matches: usize,
-}
-
-impl fmt::Display for Misfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "hunk {} (for line {}): ", self.hunk, self.line)?;
-        match self.matches {
-            0 => f.write_str("its lines are not there"),
-            n => write!(f, "its lines are there {n} times, and not at that line"),
-        }
-    }
-}
+/// First line of the trailer that git adds to a patch sent by mail: a signature, usually git's version.
+const TRAILER: [&[u8]; 2] = [b"-- \n", b"--\n"];
+/// Longest line of that trailer.
+const LONGEST_SIGNATURE: usize = 80;
+/// The old file's name where a diff makes the file.
+const NO_FILE: &[u8] = b"/dev/null";
 
 impl Diff {
-    /// Parses a diff with paths as git writes them: `a/PATH` and `b/PATH`. Text before the first
-    /// file is a comment.
+    /// Parses a diff with paths as git writes them: `a/PATH` and `b/PATH`, or `/dev/null` and `b/PATH` for a file
+    /// that it makes. Text before the first file is a comment; git's mail trailer may stand at the end.
     ///
     /// # Errors
     /// The first line that is wrong.
@@ -81,53 +29,6 @@ impl Diff {
         }
         Ok(Self { files })
     }
-}
-
-impl FileDiff {
-    /// Returns `content` with every hunk applied.
-    ///
-    /// # Errors
-    /// The first hunk whose lines are not there, or at several places and not at the stated one.
-    pub fn apply(&self, content: &[u8]) -> Result<Vec<u8>, Misfit> {
-        let lines = split(content);
-        let (mut done, mut result) = (0, Vec::with_capacity(content.len() + 1024));
-        // Offset between this file's lines and the hunks' line numbers.
-        let mut shift: isize = 0;
-        for (n, hunk) in self.hunks.iter().enumerate() {
-            let stated = (hunk.line - 1).checked_add_signed(shift);
-            let at = hunk.place(&lines, done, stated).map_err(|matches| Misfit {
-                hunk: n + 1,
-                line: hunk.line,
-                matches,
-            })?;
-            shift = at.cast_signed() - (hunk.line - 1).cast_signed();
-            result.extend(lines[done..at].concat());
-            result.extend(hunk.new.concat());
-            done = at + hunk.old.len();
-        }
-        result.extend(lines[done..].concat());
-        Ok(result)
-    }
-}
-
-impl Hunk {
-    /// Returns the index of the hunk's first line, not before `from`; else the number of places
-    /// where it would fit.
-    fn place(&self, lines: &[&[u8]], from: usize, stated: Option<usize>) -> Result<usize, usize> {
-        let last = (lines.len() + 1).saturating_sub(self.old.len());
-        let fits = |at: &usize| lines[*at..].iter().zip(&self.old).all(|(a, b)| *a == b.as_slice());
-        let places: Vec<usize> = (from..last).filter(fits).collect();
-        match (places.as_slice(), stated) {
-            ([one], _) => Ok(*one),
-            (_, Some(stated)) if places.contains(&stated) => Ok(stated),
-            _ => Err(places.len()),
-        }
-    }
-}
-
-/// The lines of a text with their ends.
-fn split(text: &[u8]) -> Vec<&[u8]> {
-    text.split_inclusive(|b| *b == b'\n').collect()
 }
 
 struct Reader<'a> {
@@ -148,42 +49,73 @@ impl<'a> Reader<'a> {
     /// Parses the next file; `first` allows a comment before it.
     fn file(&mut self, first: bool) -> Result<Option<FileDiff>, BadDiff> {
         let Some(old) = self.header(first)? else { return Ok(None) };
-        let old = self.path(old, "a/")?;
+        let old = match named(old) {
+            NO_FILE => None,
+            old => Some(self.path(old, "a/")?),
+        };
         let new = self.peek().and_then(|line| line.strip_prefix(b"+++ "));
         self.at += 1;
         let new = new.ok_or_else(|| self.bad("`+++ b/PATH` is wanted here"))?;
-        if self.path(new, "b/")? != old {
+        let path = self.path(named(new), "b/")?;
+        if let Some(old) = old.as_ref().filter(|old| **old != path) {
             return Err(self.bad(format!("a patch may not rename {old}")));
         }
+        let makes = old.is_none();
         let mut hunks: Vec<Hunk> = Vec::new();
         while self.peek().is_some_and(|line| line.starts_with(b"@@ ")) {
-            hunks.push(self.hunk()?);
+            hunks.push(self.hunk(makes)?);
         }
-        if hunks.is_empty() {
-            return Err(self.bad(format!("{old} has no hunk")));
+        match hunks.len() {
+            0 => Err(self.bad(format!("{path} has no hunk"))),
+            2.. if makes => Err(self.bad(format!("{path} is made by more than one hunk"))),
+            _ => Ok(Some(FileDiff { path, makes, hunks })),
         }
-        Ok(Some(FileDiff { path: old, hunks }))
     }
 
     /// Returns the rest of the next line that begins with `--- `.
     fn header(&mut self, first: bool) -> Result<Option<&'a [u8]>, BadDiff> {
+        // Between `diff --git` and `--- ` git writes what the hunks do not show.
+        let mut is_git = false;
         while let Some(line) = self.peek() {
+            if !first && !is_git && TRAILER.contains(&line) {
+                return self.trailer().map(|()| None);
+            }
             self.at += 1;
             if let Some(path) = line.strip_prefix(b"--- ") {
                 return Ok(Some(path));
             }
-            let between = [b"diff ".as_slice(), b"index "].iter().any(|p| line.starts_with(p));
-            if !first && !between {
+            let starts = |text: &str| line.starts_with(text.as_bytes());
+            if starts("diff --git ") && is_git {
+                return Err(self.bad("the file before has no hunk"));
+            }
+            let known = ["diff ", "index ", "new file mode 100644"].into_iter().any(starts);
+            if !known && (is_git || !first) {
                 return Err(self.bad("neither a hunk nor a file begins here"));
             }
+            is_git |= starts("diff --git ");
+        }
+        if is_git {
+            return Err(self.bad("the file before has no hunk"));
         }
         Ok(None)
     }
 
+    /// Checks that git's mail trailer, which begins here, is the last text: one line, and blank ones.
+    fn trailer(&mut self) -> Result<(), BadDiff> {
+        self.at += 1;
+        let signature = self.at;
+        while let Some(line) = self.peek() {
+            self.at += 1;
+            let is_signature = self.at == signature + 1 && line.len() <= LONGEST_SIGNATURE;
+            if !is_signature && !line.trim_ascii().is_empty() {
+                return Err(self.bad("text follows git's mail trailer"));
+            }
+        }
+        Ok(())
+    }
+
     fn path(&self, stated: &[u8], prefix: &str) -> Result<String, BadDiff> {
-        let text = str::from_utf8(stated).map_err(|_| self.bad("a path is not UTF-8"))?;
-        // Some tools put a time after the name, separated by a tab.
-        let path = text.trim_end_matches(['\n', '\r']).split('\t').next().unwrap_or_default();
+        let path = str::from_utf8(stated).map_err(|_| self.bad("a path is not UTF-8"))?;
         let path = path
             .strip_prefix(prefix)
             .ok_or_else(|| self.bad(format!("a path begins with {prefix}; this is {path:?}")))?;
@@ -193,7 +125,8 @@ impl<'a> Reader<'a> {
         Ok(path.to_owned())
     }
 
-    fn hunk(&mut self) -> Result<Hunk, BadDiff> {
+    /// Parses a hunk; that of a file that is `made` has no old lines, all others have some.
+    fn hunk(&mut self, made: bool) -> Result<Hunk, BadDiff> {
         let header = self.peek().unwrap_or_default();
         self.at += 1;
         let Some((line, old_count, new_count)) = ranges(header) else {
@@ -207,7 +140,10 @@ impl<'a> Reader<'a> {
         if hunk.old.len() != old_count || hunk.new.len() != new_count {
             return Err(self.bad("the hunk's lines differ from the counts in its head"));
         }
-        if hunk.old.is_empty() || line == 0 {
+        if made && (line, old_count) != (0, 0) {
+            return Err(self.bad("a file that is made has no old lines"));
+        }
+        if !made && (hunk.old.is_empty() || line == 0) {
             return Err(self.bad("a hunk needs lines to be found by"));
         }
         Ok(hunk)
@@ -250,6 +186,12 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Returns the name in a `---` or `+++` line; some tools put a time after it, separated by a tab.
+fn named(line: &[u8]) -> &[u8] {
+    let name = line.split(|byte| *byte == b'\t').next().unwrap_or_default();
+    name.strip_suffix(b"\n").map_or(name, |name| name.strip_suffix(b"\r").unwrap_or(name))
+}
+
 /// Parses `-LINE[,COUNT] +LINE[,COUNT]` of a hunk's header: the old line and both counts.
 fn ranges(header: &[u8]) -> Option<(usize, usize, usize)> {
     let text = str::from_utf8(header).ok()?.strip_prefix("@@ -")?;
@@ -265,16 +207,3 @@ fn ranges(header: &[u8]) -> Option<(usize, usize, usize)> {
     let ((line, old), (_, new)) = (range(old)?, range(new)?);
     Some((line, old, new))
 }
-
-/// True if `path` is relative and made of plain names: joined to a directory, it stays inside.
-pub fn is_plain(path: &str) -> bool {
-    let normal = |part| matches!(part, Component::Normal(_));
-    !path.is_empty()
-        && !path.contains(['\0', '\n', '\\'])
-        && !path.ends_with('/')
-        && !path.split('/').any(|part| matches!(part, "" | "." | ".."))
-        && Path::new(path).components().all(normal)
-}
-
-#[cfg(test)]
-mod tests;
