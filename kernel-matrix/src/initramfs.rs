@@ -12,7 +12,10 @@ use crate::error::{At, Error};
 
 /// Modules for the first stage: disks, the file system on them, the results port. Those built into
 /// a kernel are left out.
-const WANTED: &[&str] = &["crc32c_generic", "virtio_pci", "virtio_blk", "virtio_console", "ext4"];
+const WANTED: &[&str] = &["virtio_pci", "virtio_blk", "virtio_console", "ext4"];
+/// Modules that are loaded before them where a kernel has them: ext4 asked the crypto API for crc32c by name until it
+/// used the kernel's library, and 7.3 has no such module.
+const WHERE_KNOWN: &[&str] = &["crc32c_generic"];
 
 /// A file for the guest: path below `/matrix`, permission bits, content.
 pub type Payload<'a> = (&'a str, u32, &'a [u8]);
@@ -52,7 +55,8 @@ impl Modules {
     /// # Errors
     /// A module is neither in modules.dep nor built in.
     pub fn needed(&self) -> Result<Vec<String>, Error> {
-        self.order(WANTED)
+        let known = WHERE_KNOWN.iter().filter(|name| is_known(&self.dep, &self.builtin, name));
+        self.order(&known.chain(WANTED).copied().collect::<Vec<_>>())
     }
 
     /// Returns a module's bytes, decompressed.
@@ -74,6 +78,12 @@ impl Modules {
 fn kernel_name(file: &str) -> String {
     let base = file.rsplit('/').next().unwrap_or(file);
     base.split(".ko").next().unwrap_or(base).replace('-', "_")
+}
+
+/// True if a kernel has a module, as a file or built in.
+fn is_known(dep: &str, builtin: &str, name: &str) -> bool {
+    let files = dep.lines().filter_map(|line| line.split_once(':')).map(|(file, _)| file);
+    files.chain(builtin.lines()).any(|file| kernel_name(file) == name)
 }
 
 /// Returns the load order by modules.dep, whose lines list all dependencies, the first to load
@@ -157,6 +167,21 @@ mod tests {
                 "kernel/fs/ext4/ext4.ko",
             ]
         );
+    }
+
+    #[test]
+    fn a_module_that_newer_kernels_lack_is_loaded_where_it_is() {
+        const FILE: &str = "kernel/crypto/crc32c_generic.ko";
+        const OTHER: &str = "kernel/crypto/crc32c-cryptoapi.ko.xz";
+        for (file, built_in, first) in [(FILE, "", 1), ("", FILE, 0), (OTHER, "", 0)] {
+            let dep = format!("{file}:\nd/virtio_pci.ko:\nd/virtio_blk.ko:\n");
+            let builtin = format!("{built_in}\nd/virtio_console.ko\nfs/ext4.ko\n");
+            let modules = Modules { dir: PathBuf::new(), dep, builtin };
+            let names: Vec<String> =
+                modules.needed().unwrap().iter().map(|file| kernel_name(file)).collect();
+            let expected = ["crc32c_generic", "virtio_pci", "virtio_blk"];
+            assert_eq!(names, expected[1 - first..], "{file} {built_in}");
+        }
     }
 
     #[test]

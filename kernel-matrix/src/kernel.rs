@@ -29,48 +29,80 @@ pub struct Kernel {
     pub disk: PathBuf,
 }
 
-/// Returns the packages of a kernel, the one with the bzImage first.
+/// The packages of a kernel.
+#[derive(Debug, Clone)]
+pub struct KernelPackages {
+    /// `linux-image-RELEASE`: it has the bzImage; since 7.0 only maintainer scripts.
+    pub image: Package,
+    /// The packages that it is split into since 7.0: `linux-base-RELEASE`, `linux-binary-RELEASE` with the bzImage,
+    /// `linux-modules-RELEASE`.
+    pub parts: Vec<Package>,
+}
+
+impl KernelPackages {
+    /// Returns all packages, the image's first.
+    pub fn all(&self) -> Vec<Package> {
+        std::iter::once(&self.image).chain(&self.parts).cloned().collect()
+    }
+}
+
+/// Returns the packages of the kernel that a meta-package of the suite stands for.
 ///
 /// # Errors
 /// The suite has no such meta-package, or a package that it depends on is missing.
-pub fn resolve(bits: &Bits, wanted: &KernelWanted) -> Result<Vec<Package>, Error> {
-    let meta = bits.newest(&wanted.package, &wanted.suite)?;
-    let mut found: Vec<Package> = Vec::new();
-    let mut open = vec![meta];
+pub fn resolve(bits: &Bits, wanted: &KernelWanted) -> Result<KernelPackages, Error> {
+    let KernelWanted { package, suite } = wanted;
+    packages_of(package, &|name| bits.newest(name, suite))?
+        .ok_or_else(|| Error::Unexpected(format!("{package} in {suite} points at no kernel")))
+}
+
+/// Returns the packages that the meta-package `meta` leads to, as `newest` has them; None where none is an image.
+fn packages_of(
+    meta: &str,
+    newest: &dyn Fn(&str) -> Result<Package, Error>,
+) -> Result<Option<KernelPackages>, Error> {
+    let image = needed(&newest(meta)?).into_iter().find(|name| name.starts_with(IMAGE));
+    let Some(image) = image.map(|name| newest(&name)).transpose()? else { return Ok(None) };
+    let mut parts: Vec<Package> = Vec::new();
+    let mut open = vec![image.clone()];
     while let Some(package) = open.pop() {
         for name in needed(&package) {
-            if !found.iter().any(|p| p.name == name) {
-                let next = bits.newest(&name, &wanted.suite)?;
-                found.push(next.clone());
+            if name != image.name && !parts.iter().any(|part| part.name == name) {
+                let next = newest(&name)?;
+                parts.push(next.clone());
                 open.push(next);
             }
         }
     }
-    if found.is_empty() {
-        let what = format!("{} in {} points at no kernel", wanted.package, wanted.suite);
-        return Err(Error::Unexpected(what));
-    }
-    Ok(found)
+    Ok(Some(KernelPackages { image, parts }))
 }
 
-/// Returns the kernel's own packages that a package depends on: `linux-image-RELEASE`, and since
-/// 7.0 also `linux-base-RELEASE`, `linux-binary-RELEASE`, `linux-modules-RELEASE`.
+/// Beginning of the name of an image's package; that of its release follows.
+const IMAGE: &str = "linux-image-";
+
+/// Returns the names of the kernel's own packages that a package depends on. Those of a release have it in their
+/// names; `linux-base-amd64` and its like, which the meta-packages depend on since 7.0, are meta-packages themselves.
 fn needed(package: &Package) -> Vec<String> {
-    const PARTS: &[&str] = &["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
+    const PARTS: &[&str] = &[IMAGE, "linux-binary-", "linux-modules-", "linux-base-"];
+    let is_of_release = |name: &str| {
+        let mut releases = PARTS.iter().filter_map(|part| name.strip_prefix(part));
+        releases.any(|release| release.starts_with(|c: char| c.is_ascii_digit()))
+    };
     let first = package.depends.iter().filter_map(|clause| clause.0.first());
-    first.map(|r| r.name.clone()).filter(|n| PARTS.iter().any(|part| n.starts_with(part))).collect()
+    first.map(|r| r.name.clone()).filter(|name| is_of_release(name)).collect()
 }
 
 /// Returns the `uname -r` of the kernel in `linux-image-RELEASE`.
 pub fn release_of(image: &Package) -> String {
-    image.name.trim_start_matches("linux-image-").trim_end_matches("-unsigned").to_owned()
+    image.name.trim_start_matches(IMAGE).trim_end_matches("-unsigned").to_owned()
 }
 
 /// Unpacks the packages and makes the disk, or returns the cached result.
 ///
 /// # Errors
 /// A package cannot be fetched or unpacked; depmod or mke2fs failed.
-pub fn make(cache: &Cache, bits: &Bits, packages: &[Package]) -> Result<Kernel, Error> {
+pub fn make(cache: &Cache, bits: &Bits, packages: &KernelPackages) -> Result<Kernel, Error> {
+    let packages = &packages.all();
     let digests: Vec<&str> = packages.iter().map(|p| p.sha256.as_str()).collect();
     let dir = cache.produce("kernel", &digests, |dir| fill(dir, bits, packages))?;
     let all = dir.join("modules");
@@ -94,12 +126,20 @@ fn fill(dir: &Path, bits: &Bits, packages: &[Package]) -> Result<(), Error> {
     }
     let all = tree.join("lib/modules");
     let release = only_name(&all)?;
-    let boot = tree.join(format!("boot/vmlinuz-{release}"));
-    fs::rename(&boot, dir.join("vmlinuz")).at("take", &boot)?;
+    take_image(&tree, &release, &dir.join("vmlinuz"))?;
     run(Command::new("depmod").arg("-b").arg(&tree).arg(&release), LIMIT)?;
     disk::make(&all, &dir.join("modules.ext4"), 8)?;
     keep_for_initramfs(&all.join(&release), &dir.join("modules").join(&release))?;
     fs::remove_dir_all(&tree).at("remove", &tree)
+}
+
+/// Moves the bzImage out of an unpacked kernel: since 7.0 it lies beside the modules, from where a maintainer script
+/// copies it to /boot.
+fn take_image(tree: &Path, release: &str, to: &Path) -> Result<(), Error> {
+    let boot = tree.join(format!("boot/vmlinuz-{release}"));
+    let beside = tree.join(format!("lib/modules/{release}/vmlinuz"));
+    let image = if boot.exists() { boot } else { beside };
+    fs::rename(&image, to).at("take", &image)
 }
 
 /// Maps a path to its place; only what is booted and loaded is unpacked. Since 7.0 modules lie
@@ -148,10 +188,115 @@ mod tests {
                 Some("lib/modules/6.1.0-50-amd64/modules.order"),
             ),
             ("usr/lib/modules/7.2/a.ko.xz", Some("lib/modules/7.2/a.ko.xz")),
+            ("usr/lib/modules/7.2/vmlinuz", Some("lib/modules/7.2/vmlinuz")),
             ("boot/System.map-6.1.0-50-amd64", None),
             ("usr/share/doc/x", None),
         ] {
             assert_eq!(place(Path::new(path)), wanted.map(PathBuf::from), "{path}");
         }
+    }
+
+    /// Makes a package that depends on `depends`.
+    fn package(name: &str, depends: &str) -> Package {
+        Package {
+            name: name.to_owned(),
+            version: "1".to_owned(),
+            arch: "amd64".to_owned(),
+            source: None,
+            suite: "suite".to_owned(),
+            component: "main".to_owned(),
+            filename: String::new(),
+            size: 1,
+            sha256: name.to_owned(),
+            depends: longshore_debian::relation::parse_clauses(depends).unwrap(),
+            provides: Vec::new(),
+            base_url: "file:///archive".into(),
+            phased: None,
+            host_flat: false,
+        }
+    }
+
+    /// The dependencies of Debian's packages in bookworm-security, trixie-backports and experimental.
+    const OLD: &[(&str, &str)] = &[
+        ("linux-image-amd64", "linux-image-6.1.0-56-amd64 (= 6.1.192-2)"),
+        (
+            "linux-image-6.1.0-56-amd64",
+            "kmod, linux-base (>= 4.3~), initramfs-tools | linux-initramfs-tool",
+        ),
+    ];
+    const NEW: &[(&str, &str)] = &[
+        (
+            "linux-image-amd64",
+            "linux-base-amd64, linux-image-7.3.4+deb13-amd64, linux-modules-amd64",
+        ),
+        ("linux-base-amd64", "linux-base-7.3.4+deb13-amd64"),
+        ("linux-modules-amd64", "linux-base-amd64, linux-modules-7.3.4+deb13-amd64"),
+        (
+            "linux-image-7.3.4+deb13-amd64",
+            "dracut | linux-initramfs-tool, linux-base-7.3.4+deb13-amd64, \
+             linux-binary-7.3.4+deb13-amd64, linux-modules-7.3.4+deb13-amd64",
+        ),
+        ("linux-base-7.3.4+deb13-amd64", ""),
+        ("linux-binary-7.3.4+deb13-amd64", "linux-base-7.3.4+deb13-amd64"),
+        ("linux-modules-7.3.4+deb13-amd64", "kmod, linux-base-7.3.4+deb13-amd64"),
+    ];
+    const LINE: &[(&str, &str)] = &[
+        ("linux-image-6.12-cloud-amd64", "linux-image-6.12.117+deb12-cloud-amd64"),
+        ("linux-image-6.12.117+deb12-cloud-amd64", "kmod"),
+    ];
+    const NONE: &[(&str, &str)] = &[("linux-image-amd64", "linux-base-amd64, kmod")];
+
+    #[test]
+    fn a_meta_package_leads_to_the_packages_of_its_kernel() {
+        type Expected = Option<(&'static str, &'static [&'static str])>;
+        type Case = (&'static str, &'static [(&'static str, &'static str)], Expected);
+        let parts: &[&str] = &["base", "binary", "modules"];
+        let cloud = "6.12.117+deb12-cloud-amd64";
+        let cases: [Case; 4] = [
+            ("linux-image-amd64", OLD, Some(("6.1.0-56-amd64", &[]))),
+            ("linux-image-amd64", NEW, Some(("7.3.4+deb13-amd64", parts))),
+            ("linux-image-6.12-cloud-amd64", LINE, Some((cloud, &[]))),
+            ("linux-image-amd64", NONE, None),
+        ];
+        for (meta, archive, expected) in cases {
+            let newest = |name: &str| {
+                let found = archive.iter().find(|(known, _)| *known == name);
+                let (name, depends) = found.expect("a package of the kernel");
+                Ok(package(name, depends))
+            };
+            let found = packages_of(meta, &newest).unwrap();
+            let named = found.map(|found| {
+                let mut names: Vec<String> = found.parts.into_iter().map(|p| p.name).collect();
+                names.sort();
+                (release_of(&found.image), names)
+            });
+            let expected = expected.map(|(release, parts)| {
+                let names = parts.iter().map(|part| format!("linux-{part}-{release}"));
+                (release.to_owned(), names.collect::<Vec<_>>())
+            });
+            assert_eq!(named, expected, "{meta}");
+        }
+    }
+
+    #[test]
+    fn the_image_is_taken_out_of_either_layout() {
+        for image in ["boot/vmlinuz-R", "lib/modules/R/vmlinuz"] {
+            let dir = tempfile::tempdir().unwrap();
+            let (image, other) = (dir.path().join(image), dir.path().join("lib/modules/R/a.ko"));
+            for path in [&image, &other] {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, "content").unwrap();
+            }
+            take_image(dir.path(), "R", &dir.path().join("vmlinuz")).unwrap();
+            assert!(dir.path().join("vmlinuz").exists() && other.exists());
+            assert!(!image.exists(), "the modules' disk has it once more");
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_an_image_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = take_image(dir.path(), "R", &dir.path().join("vmlinuz")).unwrap_err();
+        assert!(error.to_string().contains("lib/modules/R/vmlinuz"), "{error}");
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{At, Error};
 use crate::event::{Resolved, Sink, What};
 use crate::guests::Guests;
 use crate::image::{self, Image};
-use crate::kernel::{self, Kernel};
+use crate::kernel::{self, Kernel, KernelPackages};
 use crate::matrix::{Cell, Scenario, Supply};
 use crate::relay;
 use crate::rootfs::{self, Rootfs};
@@ -129,12 +129,9 @@ impl Workbench {
     ///
     /// # Errors
     /// The suite does not have it.
-    pub fn resolve(
-        &self,
-        cell: &Cell,
-    ) -> Result<(Vec<longshore_debian::archive::Package>, Resolved), Error> {
+    pub fn resolve(&self, cell: &Cell) -> Result<(KernelPackages, Resolved), Error> {
         let packages = kernel::resolve(&self.bits, &cell.kernel)?;
-        let image = &packages[0];
+        let image = &packages.image;
         let resolved = Resolved {
             kernel_package: image.name.clone(),
             kernel_version: image.version.clone(),

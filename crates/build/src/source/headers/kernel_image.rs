@@ -8,8 +8,32 @@ use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_debian::deb;
 
-/// Packages with the image: Debian's and Ubuntu's, signed for Secure Boot or not.
-const PREFIXES: [&str; 2] = ["linux-image-", "linux-image-unsigned-"];
+/// Packages with the image, signed for Secure Boot or not, and its path in them. Since 7.0 Debian's `linux-image-*`
+/// has maintainer scripts alone, which copy the image to /boot.
+const PLACES: [(&str, Place); 4] = [
+    ("linux-image-", Place::Boot),
+    ("linux-image-unsigned-", Place::Boot),
+    ("linux-binary-", Place::BesideModules),
+    ("linux-binary-unsigned-", Place::BesideModules),
+];
+
+/// Path of the image in its package.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// `boot/vmlinuz-RELEASE`.
+    Boot,
+    /// `usr/lib/modules/RELEASE/vmlinuz`.
+    BesideModules,
+}
+
+impl Place {
+    fn path(self, release: &str) -> String {
+        match self {
+            Self::Boot => format!("boot/vmlinuz-{release}"),
+            Self::BesideModules => format!("usr/lib/modules/{release}/vmlinuz"),
+        }
+    }
+}
 /// The setup header of x86 (Documentation/arch/x86/boot.rst): its mark, and the field with the
 /// version's place, which counts from the end of the first sector.
 const MARK: (usize, &[u8]) = (0x202, b"HdrS");
@@ -30,16 +54,17 @@ pub(super) async fn version(
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<Option<String>, Failure> {
-    let of_build = |prefix: &str| {
+    for (prefix, place) in PLACES {
         let found = archive.packages(&format!("{prefix}{release}"));
-        found.into_iter().find(|p| p.version == headers.version)
-    };
-    let Some(package) = PREFIXES.into_iter().find_map(of_build) else { return Ok(None) };
-    archive.fetch(std::slice::from_ref(&package), store, progress).await?;
-    let reader = store.open_blob(&package.sha256)?;
-    let path = format!("boot/vmlinuz-{release}");
-    let image = deb::read_file(&package.name, reader, path.as_ref())?;
-    Ok(image.and_then(|image| stated(&image, release)))
+        let of_build = found.into_iter().find(|p| p.version == headers.version);
+        let Some(package) = of_build else { continue };
+        archive.fetch(std::slice::from_ref(&package), store, progress).await?;
+        let reader = store.open_blob(&package.sha256)?;
+        if let Some(image) = deb::read_file(&package.name, reader, place.path(release).as_ref())? {
+            return Ok(stated(&image, release));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the version in an image: the text at its place is `RELEASE (BUILDER) VERSION`.

@@ -278,10 +278,17 @@ async fn find_noble_with(
     let files: Vec<_> = files.iter().map(file).collect();
     let sha256 = store.put(&deb(&files)).expect("stored");
     let image = image(&format!("6.8.0-142-generic (buildd@b) {VERSION}"), 0x800);
-    let image = deb(&[("boot/vmlinuz-6.8.0-142-generic".to_owned(), image)]);
-    let image = store.put(&image).expect("stored");
+    // Beside a linux-binary, linux-image has scripts alone.
+    let is_split = images.iter().any(|name| name.starts_with("linux-binary-"));
+    let place = |name: &str| match (name.starts_with("linux-binary-"), is_split) {
+        (true, _) => "usr/lib/modules/6.8.0-142-generic/vmlinuz",
+        (false, true) => "usr/share/doc/copyright",
+        (false, false) => "boot/vmlinuz-6.8.0-142-generic",
+    };
+    let stored =
+        |name: &str| store.put(&deb(&[(place(name).to_owned(), image.clone())])).expect("stored");
     let depends = format!("Source: linux\nDepends: linux-headers-6.8.0-142, {FLAVOUR}\n");
-    let images = images.iter().map(|name| stanza(name, "6.8.0-142.142", "", Some(&image)));
+    let images = images.iter().map(|name| stanza(name, "6.8.0-142.142", "", Some(&stored(name))));
     let text = images.collect::<String>()
         + &stanza(NOBLE, "6.8.0-142.142", &depends, Some(&sha256))
         + &stanzas(&[
@@ -319,6 +326,8 @@ async fn ubuntus_headers_have_compiler_and_version(#[case] files: &[(&str, &str)
 #[rstest]
 #[case::signed(&["linux-image-6.8.0-142-generic"])]
 #[case::unsigned(&["linux-image-unsigned-6.8.0-142-generic"])]
+#[case::beside_the_modules(&["linux-image-6.8.0-142-generic", "linux-binary-6.8.0-142-generic"])]
+#[case::beside_them_unsigned(&["linux-binary-unsigned-6.8.0-142-generic"])]
 #[tokio::test]
 async fn a_kernel_that_does_not_run_has_its_version_in_its_image(#[case] images: &[&str]) {
     let headers = find_noble_with(None, &[COMPILE_H], images).await.expect("found");
