@@ -99,9 +99,16 @@ struct FailureLine<'a> {
     /// Chain alone, outermost first.
     caused_by: Vec<String>,
     remedy: &'a str,
+    /// Class of a failed compile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<&'a str>,
+    /// Interface or header that the class is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
 }
 
 fn line_of(failure: &Failure, at: Timestamp) -> String {
+    let class = failure.compile_class();
     let line = FailureLine {
         // In tracing_subscriber's format.
         timestamp: at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
@@ -111,6 +118,8 @@ fn line_of(failure: &Failure, at: Timestamp) -> String {
         cause: failure.to_string(),
         caused_by: failure.chain().map(ToString::to_string).collect(),
         remedy: failure.remedy_or_default(),
+        class: class.map(|of| of.class.as_str()),
+        name: class.and_then(|of| of.name.as_deref()),
     };
     // Serializing texts and numbers does not fail.
     serde_json::to_string(&line).unwrap_or_else(|_| failure.report())
@@ -155,6 +164,7 @@ fn given(env: Env<'_>, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::CompileClass;
     use rstest::rstest;
 
     /// Log output, shared with the log.
@@ -209,6 +219,17 @@ mod tests {
              \"caused_by\":[\"No space left on device (os error 28)\"],\
              \"remedy\":\"free \\\"some\\\" space\"}"
         );
+    }
+
+    #[rstest]
+    #[case::with_a_name(Some("strncpy"), ",\"class\":\"interface-gone\",\"name\":\"strncpy\"}")]
+    #[case::without(None, ",\"class\":\"interface-gone\"}")]
+    fn a_failed_compile_has_its_class_in_the_log(#[case] name: Option<&str>, #[case] end: &str) {
+        let name = name.map(str::to_owned);
+        let class = CompileClass { class: "interface-gone".into(), name, of_inputs: true };
+        let failure = Failure::new(FailureKind::Compile, "a").with_compile_class(class);
+        let line = line_of(&failure, Timestamp::UNIX_EPOCH);
+        assert!(line.ends_with(end), "{line}");
     }
 
     #[rstest]

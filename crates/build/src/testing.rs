@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use jiff::Timestamp;
+use longshore_core::failure::CompileClass;
 
 use crate::build::KnownFailure;
 use crate::build::shared_failure::About;
@@ -12,12 +13,14 @@ use crate::source::userspace::manifest::{Manifest, measure};
 
 /// A failure whose inputs differ by one letter.
 pub fn known(inputs: char) -> KnownFailure {
+    let name = Some("pci_resize_resource".to_owned());
+    let class = CompileClass { class: "interface-changed".to_owned(), name, of_inputs: true };
     KnownFailure {
         inputs: inputs.to_string().repeat(64),
         at: Timestamp::now(),
         cause: "the kernel has another pci_resize_resource".into(),
         remedy: Some("choose a newer driver".into()),
-        about: About::here("interface-changed", longshore_modules::testing::set().key),
+        about: About::here(class, longshore_modules::testing::set().key),
     }
 }
 

@@ -1,8 +1,12 @@
 //! Failures for the person on call: kind, exit code, cause, remedy, and the chain of errors below.
 
+mod compile_class;
+
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+
+pub use compile_class::CompileClass;
 
 /// Process exit codes; documented for users, and never changed in meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -167,13 +171,15 @@ pub struct Failure {
     cause: String,
     consequence: Option<String>,
     remedy: Option<String>,
+    compile_class: Option<Box<CompileClass>>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl Failure {
     /// Makes a failure of `kind`; `cause` names the operation and the path or URL it failed on.
     pub fn new(kind: FailureKind, cause: impl Into<String>) -> Self {
-        Self { kind, cause: cause.into(), consequence: None, remedy: None, source: None }
+        let cause = cause.into();
+        Self { kind, cause, consequence: None, remedy: None, compile_class: None, source: None }
     }
 
     /// Sets the remedy.
@@ -195,6 +201,18 @@ impl Failure {
     pub fn with_consequence(mut self, consequence: impl Into<String>) -> Self {
         self.consequence = Some(consequence.into());
         self
+    }
+
+    /// Sets the class of the compile that failed.
+    #[must_use]
+    pub fn with_compile_class(mut self, class: CompileClass) -> Self {
+        self.compile_class = Some(Box::new(class));
+        self
+    }
+
+    /// Returns the class of the compile that failed, if it was one.
+    pub fn compile_class(&self) -> Option<&CompileClass> {
+        self.compile_class.as_deref()
     }
 
     /// Returns the kind.

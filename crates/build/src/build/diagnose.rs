@@ -78,7 +78,8 @@ impl Diagnosis {
                 log.display()
             ),
         )
-        .remedy(class.remedy(flavour));
+        .remedy(class.remedy(flavour))
+        .with_compile_class(class.described());
         (class, failure)
     }
 
@@ -176,6 +177,9 @@ make: *** [Makefile:82: modules] Error 2";
              another pci_resize_resource: nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource' (log: /logs/a.log)"
         );
         assert!(failure.remedy_text().expect("a remedy").contains("proprietary"));
+        let class = failure.compile_class().expect("a class");
+        let named = (class.class.as_str(), class.name.as_deref());
+        assert_eq!(named, ("interface-changed", Some("pci_resize_resource")));
     }
 
     #[rstest]

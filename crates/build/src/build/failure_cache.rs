@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::Failed;
 use super::diagnose::Class;
 use super::shared_failure::{About, KnownFailure};
-use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::failure::{CompileClass, Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleKey;
 
@@ -53,6 +53,9 @@ struct Record {
     limit_seconds: u64,
     cause: String,
     remedy: Option<String>,
+    /// Class of the failure; None in a record of an earlier longshore.
+    #[serde(default)]
+    class: Option<CompileClass>,
     /// Host and build that met it, if it is the same on every host.
     #[serde(default)]
     about: Option<About>,
@@ -125,6 +128,10 @@ pub(super) fn check(store: &Store, attempt: &Attempt) -> Result<(), Failed> {
     );
     let first = record.remedy.as_ref().map(|remedy| format!("{remedy}; ")).unwrap_or_default();
     let until = record.at + record.why.lasts();
+    let failure = match record.class.clone() {
+        Some(class) => failure.with_compile_class(class),
+        None => failure,
+    };
     let failure = failure.remedy(format!(
         "{first}it is not tried again before {}: to try at once, `longshore build --retry`, or \
          remove {}",
@@ -153,6 +160,7 @@ pub(super) fn keep(
         Class::Slow => Why::Time,
         _ => Why::Inputs,
     };
+    let described = class.described();
     let record = Record {
         inputs: attempt.inputs.clone(),
         at: Timestamp::now(),
@@ -161,7 +169,8 @@ pub(super) fn keep(
         limit_seconds: attempt.limit.as_secs(),
         cause: failure.to_string(),
         remedy: failure.remedy_text().map(str::to_owned),
-        about: class.everywhere().map(|class| About::here(class, key.clone())),
+        about: described.of_inputs.then(|| About::here(described.clone(), key.clone())),
+        class: Some(described),
     };
     write(store, attempt, &record)?;
     Ok(record.known())
@@ -172,7 +181,9 @@ pub(super) fn keep(
 /// # Errors
 /// Exit code 15 where the store cannot be written.
 pub(super) fn adopt(store: &Store, attempt: &Attempt, known: &KnownFailure) -> Result<(), Failure> {
-    let KnownFailure { inputs, at, cause, remedy, about } = known.presentable(Timestamp::now());
+    let known = known.presentable(Timestamp::now());
+    let class = Some(known.class());
+    let KnownFailure { inputs, at, cause, remedy, about } = known;
     let record = Record {
         inputs,
         at,
@@ -181,6 +192,7 @@ pub(super) fn adopt(store: &Store, attempt: &Attempt, known: &KnownFailure) -> R
         limit_seconds: attempt.limit.as_secs(),
         cause,
         remedy,
+        class,
         about: Some(about),
     };
     write(store, attempt, &record)
@@ -263,7 +275,7 @@ mod tests {
         let (dir, store) = store();
         let key = longshore_modules::testing::set().key;
         let reported = keep(&store, &attempt(), &key, class, &failure()).expect("keeps");
-        assert_eq!(reported.is_some(), class.everywhere().is_some());
+        assert_eq!(reported.is_some(), class.described().of_inputs);
         (dir, store)
     }
 
@@ -273,6 +285,7 @@ mod tests {
         let refused = check(&store, &attempt()).expect_err("refused");
         assert_eq!(refused.known.expect("one of all hosts").about.class, "interface-gone");
         let refused = refused.failure;
+        assert_eq!(refused.compile_class(), Some(&Class::Gone(None).described()));
         assert_eq!(refused.code(), ExitCode::Compile);
         assert!(refused.to_string().starts_with("failed before, at 2"), "{refused}");
         assert!(refused.to_string().contains("no strncpy (log: /l)"), "{refused}");
@@ -290,6 +303,8 @@ mod tests {
         let refused = check(&store, &attempt()).expect_err("refused");
         let (text, known) = (refused.failure.to_string(), refused.known.expect("reported on"));
         assert!(text.contains(" on node-3: no strncpy (log: /l)"), "{text}");
+        let class = refused.failure.compile_class().expect("a class");
+        assert_eq!(class.name.as_deref(), Some("pci_resize_resource"));
         assert_eq!((known.inputs, known.about.host), (reported.inputs, "node-3".to_owned()));
         assert_eq!(failed_before(&store).len(), 1);
     }
@@ -354,7 +369,8 @@ mod tests {
         let (cause, remedy) = (String::new(), None);
         let inputs = attempt().inputs;
         let about = None;
-        let record = Record { inputs, at, why, jobs: 4, limit_seconds: 60, cause, remedy, about };
+        let (jobs, limit_seconds, class) = (4, 60, None);
+        let record = Record { inputs, at, why, jobs, limit_seconds, cause, remedy, class, about };
         let now = at + SignedDuration::from_secs(age);
         assert_eq!(attempt().is_hopeless(&record, now), believed);
     }

@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::failure_cache::LASTING;
+use longshore_core::failure::CompileClass;
 use longshore_modules::artifact::ModuleKey;
 
 /// Maximum length of another host's text when shown.
@@ -36,6 +37,9 @@ pub struct KnownFailure {
 pub struct About {
     /// The failure's class, for example `interface-changed`.
     pub class: String,
+    /// The interface or header that it is about; left out where it is not known, as by older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The name of the host (`uname -n`).
     pub host: String,
     /// Version of the longshore there.
@@ -46,10 +50,11 @@ pub struct About {
 
 impl About {
     /// Describes this host, which failed to build a set with `key`.
-    pub(crate) fn here(class: &str, key: ModuleKey) -> Self {
+    pub(crate) fn here(class: CompileClass, key: ModuleKey) -> Self {
         let host = nix::unistd::gethostname().unwrap_or_default();
         Self {
-            class: class.to_owned(),
+            class: class.class,
+            name: class.name,
             host: host.to_string_lossy().into_owned(),
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             key,
@@ -58,6 +63,12 @@ impl About {
 }
 
 impl KnownFailure {
+    /// Returns the failure's class.
+    pub(super) fn class(&self) -> CompileClass {
+        let About { class, name, .. } = self.about.clone();
+        CompileClass { class, name, of_inputs: true }
+    }
+
     /// True while the record is still believed.
     pub(crate) fn is_current(&self, now: Timestamp) -> bool {
         let age = now.duration_since(self.at);
@@ -67,7 +78,12 @@ impl KnownFailure {
     /// Returns the record with its texts sanitized and its time clamped, because another host wrote
     /// it.
     pub(super) fn presentable(&self, now: Timestamp) -> Self {
-        let about = About { host: shown(&self.about.host), ..self.about.clone() };
+        let about = About {
+            class: shown(&self.about.class),
+            name: self.about.name.as_deref().map(shown),
+            host: shown(&self.about.host),
+            ..self.about.clone()
+        };
         Self {
             inputs: self.inputs.clone(),
             at: self.at.min(now),
@@ -105,17 +121,20 @@ mod tests {
         let mut known = known('a');
         known.cause = "x\x1b[2J".repeat(1000);
         known.about.host = "node-\n3".into();
+        known.about.name = Some("strncpy\x1b[1m".into());
         let now = known.at - SignedDuration::from_secs(5);
         let shown = known.presentable(now);
         assert_eq!((shown.cause.len(), shown.at), (1000, now));
         assert!(!shown.cause.contains('\x1b'), "{shown:?}");
         assert_eq!(shown.about.host, "node-3");
+        assert_eq!(shown.class().name.as_deref(), Some("strncpy[1m"));
     }
 
     #[test]
     fn it_reads_what_it_writes() {
         let json = serde_json::to_string(&known('a')).expect("serializes");
-        assert!(json.contains(r#""class":"interface-changed","host":"#), "{json}");
+        let expected = r#""class":"interface-changed","name":"pci_resize_resource","host":"#;
+        assert!(json.contains(expected), "{json}");
         assert_eq!(serde_json::from_str::<KnownFailure>(&json).expect("reads").inputs.len(), 64);
     }
 }

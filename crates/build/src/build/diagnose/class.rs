@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use longshore_core::failure::CompileClass;
 use longshore_core::flavour::Flavour;
 
 /// Kinds of failures of a compile; each has its own remedy.
@@ -92,18 +93,41 @@ impl Class {
         Self::Unknown
     }
 
-    /// Identifier of a class that lies in the compiled inputs alone and so fails on every host;
-    /// other hosts receive it. None for memory, disk, time, and a broken compiler, which are the
-    /// host's.
-    pub(crate) fn everywhere(&self) -> Option<&'static str> {
+    /// Identifier, for programs.
+    fn id(&self) -> &'static str {
         match self {
-            Self::Gone(_) => Some("interface-gone"),
-            Self::Changed(_) => Some("interface-changed"),
-            Self::Header(_) => Some("header-missing"),
-            Self::GplOnly => Some("gpl-only"),
-            Self::Realtime => Some("realtime"),
-            Self::Space | Self::Memory | Self::Slow | Self::Compiler | Self::Unknown => None,
+            Self::Gone(_) => "interface-gone",
+            Self::Changed(_) => "interface-changed",
+            Self::Header(_) => "header-missing",
+            Self::GplOnly => "gpl-only",
+            Self::Realtime => "realtime",
+            Self::Compiler => "compiler-unfit",
+            Self::Memory => "out-of-memory",
+            Self::Slow => "out-of-time",
+            Self::Space => "no-space",
+            Self::Unknown => "unknown",
         }
+    }
+
+    /// True for a class that lies in the compiled inputs alone, so that every host fails: not for memory, disk,
+    /// time, and a broken compiler, which are the host's.
+    fn is_of_inputs(&self) -> bool {
+        match self {
+            Self::Gone(_) | Self::Changed(_) | Self::Header(_) | Self::GplOnly | Self::Realtime => {
+                true
+            }
+            Self::Space | Self::Memory | Self::Slow | Self::Compiler | Self::Unknown => false,
+        }
+    }
+
+    /// Describes the class for programs.
+    pub(crate) fn described(&self) -> CompileClass {
+        let name = match self {
+            Self::Gone(name) | Self::Changed(name) => name.clone(),
+            Self::Header(name) => Some(name.clone()),
+            _ => None,
+        };
+        CompileClass { class: self.id().to_owned(), name, of_inputs: self.is_of_inputs() }
     }
 
     /// Returns the remedy.
@@ -247,20 +271,27 @@ mod tests {
     }
 
     #[rstest]
-    #[case(Class::Gone(None), Some("interface-gone"))]
-    #[case(Class::Changed(some("x")), Some("interface-changed"))]
-    #[case(Class::Header("linux/x.h".into()), Some("header-missing"))]
-    #[case(Class::GplOnly, Some("gpl-only"))]
-    #[case(Class::Realtime, Some("realtime"))]
-    #[case(Class::Space, None)]
-    #[case(Class::Memory, None)]
-    #[case(Class::Slow, None)]
-    #[case(Class::Compiler, None)]
-    #[case(Class::Unknown, None)]
-    fn others_are_told_what_lies_in_the_inputs_alone(
+    #[case(Class::Gone(None), "interface-gone", None, true)]
+    #[case(Class::Gone(some("strncpy")), "interface-gone", Some("strncpy"), true)]
+    #[case(Class::Changed(some("x")), "interface-changed", Some("x"), true)]
+    #[case(Class::Header("linux/x.h".into()), "header-missing", Some("linux/x.h"), true)]
+    #[case(Class::GplOnly, "gpl-only", None, true)]
+    #[case(Class::Realtime, "realtime", None, true)]
+    #[case(Class::Space, "no-space", None, false)]
+    #[case(Class::Memory, "out-of-memory", None, false)]
+    #[case(Class::Slow, "out-of-time", None, false)]
+    #[case(Class::Compiler, "compiler-unfit", None, false)]
+    #[case(Class::Unknown, "unknown", None, false)]
+    fn a_class_is_described_for_programs_as_the_page_has_it(
         #[case] class: Class,
-        #[case] wanted: Option<&str>,
+        #[case] id: &str,
+        #[case] name: Option<&str>,
+        #[case] of_inputs: bool,
     ) {
-        assert_eq!(class.everywhere(), wanted);
+        let described = class.described();
+        assert_eq!((described.class.as_str(), described.name.as_deref()), (id, name));
+        assert_eq!(described.of_inputs, of_inputs);
+        let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/building.md"));
+        assert!(page.contains(&format!("\n| `{id}` |")), "{id} is not in the page");
     }
 }
