@@ -2,7 +2,7 @@
 //!
 //! Waits for `/build/go`, which a test makes from outside, or a `go` among the sources, and then
 //! copies every `NAME.ko.in` of its working directory to `NAME.ko`. If `/build/go` has content, it
-//! prints that and fails, as it does with `include/error` of MOFED's headers. From the host it needs only the libraries that it is linked to.
+//! prints that and fails, as it does with `include/error` of MOFED's headers and an `error` among the sources. From the host it needs only the libraries that it is linked to.
 
 use std::error::Error;
 use std::fs;
@@ -16,7 +16,8 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     while !Path::new("/build/go").exists() && !Path::new("go").exists() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let said = error_of_headers().or_else(|| fs::read("/build/go").ok()).unwrap_or_default();
+    let said = error_of_headers().or_else(|| fs::read("error").ok());
+    let said = said.or_else(|| fs::read("/build/go").ok()).unwrap_or_default();
     if !said.is_empty() {
         std::io::stderr().write_all(&said)?;
         return Ok(ExitCode::from(2));

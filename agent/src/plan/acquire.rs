@@ -192,6 +192,7 @@ impl<'a> Supply<'a> {
         }
         let driver = sources_of(config, catalog, choice);
         self.reasons.extend(sources::phased(driver.as_ref()));
+        self.reasons.extend(sources::revisions(driver.as_ref(), catalog));
         self.acquire.push(Acquire::BuildSet(Box::new(BuildSet {
             driver_version: choice.version.clone(),
             flavour: choice.flavour,

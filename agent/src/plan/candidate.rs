@@ -28,7 +28,7 @@ pub(super) enum Origin<'a> {
     Prebuilt,
     Registry,
     Finished { package: &'a str, version: &'a str, suite: &'a str },
-    Archive { package: &'a str, suite: &'a str },
+    Archive { package: &'a str, version: &'a str, suite: &'a str },
     RunFile { name: &'a str },
 }
 
@@ -50,7 +50,7 @@ impl Origin<'_> {
             Self::Finished { package, version, suite } => {
                 format!("finished modules in {package} {version} ({suite})")
             }
-            Self::Archive { package, suite } => format!("{package} in {suite}"),
+            Self::Archive { package, version, suite } => format!("{package} {version} in {suite}"),
             Self::RunFile { name } => name.to_owned(),
         }
     }
@@ -122,7 +122,9 @@ pub(super) fn candidates<'a>(
 
 fn origin_of(driver: &AvailableDriver) -> Origin<'_> {
     match &driver.origin {
-        DriverOrigin::Package { name, suite, .. } => Origin::Archive { package: name, suite },
+        DriverOrigin::Package { name, version, suite, .. } => {
+            Origin::Archive { package: name, version, suite }
+        }
         DriverOrigin::RunFile { name } => Origin::RunFile { name },
     }
 }

@@ -4,7 +4,7 @@ use super::Reason;
 use super::driver::Choice;
 use crate::catalog::Catalog;
 use crate::config::{Config, OperatorConfig};
-use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
+use longshore_build::source::driver::{AvailableDriver, DriverOrigin, older_revisions};
 use longshore_build::source::userspace::sources::directory;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
@@ -44,6 +44,24 @@ pub(super) fn phased(from: Option<&AvailableDriver>) -> Option<Reason> {
          on all"
     );
     Some(Reason { topic: "phased update".to_owned(), reason })
+}
+
+/// Returns the choice among the packaging revisions of one driver version, where the archives have several.
+pub(super) fn revisions(from: Option<&AvailableDriver>, catalog: &Catalog) -> Option<Reason> {
+    let (Some(driver), Probe::Read(drivers)) = (from, &catalog.drivers) else { return None };
+    let older = older_revisions(driver, drivers);
+    let (DriverOrigin::Package { name, version, suite, .. }, false) =
+        (&driver.origin, older.is_empty())
+    else {
+        return None;
+    };
+    let older: Vec<String> = older.iter().map(AvailableDriver::package_name).collect();
+    let reason = format!(
+        "{name} {version} in {suite}: the newest of {}; tried next if it does not compile for this kernel: {}",
+        driver.version,
+        older.join(", ")
+    );
+    Some(Reason { topic: "packaging revision".to_owned(), reason })
 }
 
 /// Returns the finding that no source has the sources.

@@ -1,4 +1,5 @@
-//! Packages of a driver with patches that they leave to whoever compiles.
+//! Packaging revisions of one driver: patches that a package leaves to whoever compiles, and the older revision where
+//! the newer one does not compile.
 
 use std::fs;
 
@@ -9,6 +10,8 @@ use longshore_tests::packages::{DRIVER, Item, deb};
 use longshore_tests::scene::Scene as Host;
 
 const PACKAGE: &str = "nvidia-kernel-source";
+const ERROR: &str =
+    "nvidia/os-mlock.c:23:12: error: implicit declaration of function 'follow_pfn'\n";
 /// Makes the file without which the stand-in for make waits.
 const MAKES: &str = "From: A <a@example.com>\nSubject: [PATCH] go\n---\n go | 1 +\n\ndiff --git a/go b/go\nnew file mode 100644\nindex 0000000..1111111\n--- /dev/null\n+++ b/go\n@@ -0,0 +1 @@\n+go\n-- \n2.39.5\n\n";
 
@@ -76,4 +79,44 @@ fn a_package_whose_patches_do_not_fit_is_refused_by_their_name() {
         said.contains("debian/patches/go.patch does not fit the sources: Kbuild: hunk 1"),
         "{said}"
     );
+}
+
+#[test]
+fn an_older_revision_is_compiled_where_the_newest_does_not_compile() {
+    let mut suite = without_driver();
+    add(&mut suite, "5.1", &[("go", b""), ("error", ERROR.as_bytes())]);
+    add(&mut suite, "2", &[("go", b"")]);
+    let host = Host::with(suite);
+    let agent = Agent::start(&host, "agent", "store", None);
+    let store = Store::open(&agent.store, disk()).expect("store");
+    let said = agent.ends(0);
+    let warned = format!("continuing with {PACKAGE} {DRIVER}-2 (");
+    assert!(said.contains(&warned), "{said}");
+    assert!(said.contains(&format!("instead of {PACKAGE} {DRIVER}-5.1 (")), "{said}");
+    assert_eq!(store.sets().expect("sets").len(), 1);
+}
+
+#[test]
+fn the_failure_of_the_newest_is_reported_where_none_compiles() {
+    let mut suite = without_driver();
+    for revision in ["5.1", "2"] {
+        add(&mut suite, revision, &[("go", revision.as_bytes()), ("error", ERROR.as_bytes())]);
+    }
+    let host = Host::with(suite);
+    let said = Agent::start(&host, "agent", "store", None).ends(14);
+    let last = said.lines().last().expect("an error");
+    assert!(last.contains(&format!("does not compile either: {PACKAGE} {DRIVER}-2 (")), "{last}");
+    let error: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!((&error["class"], &error["name"]), (&"interface-gone".into(), &"follow_pfn".into()));
+}
+
+#[test]
+fn a_lack_of_the_host_is_no_reason_for_another_revision() {
+    let mut suite = without_driver();
+    let memory = b"cc1: out of memory allocating 65536 bytes\n";
+    add(&mut suite, "5.1", &[("go", b""), ("error", memory)]);
+    add(&mut suite, "2", &[("go", b"")]);
+    let host = Host::with(suite);
+    let said = Agent::start(&host, "agent", "store", None).ends(14);
+    assert!(said.contains("\"class\":\"out-of-memory\"") && !said.contains("continuing"), "{said}");
 }

@@ -30,8 +30,7 @@ fn a_package_that_turns_out_to_hold_no_sources_is_followed_by_the_next() {
         let set: ModuleSet = serde_json::from_str(&ended.out).expect("a set");
         assert_eq!(set.key.driver_digest, good, "{ended}");
         let said = format!("{NAME} {DRIVER}-2 holds no kernel sources");
-        let warned =
-            ended.err.contains("continuing with the next package") && ended.err.contains(&said);
+        let warned = ended.err.contains("continuing with ") && ended.err.contains(&said);
         assert!(warned || !passes_over, "{ended}");
         host.assert_sound();
     }

@@ -104,8 +104,8 @@ fn a_flat_source_of_the_host_gives_way_where_no_version_is_named(
     let plan = plan(&config(wanted, "auto"), &facts("bookworm-t4"), &catalog(drivers)).unwrap();
     let why = why(&plan, "driver");
     assert_eq!(plan.driver_version, chosen, "{why}");
-    let said = "590.48.01 is in a flat source of the host (nvidia-kernel-source-open in \
-                https://archive.example.com/cuda)";
+    let said = "590.48.01 is in a flat source of the host (nvidia-kernel-source-open \
+                590.48.01-1ubuntu1 in https://archive.example.com/cuda)";
     assert_eq!(why.contains(said), named, "{why}");
 }
 

@@ -172,6 +172,37 @@ fn a_phased_update_is_named(#[case] phased: Option<u8>, #[case] said: &str) {
     assert!(said.is_empty() || row.contains("noble-updates"), "{row}");
 }
 
+#[rstest]
+#[case::several(
+    &["5.1 sid", "4~bpo13+1 trixie-backports", "2 trixie"],
+    "packaging revision: nvidia-kernel-source 550.163.01-5.1 in sid: the newest of 550.163.01; tried next if it \
+     does not compile for this kernel: nvidia-kernel-source 550.163.01-4~bpo13+1 (trixie-backports), \
+     nvidia-kernel-source 550.163.01-2 (trixie)"
+)]
+#[case::one(&["2 trixie"], "")]
+fn the_plan_names_the_packaging_revision_and_the_others(
+    #[case] revisions: &[&str],
+    #[case] said: &str,
+) {
+    let drivers = revisions.iter().map(|text| {
+        let (revision, suite) = text.split_once(' ').expect("a revision and a suite");
+        let origin = DriverOrigin::Package {
+            name: "nvidia-kernel-source".into(),
+            version: format!("550.163.01-{revision}"),
+            suite: suite.into(),
+            phased: None,
+            host_flat: false,
+        };
+        let sha256 = revision.to_owned();
+        AvailableDriver { origin, sha256, ..offered("550.163.01", Flavour::Proprietary) }
+    });
+    let catalog = catalog(drivers.collect());
+    let plan = plan(&config("550", "proprietary"), &facts(TREE), &catalog).unwrap();
+    assert_eq!(why(&plan, "packaging revision"), said);
+    let first = revisions[0].split(' ').next().expect("a revision");
+    assert!(why(&plan, "driver").contains(&format!("nvidia-kernel-source 550.163.01-{first} in ")));
+}
+
 #[test]
 fn a_tree_is_assembled_from_the_source_that_the_plan_names() {
     let plan = plan(&wanting("open", false, false), &facts(TREE), &archives()).unwrap();

@@ -20,6 +20,7 @@ pub mod mofed;
 pub(crate) mod outputs;
 pub mod patches;
 mod reuse;
+mod revisions;
 pub mod root;
 pub mod sandbox;
 pub mod shared_failure;
@@ -30,9 +31,7 @@ mod work;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
-use crate::source::driver::{self, AvailableDriver};
+use crate::source::driver::AvailableDriver;
 use crate::source::headers::{self, AvailableHeaders, HeaderPlaces, KernelDirs};
 use build_root::{BuildRoot, Compiler, Run};
 pub use build_user::BuildUser;
@@ -49,6 +48,7 @@ use longshore_modules::artifact::{ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
 use mofed::Mofed;
 use patches::{Applied, Patch, PatchConfig};
+pub use revisions::{build, predict_failure};
 pub use shared_failure::KnownFailure;
 use work::Work;
 
@@ -134,34 +134,6 @@ impl From<Failure> for Failed {
     }
 }
 
-/// Builds the set of `request`, or returns the store's set of the same inputs.
-///
-/// Dropping the future kills the compiler and removes unfinished files.
-///
-/// # Errors
-/// Exit code 2 for modules the driver does not have, 11 without headers or compiler, 12 for
-/// downloads, 13 for damaged packages, 14 where it does not compile, 15 without space.
-pub async fn build(
-    request: &Request,
-    archive: &Archive,
-    store: &Store,
-    progress: &dyn Progress,
-) -> Result<ModuleSet, Failed> {
-    let mut request = request.clone();
-    loop {
-        let failed = match build_from(&request, archive, store, progress).await {
-            Ok(set) => return Ok(set),
-            Err(failed) => failed,
-        };
-        let is_damaged = failed.failure.kind() == FailureKind::Verification;
-        let next =
-            is_damaged.then(|| driver::instead_of(&request.driver, archive, store)).flatten();
-        let Some(next) = next else { return Err(failed) };
-        tracing::warn!("continuing with the next package: {}", failed.failure.one_line());
-        request.driver = next;
-    }
-}
-
 /// Builds the set from the driver that `request` names.
 async fn build_from(
     request: &Request,
@@ -193,26 +165,6 @@ async fn build_from(
     let set = prepared.compile(request, store, progress).await?;
     prepared.work.remove();
     Ok(set)
-}
-
-/// Returns the first failure in `reported`, reported by other hosts, that this build would end with
-/// too, and remembers it as if it had been met here.
-///
-/// # Errors
-/// As [`build`] until it compiles; 15 where the store cannot be written.
-pub async fn predict_failure(
-    request: &Request,
-    archive: &Archive,
-    store: &Store,
-    progress: &dyn Progress,
-    reported: &[KnownFailure],
-) -> Result<Option<Failure>, Failure> {
-    let inputs = Inputs::resolve(request, archive, store, progress).await?;
-    let (attempt, now) = (inputs.attempt(request), Timestamp::now());
-    let is_ours = |known: &&KnownFailure| known.inputs == attempt.inputs && known.is_current(now);
-    let Some(known) = reported.iter().find(is_ours) else { return Ok(None) };
-    failure_cache::adopt(store, &attempt, known)?;
-    Ok(failure_cache::check(store, &attempt).err().map(|failed| failed.failure))
 }
 
 /// Checks that NVIDIA's driver has these modules.

@@ -67,6 +67,16 @@ impl AvailableDriver {
     pub fn is_host_flat(&self) -> bool {
         matches!(self.origin, DriverOrigin::Package { host_flat: true, .. })
     }
+
+    /// Returns package, version and suite, or the name of the .run file.
+    pub fn package_name(&self) -> String {
+        match &self.origin {
+            DriverOrigin::Package { name, version, suite, .. } => {
+                format!("{name} {version} ({suite})")
+            }
+            DriverOrigin::RunFile { name } => name.clone(),
+        }
+    }
 }
 
 /// Unpacked kernel sources.
@@ -213,6 +223,29 @@ pub(crate) fn instead_of(
     };
     let from_it = drivers(archive).into_iter().skip_while(|other| other.sha256 != driver.sha256);
     from_it.skip(1).find(is_like)
+}
+
+/// Returns the packages among `drivers`, which are sorted newest first, that are of the same version and flavour as
+/// `driver` and of an older revision, newest first. A .run file has none, and none is the same package in another
+/// suite.
+pub fn older_revisions(
+    driver: &AvailableDriver,
+    drivers: &[AvailableDriver],
+) -> Vec<AvailableDriver> {
+    let is_other = |other: &&AvailableDriver| {
+        (&other.version, other.flavour) == (&driver.version, driver.flavour)
+            && other.is_host_flat() == driver.is_host_flat()
+            && other.sha256 != driver.sha256
+    };
+    let is_package = matches!(driver.origin, DriverOrigin::Package { .. });
+    let from_it = drivers.iter().skip_while(|other| other.sha256 != driver.sha256);
+    let mut older: Vec<AvailableDriver> = Vec::new();
+    for other in from_it.filter(is_other).filter(|_| is_package) {
+        if !older.iter().any(|known| known.sha256 == other.sha256) {
+            older.push(other.clone());
+        }
+    }
+    older
 }
 
 /// True for a path of unpacked or packed kernel sources.

@@ -211,3 +211,34 @@ fn an_update_that_its_archive_stopped_is_passed_over(
     let found = of_packages(offered.iter().map(of_phase).collect());
     assert_eq!(found[0].version, chosen);
 }
+
+#[rstest]
+#[case::newest("550.163.01-5.1", &["550.163.01-4~bpo13+1", "550.163.01-2"])]
+#[case::in_the_middle("550.163.01-4~bpo13+1", &["550.163.01-2"])]
+#[case::oldest("550.163.01-2", &[])]
+#[case::of_another_version("550.54.15-5", &[])]
+#[case::alone_in_its_flavour("550.163.01-4 open", &[])]
+#[case::not_offered_any_more("550.163.01-9", &[])]
+fn older_revisions_are_of_the_same_version_and_flavour(
+    #[case] of: &str,
+    #[case] expected: &[&str],
+) {
+    let proprietary = |version: &str| AvailableDriver {
+        sha256: version.to_owned(),
+        ..driver("nvidia-kernel-source", version)
+    };
+    let open = AvailableDriver {
+        sha256: "550.163.01-4 open".to_owned(),
+        ..driver("nvidia-open-kernel-source", "550.163.01-4")
+    };
+    let mut drivers = vec![open.clone()];
+    let versions = ["550.163.01-2", "550.54.15-5", "550.163.01-5.1", "550.163.01-4~bpo13+1"];
+    drivers.extend(versions.map(proprietary));
+    // The same package in a second suite.
+    drivers.push(proprietary("550.163.01-5.1"));
+    drivers.sort_by(newest_first);
+    let this = if of.ends_with("open") { open } else { proprietary(of) };
+    let older = older_revisions(&this, &drivers);
+    let versions: Vec<_> = older.iter().map(|driver| named(driver).1).collect();
+    assert_eq!(versions, expected);
+}
