@@ -50,6 +50,9 @@ pub struct HostFacts {
     pub builtin: BTreeSet<String>,
     /// Modules the kernel ships as files.
     pub available: ModuleFiles,
+    /// Releases of the kernels that are installed, the running one included where its files are there.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub installed_kernels: BTreeSet<String>,
     /// The kernel's rules for loading modules.
     pub security: Security,
     /// The mounts this process sees.
@@ -83,7 +86,8 @@ pub struct HostFacts {
     pub places: DriverRootState,
     /// Sources of the lists above that could not be read, with the reason: the list they fill is
     /// then unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`,
-    /// `os-release`, `installed`, `autoload`, `places`, `switch-managers`, `gpus`, `conflicting`.
+    /// `os-release`, `installed`, `installed-kernels`, `autoload`, `places`, `switch-managers`, `gpus`,
+    /// `conflicting`.
     pub unread: BTreeMap<String, String>,
 }
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use super::facts::{DriverRootState, HostFacts, Mount, Probe};
 use super::process::FirstProcess;
 use super::{
-    conflicting, daemon, fabric, gpus, installed, kernel, modules, mounts, pci, places, process,
-    security,
+    conflicting, daemon, fabric, gpus, installed, installed_kernels, kernel, modules, mounts, pci,
+    places, process, security,
 };
 use crate::places::Recorded;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -45,6 +45,8 @@ impl HostFacts {
             ours: BTreeMap::new(),
             builtin: unread.keep("builtin", modules::read_builtin(&host, release)),
             available: unread.keep("available", modules::read_available(&host, release)),
+            installed_kernels: unread
+                .keep("installed-kernels", installed_kernels::read(&host, release)),
             security: security::read(&root, &host),
             switch_managers: unread.keep("switch-managers", fabric::read(&root)),
             foreign_daemons: foreign_daemons(&host, &mounts),
