@@ -86,7 +86,7 @@ fn set_of(
     store: &Store,
 ) -> Result<ModuleSet, Failure> {
     let set = linked.map_or_else(|| finished::read(of, store), Ok)?;
-    let facts = with_kernel(read_host(config)?, &of.kernel.release);
+    let facts = with_kernel(read_host(config)?, &config.paths, &of.kernel.release);
     let signer = catalog::signer(config)?;
     let fit = Host { config, facts: &facts }.fit(&set, store);
     if let Some(why) = plan::unfit(&set, of, &fit, (config, &facts, signer.as_ref())) {

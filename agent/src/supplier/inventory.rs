@@ -26,9 +26,12 @@ use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Severity};
 use longshore_core::kernel_id::KernelId;
+use longshore_core::paths::Paths;
+use longshore_core::root::Root;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
+use longshore_host::kernel_image;
 use longshore_modules::artifact::{ModuleSet, SetQuery};
 
 /// Reader of the host's facts and of everything available for it.
@@ -322,7 +325,7 @@ impl<'a> Inventory<'a> {
 }
 
 /// Returns the catalog without registries and archives.
-fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Failure> {
+pub(super) fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Failure> {
     let unasked = "not queried: everything needed is available";
     let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
     Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
@@ -344,15 +347,20 @@ pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
     Ok(facts.with_places(paths, &journal::recorded(paths)))
 }
 
-/// Returns the facts of the host as if the kernel `release` ran on it; the build of another kernel than the running
-/// one is not known.
-pub(super) fn with_kernel(mut facts: HostFacts, release: &str) -> HostFacts {
+/// Returns the facts of the host as if the kernel `release` ran on it. The build of another kernel than the
+/// running one is known where it is installed and its image states it, and else empty.
+pub(super) fn with_kernel(mut facts: HostFacts, paths: &Paths, release: &str) -> HostFacts {
     if facts.kernel.release != release {
         release.clone_into(&mut facts.kernel.release);
-        facts.kernel.version = String::new();
+        facts.kernel.version = installed_version(paths, release).unwrap_or_default();
         facts.live_driver = None;
     }
     facts
+}
+
+/// Returns `uname -v` of a kernel that is installed on the host, by its image.
+pub(super) fn installed_version(paths: &Paths, release: &str) -> Option<String> {
+    kernel_image::version(&Root::open(&paths.host_root).ok()?, release)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::slice;
 
 use super::Provisioner;
 use super::acquire::{Missed, not_built, run_file_to_fetch, warn_of_fallback};
-use super::inventory::{read_host, with_kernel};
+use super::inventory::{installed_version, read_host, with_kernel};
 use crate::catalog::{Catalog, SetPlace};
 use crate::config::Config;
 use crate::plan::{self, Acquire, BuildSet, Plan};
@@ -70,15 +70,14 @@ impl Provisioner<'_> {
         let Some(version) = wish.version.as_deref().filter(|_| any) else { return Ok(None) };
         let kernel = HostFacts::read(&config.paths.root, &config.paths.host_root)?.kernel;
         let release = release.unwrap_or(&kernel.release);
-        let is_own = release == kernel.release;
+        let build = match release == kernel.release {
+            true => Some(kernel.version.clone()),
+            false => installed_version(&config.paths, release),
+        };
         let store = self.store()?;
         let mut sets = store.sets()?;
         let query = SetQuery {
-            kernel: KernelId {
-                release,
-                version: is_own.then_some(kernel.version.as_str()),
-                arch: &kernel.arch,
-            },
+            kernel: KernelId { release, version: build.as_deref(), arch: &kernel.arch },
             driver_version: version,
             flavour: wish.flavour,
         };
@@ -165,8 +164,8 @@ impl Provisioner<'_> {
         let own = self.ready_to_build().await?.kernel.release;
         let mut build = build.clone();
         if build.kernel_release != own {
-            // The newest build of another kernel's release is wanted, whatever sets there are.
-            build.kernel_version = None;
+            // Of a kernel that is not installed the newest build is wanted, whatever sets there are.
+            build.kernel_version = installed_version(&self.config().paths, &build.kernel_release);
         }
         self.build_once(&build).await
     }
@@ -179,7 +178,7 @@ impl Provisioner<'_> {
             // A loaded driver is no reason not to fetch.
             facts.loaded.clear();
             Ok(match release {
-                Some(release) => with_kernel(facts, &release),
+                Some(release) => with_kernel(facts, &config.paths, &release),
                 None => facts,
             })
         };

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::Inventory;
+use super::inventory::installed_version;
 use super::run_files::Archives;
 use super::signing::Signing;
 use crate::build_lease::Claims;
@@ -100,14 +101,16 @@ impl<'a> Provisioner<'a> {
         let facts = self.ready_to_build().await?;
         let driver = self.choose(&facts).await?;
         let (release, version) = match release {
-            Some(named) if named != facts.kernel.release => (named, None),
-            _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.as_str())),
+            Some(named) if named != facts.kernel.release => {
+                (named, installed_version(&self.config().paths, named))
+            }
+            _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.clone())),
         };
         let build = BuildSet {
             driver_version: driver.version.clone(),
             flavour: driver.flavour,
             kernel_release: release.to_owned(),
-            kernel_version: version.map(str::to_owned),
+            kernel_version: version,
             driver: Some(driver),
             headers: None,
             mofed: super::mofed::of_host(self.config(), release).await?,
