@@ -1,5 +1,6 @@
 //! Commands of the command line, dispatched to the modules that implement them.
 
+mod background;
 mod build_root;
 mod bundle;
 pub mod called;
@@ -50,6 +51,7 @@ use crate::telemetry::Telemetry;
 use crate::termination::TerminationRecord;
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::kernel_id::is_release;
 use longshore_core::small_stacks;
 
 /// Installs an NVIDIA driver on a host from a container, and uninstalls it again.
@@ -113,6 +115,9 @@ enum Command {
         /// Kernel release as uname -r gives it; by default this host's (repeatable)
         #[arg(long = "kernel", value_name = "RELEASE", value_parser = release)]
         kernels: Vec<String>,
+        /// At the lowest priority, and no longer than the process lives that started this one
+        #[arg(long)]
+        background: bool,
     },
     /// Write everything a driver needs into one file, for hosts without a network
     Bundle(bundle::Bundle),
@@ -183,6 +188,9 @@ pub fn execute(
     if matches!(cli.command, Command::Run) {
         termination.leave_message(config.termination_message.clone());
     }
+    if matches!(cli.command, Command::Fetch { background: true, .. }) {
+        background::begin()?;
+    }
     config.store_place = store_of_host::prepare(&cli.command, &config)?;
     match cli.command {
         Command::Run | Command::Unload => termination.keep_record(&config, &telemetry),
@@ -247,7 +255,9 @@ async fn dispatch(
     match command {
         Command::Run => {
             let configurations = Configurations::new(flags, config, telemetry, claims);
-            let ended = lifecycle::run(config.clone(), configurations, telemetry, stuck).await;
+            let fetch = background::fetch_command()?;
+            let run = lifecycle::run(config.clone(), configurations, telemetry, fetch, stuck);
+            let ended = run.await;
             ended.map(CommandOutcome::Code)
         }
         Command::Plan { json } => stoppable(plan(config, json)).await,
@@ -263,7 +273,7 @@ async fn dispatch(
         Command::GenerateKeyPair(generate) => {
             registry::generate_key_pair(&generate, config.disk()).map(CommandOutcome::Code)
         }
-        Command::Fetch { kernels } => {
+        Command::Fetch { kernels, .. } => {
             let provisioner = Provisioner::new(config).claiming(claims);
             stoppable(fetch(&provisioner, &kernels)).await
         }
@@ -313,14 +323,11 @@ pub fn end_by(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// Parses a kernel release: what uname(2) can hold and distributions put into package names.
+/// Parses a kernel release.
 fn release(text: &str) -> Result<String, &'static str> {
-    let valid = |b: u8| b.is_ascii_alphanumeric() || b"._+~-".contains(&b);
-    let begins = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-    if begins && text.len() < 65 && text.bytes().all(valid) {
-        Ok(text.to_owned())
-    } else {
-        Err("not a kernel release as uname -r gives it, for example 6.1.0-50-amd64")
+    match is_release(text) {
+        true => Ok(text.to_owned()),
+        false => Err("not a kernel release as uname -r gives it, for example 6.1.0-50-amd64"),
     }
 }
 

@@ -20,6 +20,7 @@ pub mod fleet;
 pub mod journal;
 pub mod lifecycle;
 pub mod logging;
+pub mod next_kernel;
 pub mod plan;
 pub mod prebuilt;
 pub mod provider;

@@ -6,6 +6,7 @@ mod finished;
 mod fits;
 mod inventory;
 mod mofed;
+mod next_kernel;
 mod obtain;
 mod once;
 mod post_install;
@@ -16,6 +17,8 @@ mod sources;
 mod store_access;
 
 pub use inventory::Inventory;
+pub use next_kernel::HostKernels;
+pub(crate) use next_kernel::at_boot_of;
 pub use provisioner::Provisioner;
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::cdi::{CdiSpecs, DriverCapability};
 use super::daemons::Mode;
 use super::deadlines::SecondOrMore;
 use super::environment::get;
+use super::next_kernel::NextKernelMode;
 use super::operator::ConfigDigest;
 use super::values::{
     BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
@@ -270,6 +271,7 @@ parsed_alike!(
     MissingGpus,
     Mode,
     ModuleName,
+    NextKernelMode,
     NonZeroU16,
     OnBusy,
     RegistrySource,

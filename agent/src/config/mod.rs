@@ -10,6 +10,7 @@ mod fragment;
 mod layer;
 mod malformed;
 mod module_signing;
+mod next_kernel;
 mod operator;
 #[cfg(test)]
 mod page;
@@ -38,6 +39,7 @@ pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use deadlines::SecondOrMore;
 pub use downloads::DownloadFragment;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
+pub use next_kernel::NextKernelMode;
 pub use operator::{
     ConfigDigest, FABRIC_VARIABLES, OPERATOR_FILE, OPERATOR_VARIABLES, OperatorConfig,
     OperatorFragment, unknown_fabric_variable, usual_file,
@@ -125,6 +127,8 @@ pub struct Config {
     pub missing_gpus: MissingGpus,
     /// Reaction to a driver of the kernel's own that is bound to a GPU.
     pub conflicting_drivers: ConflictingDrivers,
+    /// Conduct towards the kernel of the next boot, where it is set; see [`Config::next_kernel`].
+    pub next_kernel: Option<NextKernelMode>,
     /// Directories of longshore and of the host.
     pub paths: Paths,
     /// Place of the store, as found when the program started.
@@ -297,6 +301,7 @@ impl Config {
             cdi_spec: all.cdi_spec.unwrap_or_default(),
             missing_gpus: all.missing_gpus.unwrap_or_default(),
             conflicting_drivers: all.conflicting_drivers.unwrap_or_default(),
+            next_kernel: all.next_kernel,
             store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
             listen: all.listen.unwrap_or_default(),
             termination_message: TerminationMessage::path_of(all.termination_message.as_ref()),

@@ -12,6 +12,7 @@ use super::downloads::DownloadFragment;
 use super::fragment::decided;
 use super::layer::settings;
 use super::module_signing::ModuleSigningFragment;
+use super::next_kernel::NextKernelMode;
 use super::operator::OperatorFragment;
 use super::patches::PatchFragment;
 use super::publish::PublishFragment;
@@ -263,6 +264,11 @@ settings! {
         env "LONGSHORE_CONFLICTING_DRIVERS"
         default "`unload-idle`"
         means "reaction to the kernel's own driver of a GPU, nouveau or nova_core: `unload-idle` unloads it if no process, module or console uses it, and loads it again on removal; `refuse` leaves it and ends with exit code 15; other drivers, as vfio-pci, are never unbound: [lifecycle.md](lifecycle.md#nouveau-bound-to-a-gpu)"
+    /// Conduct towards a newer kernel that is installed and not booted: prepare, report or off
+    next_kernel: Option<NextKernelMode>;
+        key "next-kernel" flag "next-kernel" "prepare|report|off" env "LONGSHORE_NEXT_KERNEL"
+        default "`prepare` where anything may be compiled or a registry or prebuilt directory is named, else `report`"
+        means "conduct towards a newer kernel that is installed on the host and not booted: `prepare` fetches or compiles its modules into the store at low priority while the driver is ready, `report` only reports whether the store has them, `off` does not look for it: [next-kernel.md](next-kernel.md)"
     /// Reaction of SIGTERM to a driver in use: leave, wait, or wait:SPAN
     on_busy: Option<OnBusy>;
         key "on-busy" flag "on-busy" "leave|wait[:SPAN]" env "LONGSHORE_ON_BUSY"

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::agent::Notes;
 use super::host::{day, nodes};
 use super::kernel_config::KernelConfig;
-use super::{Check, Look, NOT_ASKED};
+use super::{Check, Look, NOT_ASKED, Text};
 use crate::config::CdiSpecs;
 use crate::plan::{self, Plan};
 use longshore_core::finding::{Area, Code, Finding};
@@ -23,10 +23,8 @@ pub(super) struct Input<'a> {
     pub(super) plan: Option<&'a Plan>,
     pub(super) kernel_config: Result<KernelConfig, String>,
     pub(super) notes: Notes,
+    pub(super) next_kernel: Text,
 }
-
-/// Text of a passed check; an error is the reason why it was skipped.
-type Text = Result<String, String>;
 
 /// Definition of a check.
 pub(super) struct Definition {
@@ -37,7 +35,7 @@ pub(super) struct Definition {
 }
 
 /// All checks, in display order.
-pub(super) const ALL: [Definition; 32] = [
+pub(super) const ALL: [Definition; 33] = [
     check(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
         Ok(s.look.facts.kernel.arch.clone())
     }),
@@ -283,6 +281,9 @@ pub(super) const ALL: [Definition; 32] = [
     check(Area::Agent, "failed compiles", &[Code::CompileFailedBefore], |_| {
         Ok("none that delays a retry".to_owned())
     }),
+    check(Area::Agent, "modules for the next kernel", &[Code::NextKernelUnprepared], |s| {
+        s.next_kernel.clone()
+    }),
 ];
 
 const OF_DRIVER_ROOT: [Code; 4] =
@@ -296,7 +297,7 @@ const SETTINGS: [Code; 5] = [
 ];
 const CAPTURED: &str = "the tree was captured on another machine";
 const NO_ID: &str = "os-release has no ID";
-const HIDDEN: &str = "the host's own files are not accessible";
+pub(super) const HIDDEN: &str = "the host's own files are not accessible";
 
 const fn check(
     area: Area,

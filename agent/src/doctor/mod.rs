@@ -7,6 +7,7 @@ mod agent;
 mod checks;
 mod host;
 mod kernel_config;
+mod next_kernel;
 pub mod operator;
 mod render;
 
@@ -102,6 +103,9 @@ fn as_number<S: Serializer>(code: &ExitCode, serializer: S) -> Result<S::Ok, S::
     serializer.serialize_u8(code.number())
 }
 
+/// Text of a passed check; an error is the reason why it was skipped.
+type Text = Result<String, String>;
+
 /// Input of all checks.
 struct Look<'a> {
     config: &'a Config,
@@ -153,9 +157,16 @@ pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> 
     findings.extend(kernel_config::findings(&look, &kernel_config));
     let agent = agent::look(&look);
     findings.extend(agent.findings);
+    let next_kernel = next_kernel::look(&look);
+    findings.extend(next_kernel.finding);
     finding::sort(&mut findings);
-    let input =
-        checks::Input { look: &look, plan: plan.as_ref(), kernel_config, notes: agent.notes };
+    let input = checks::Input {
+        look: &look,
+        plan: plan.as_ref(),
+        kernel_config,
+        notes: agent.notes,
+        next_kernel: next_kernel.text,
+    };
     Ok(report(&input, &findings))
 }
 
@@ -208,11 +219,15 @@ impl Look<'_> {
 
     /// Returns what is available without queries, and without making anything.
     fn at_hand(&self) -> Result<Catalog, Failure> {
+        self.at_hand_for(self.facts)
+    }
+
+    fn at_hand_for(&self, facts: &HostFacts) -> Result<Catalog, Failure> {
         let store = Store::at(&self.store(), self.config.disk());
         let there = store.dir("sets").is_dir() && store.dir("userspace").is_dir();
         let store_there = there.then_some(&store);
-        let mut catalog = catalog::gather(self.config, self.facts, store_there, NOT_ASKED)?;
-        Prebuilt::new(self.config)?.judge(&self.facts.kernel, &store, &mut catalog);
+        let mut catalog = catalog::gather(self.config, facts, store_there, NOT_ASKED)?;
+        Prebuilt::new(self.config)?.judge(&facts.kernel, &store, &mut catalog);
         Ok(catalog)
     }
 }

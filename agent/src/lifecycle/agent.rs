@@ -22,6 +22,7 @@ use crate::engine::image::Images;
 use crate::engine::{Engine, InUseWait};
 use crate::journal::Journal;
 use crate::journal::phase::Phase;
+use crate::next_kernel::Permission;
 use crate::provider::Configurations;
 use crate::steps::{LoadModule, Step};
 use crate::telemetry::Telemetry;
@@ -58,6 +59,8 @@ pub struct Context {
     pub triggers: Triggers,
     /// Conduct in a cluster, and in the driver pod of the GPU operator.
     pub conduct: Conduct,
+    /// Permission to prepare the kernel of the next boot.
+    pub permission: Permission,
 }
 
 impl Context {
@@ -203,7 +206,10 @@ impl Agent {
                 Err(Outcome::Stopped | Outcome::Again { .. }) => return self.uninstall().await,
                 Err(Outcome::Failed(failure)) => return Err(self.fail(failure).await),
             }
-            lived = match self.stay().await {
+            self.world.permission.give(&config);
+            let stayed = self.stay().await;
+            self.world.permission.withdraw();
+            lived = match stayed {
                 Ok(Next::Stop) => return self.uninstall().await,
                 Ok(Next::Renew) => self.renew(&mut config, configurations).await,
                 Ok(Next::Retry) => self.retry(&mut config, configurations).await,

@@ -28,11 +28,13 @@ use crate::engine::InUseWait;
 use crate::engine::image::{Images, ModuleImages};
 use crate::journal::phase::Phase;
 use crate::journal::{self, Journal};
+use crate::next_kernel::{FetchCommand, NextKernel, Permission, TellFailure, Times};
 use crate::provider::Configurations;
 use crate::serve::{self, LivenessProbe, Server, Subject};
+use crate::supplier::HostKernels;
 use crate::telemetry::{FailureRecord, Telemetry};
 use crate::termination;
-use longshore_cluster::Reporter;
+use longshore_cluster::{Event, Reason, Regarding, Reporter};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::failure::{ExitCode, Failure};
@@ -42,8 +44,8 @@ use longshore_host::look::Looker;
 use longshore_host::{Host, RealHost};
 
 /// Installs, adopts or changes the driver, stays until SIGTERM or SIGINT, and uninstalls it; on
-/// SIGHUP follows the configuration as it is then. Calls `stuck` with the reason where this can no
-/// longer end by itself: it ends the process.
+/// SIGHUP follows the configuration as it is then; prepares the kernel of the next boot by `fetch`. Calls
+/// `stuck` with the reason where this can no longer end by itself: it ends the process.
 ///
 /// # Errors
 /// The failure that ended it; the host is then as it was before, or the failure (exit code 20 or
@@ -52,9 +54,11 @@ pub async fn run(
     config: Config,
     configurations: impl Configurations,
     telemetry: &Telemetry,
+    fetch: FetchCommand,
     stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<ExitCode, Failure> {
-    run_in(config, configurations, telemetry, stuck, world).await
+    let parts = Parts { world, kernels: Some(HostKernels::new(fetch)) };
+    run_in(config, configurations, telemetry, stuck, parts).await
 }
 
 /// The same over another host and other images.
@@ -73,7 +77,7 @@ pub async fn run_over(
         let triggers = Triggers::default();
         Context { triggers, ..context(config, host, images, telemetry) }
     };
-    run_in(config, configurations, telemetry, |_| (), world).await
+    run_in(config, configurations, telemetry, |_| (), Parts { world, kernels: None }).await
 }
 
 /// Makes the context of an agent run.
@@ -81,13 +85,21 @@ trait MakeWorld: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context {}
 
 impl<F: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context> MakeWorld for F {}
 
+/// Parts of a run that tests replace.
+struct Parts<W> {
+    world: W,
+    /// Kernels to prepare; None in tests.
+    kernels: Option<HostKernels>,
+}
+
 async fn run_in(
     config: Config,
     configurations: impl Configurations,
     telemetry: &Telemetry,
     stuck: impl FnOnce(&Failure) + Send + 'static,
-    world: impl MakeWorld,
+    parts: Parts<impl MakeWorld>,
 ) -> Result<ExitCode, Failure> {
+    let Parts { world, kernels } = parts;
     let (probe, responder) = LivenessProbe::new();
     let asked = Asked::default();
     asked.rest.give(config.task_limit());
@@ -95,7 +107,8 @@ async fn run_in(
     let subject = Subject::new(telemetry.clone(), probe, config.paths.clone(), holders.clone());
     let server = Server::begin(&config.listen, subject);
     let world = |config: &Config, journal: &Journal| world(config, journal, telemetry, holders);
-    let run = run_agent(config, configurations, telemetry, server.as_ref(), asked.clone(), world);
+    let parts = Parts { world, kernels };
+    let run = run_agent(config, configurations, telemetry, server.as_ref(), asked.clone(), parts);
     let run = Box::pin(run);
     let ended = watchdog::watched(responder.drive(run), asked, telemetry, stuck).await;
     if let Some(server) = server {
@@ -110,8 +123,9 @@ async fn run_agent(
     telemetry: &Telemetry,
     server: Option<&Server>,
     asked: Asked,
-    world: impl FnOnce(&Config, &Journal) -> Context,
+    parts: Parts<impl FnOnce(&Config, &Journal) -> Context>,
 ) -> Result<ExitCode, Failure> {
+    let Parts { world, kernels } = parts;
     let started = Instant::now();
     let Asked { stop, renewal, rest } = asked;
     let _signals = signals::Watch::begin(stop.clone(), renewal.clone())?;
@@ -123,12 +137,35 @@ async fn run_agent(
     let report = DriverReport::begin(&config, telemetry, &|name| std::env::var(name).ok());
     let conduct = conduct(&config, report.as_ref().map(DriverReport::reporter));
     let world = Context { rest, conduct, ..world(&config, &journal) };
+    let next_kernel = kernels.map(|kernels| {
+        let tell = events_of(report.as_ref().map(DriverReport::reporter));
+        NextKernel::begin(kernels, &world.permission, telemetry, tell, Times::default())
+    });
     let agent = Agent::new(world, journal, stop, renewal, started);
     let ended = Box::pin(agent.live(config, &configurations)).await;
+    if let Some(next_kernel) = next_kernel {
+        next_kernel.end().await;
+    }
     if let Some(report) = report {
         report.end().await;
     }
     ended
+}
+
+/// Returns the receiver of failed preparations: each is an event of the node.
+fn events_of(reporter: Option<Arc<Reporter>>) -> TellFailure {
+    Box::new(move |release, failure| {
+        let Some(reporter) = &reporter else { return };
+        reporter.event(Event {
+            regarding: Regarding::Node(reporter.node().to_owned()),
+            reason: Reason::NextKernelUnprepared,
+            action: "PrepareNextKernel",
+            note: format!(
+                "kernel {release} is installed, and has no modules yet: {}",
+                failure.cause
+            ),
+        });
+    })
 }
 
 /// Reports the previous agents to telemetry.
@@ -209,6 +246,7 @@ fn context(
         missing_gpus: config.missing_gpus,
         triggers: Triggers::default(),
         conduct: Conduct::default().follow(config),
+        permission: Permission::default(),
     }
 }
 

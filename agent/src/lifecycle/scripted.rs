@@ -116,6 +116,7 @@ pub fn planned(version: &str, mounts: Vec<Step>) -> Plan {
         install,
         exact: true,
         findings: Vec::new(),
+        next_kernel: None,
     };
     if version == "refused" { with_refused_module(plan) } else { plan }
 }

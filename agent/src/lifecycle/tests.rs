@@ -179,6 +179,7 @@ struct Scene {
     /// Requests a check of the driver, as an event of the kernel does.
     again: Renewal,
     conduct: Conduct,
+    permission: Permission,
     /// Changes the configuration that agents of this scene start with.
     settings: fn(&mut Config),
 }
@@ -205,6 +206,7 @@ impl Scene {
             missing_gpus: MissingGpus::Warn,
             again: Renewal::default(),
             conduct: Conduct::default(),
+            permission: Permission::default(),
             settings: |_| {},
         }
     }
@@ -226,6 +228,7 @@ impl Scene {
             missing_gpus: self.missing_gpus,
             triggers: Triggers { again: self.again.clone(), kernel: false },
             conduct: self.conduct.clone(),
+            permission: self.permission.clone(),
         }
     }
 

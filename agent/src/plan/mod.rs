@@ -15,6 +15,7 @@ mod install;
 mod labels;
 mod live;
 mod mofed;
+mod next_kernel;
 mod operator;
 mod preflight;
 mod render;
@@ -30,6 +31,7 @@ pub(crate) use distribution::brings_driver;
 pub(crate) use finished::unfit;
 pub use live::Replaced;
 pub use mofed::gives_way;
+pub use next_kernel::PlannedKernel;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::render;
 pub(crate) use render::{device_lines, security_line};
@@ -68,6 +70,9 @@ pub struct Plan {
     pub exact: bool,
     /// Findings of the preflight.
     pub findings: Vec<Finding>,
+    /// Newer kernel that is installed on the host and not booted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_kernel: Option<PlannedKernel>,
 }
 
 impl From<&Plan> for PlanSummary {
@@ -170,6 +175,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     }
     finding::sort(&mut findings);
 
+    let next_kernel = next_kernel::of(config, facts, catalog, &choice);
     let mut reasons = choice.reasons;
     reasons.append(&mut supply.reasons);
     reasons.extend(live.reason);
@@ -189,7 +195,18 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
         install: install.steps,
         exact: install.exact,
         findings,
+        next_kernel,
     })
+}
+
+/// True if the store has all modules and user-mode files of the driver that these inputs lead to: a plan acquires
+/// nothing. Its refusals are not considered.
+///
+/// # Errors
+/// As of [`plan`].
+pub fn is_stored(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<bool, Failure> {
+    let plan = plan(config, facts, catalog)?;
+    Ok(plan.acquire.is_empty() && plan.is_prebuilt() == Some(true))
 }
 
 /// Returns the step that writes the features file for labels of the node, where that is wanted.

@@ -31,7 +31,15 @@ fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
     let not = if refused { " (not done: refused)" } else { "" };
     let acquire = plan.acquire.iter().map(acquire_line).collect();
     write_numbered(out, &format!("To the store first{not}"), acquire)?;
-    write_numbered(out, &format!("Then on the host{not}"), step_lines(plan))
+    write_numbered(out, &format!("Then on the host{not}"), step_lines(plan))?;
+    let prepared = plan.next_kernel.iter().filter(|next| next.prepares);
+    let prepared = prepared.map(|next| {
+        format!(
+            "fetch or compile everything for kernel {}, which is installed and not booted",
+            next.release
+        )
+    });
+    write_numbered(out, &format!("Once the driver is ready{not}"), prepared.collect())
 }
 
 /// Formats the steps, with placeholders for those that are known only after the acquisition.

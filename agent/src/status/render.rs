@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{FailureStatus, ModuleStatus, StatusReport};
-use crate::telemetry::Live;
+use crate::telemetry::{Live, NextKernel};
 use longshore_core::finding::Finding;
 
 impl StatusReport {
@@ -97,6 +97,9 @@ fn write_live(live: &Live, line: &mut impl FnMut(&str, String)) {
     if let Some(gpus) = &live.gpus {
         line("gpus", format!("{} of {} driven", gpus.bound, gpus.expected));
     }
+    if let Some(next) = &live.next_kernel {
+        line("next", next_kernel(next));
+    }
     for finding in &live.findings {
         let Finding { code, severity, detail, remedy } = finding;
         line("finding", format!("{} {code}: {detail}", severity.as_str()));
@@ -113,6 +116,16 @@ fn write_live(live: &Live, line: &mut impl FnMut(&str, String)) {
     for process in live.holders.iter().flat_map(|holders| &holders.processes) {
         line("holder", process.to_string());
     }
+}
+
+fn next_kernel(next: &NextKernel) -> String {
+    let modules = match next {
+        NextKernel { ready: true, .. } => "ready",
+        NextKernel { preparing: true, .. } => "being prepared",
+        _ => "missing",
+    };
+    let running = if next.running { ", the running one" } else { "" };
+    format!("kernel {}{running}; modules {modules}", next.release)
 }
 
 fn write_failure(last: &FailureStatus, line: &mut impl FnMut(&str, String)) {

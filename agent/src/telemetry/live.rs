@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{DaemonState, Origin, State, StepOutcome};
 use crate::journal::phase::Phase;
 use longshore_core::failure::Failure;
-use longshore_core::finding::Finding;
+use longshore_core::finding::{Code, Finding};
 use longshore_core::progress::Reused;
 use longshore_host::in_use::InUse;
 use longshore_host::verbs::DriverUser;
@@ -48,6 +48,9 @@ pub struct Live {
     /// True where the modules of that driver are at hand without compiling them; None where that is not known.
     #[serde(default)]
     pub prebuilt: Option<bool>,
+    /// Modules for the kernel of the next boot; None where that is not known, or switched off.
+    #[serde(default)]
+    pub next_kernel: Option<NextKernel>,
     /// True if the agent has ended and left the driver to the next agent.
     #[serde(default)]
     pub kept: bool,
@@ -62,7 +65,7 @@ pub struct Live {
     pub holders: Option<Holders>,
     /// The daemons that belong to the driver.
     pub daemons: Vec<Daemon>,
-    /// Findings of the last check of the installed driver.
+    /// Findings of the last check of the installed driver, and about the next kernel.
     #[serde(default)]
     pub findings: Vec<Finding>,
     /// The GPUs that the driver is to have, and has; None before it was installed.
@@ -164,6 +167,43 @@ pub struct GpuCount {
     pub expected: usize,
     /// GPUs that the driver took.
     pub bound: usize,
+}
+
+/// Modules for the kernel of the next boot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextKernel {
+    /// Its release.
+    pub release: String,
+    /// True if it is the running kernel: no newer one of its flavour is installed.
+    pub running: bool,
+    /// True if the store has everything for it.
+    pub ready: bool,
+    /// True while that is being fetched or compiled.
+    pub preparing: bool,
+    /// Reason that the last preparation failed.
+    pub failure: Option<Unprepared>,
+}
+
+/// Failed preparation of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unprepared {
+    /// Cause, in one line.
+    pub cause: String,
+    /// Remedy, where there is a better one than the finding's own.
+    pub remedy: Option<String>,
+}
+
+impl NextKernel {
+    /// Returns the finding about a failed preparation.
+    pub fn finding(&self) -> Option<Finding> {
+        let Unprepared { cause, remedy } = self.failure.as_ref()?;
+        let detail = format!("kernel {}: {cause}", self.release);
+        let finding = Finding::warning(Code::NextKernelUnprepared, detail);
+        Some(match remedy {
+            Some(remedy) => finding.remedy(remedy.clone()),
+            None => finding,
+        })
+    }
 }
 
 /// Result of checking the installed driver.
@@ -277,17 +317,24 @@ impl State {
             driver: self.driver.clone(),
             wanted: self.wanted.clone(),
             prebuilt: self.prebuilt,
+            next_kernel: self.next_kernel.clone(),
             kept: self.kept,
             fetched_bytes: self.fetched_bytes,
             cache_hits: self.reused.clone(),
             cache_misses: self.missed.clone(),
             holders: self.holders.clone(),
             daemons: self.daemons.clone(),
-            findings: self.condition.findings.clone(),
+            findings: self.findings(),
             gpus: self.condition.gpus,
             failures: self.failures,
             last_failure: self.last_failure.clone(),
         }
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings = self.condition.findings.clone();
+        findings.extend(self.next_kernel.as_ref().and_then(NextKernel::finding));
+        findings
     }
 
     fn not_ready(&self) -> Vec<String> {

@@ -91,6 +91,10 @@ fn driver(live: &Live, seen: &HostSample) -> Vec<Family> {
         ];
         labelled(labels, 1.0)
     });
+    let next = live
+        .next_kernel
+        .iter()
+        .map(|next| labelled([("release", &next.release)], f64::from(u8::from(next.ready))));
     let references =
         seen.references.iter().map(|(name, count)| labelled([("module", name)], *count as f64));
     let expected = live.gpus.map(|gpus| plain(gpus.expected as f64));
@@ -105,6 +109,12 @@ fn driver(live: &Live, seen: &HostSample) -> Vec<Family> {
     let restarts = daemons().map(|d| labelled([("daemon", &d.name)], d.restarts as f64));
     vec![
         info_family("driver", "The driver that is installed").with(info),
+        gauge(
+            "next_kernel_ready",
+            "",
+            "1 if everything for the kernel of the next boot is in the store",
+        )
+        .with(next),
         gauge("module_references", "", "References to a module of the driver").with(references),
         gauge("driver_holders", "", "Processes that hold a device of the driver")
             .with(seen.holders.map(|count| plain(count as f64))),
@@ -183,7 +193,9 @@ fn since_epoch(at: jiff::Timestamp) -> f64 {
 mod tests {
     use super::*;
     use crate::steps::{MakeDir, Step};
-    use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, StepOutcome, Telemetry};
+    use crate::telemetry::{
+        Condition, DaemonState, DriverInfo, GpuCount, NextKernel, StepOutcome, Telemetry,
+    };
 
     /// Returns an agent with every part of its state set.
     fn state() -> Live {
@@ -202,6 +214,8 @@ mod tests {
         telemetry.daemon("nvidia-persistenced", true, DaemonState::Live);
         let gpus = Some(GpuCount { expected: 2, bound: 1 });
         telemetry.condition(Condition { gpus, ..Condition::default() });
+        let release = "6.1.0-51-amd64".to_owned();
+        telemetry.next_kernel(Some(NextKernel { release, ..NextKernel::default() }));
         telemetry.reused(longshore_core::progress::Reused::Conftest, 3, 1);
         telemetry.failed(&longshore_core::failure::Failure::new(
             longshore_core::failure::FailureKind::InUse,

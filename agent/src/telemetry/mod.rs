@@ -20,8 +20,8 @@ use tokio::sync::watch;
 
 pub use counted::Counted;
 pub use live::{
-    Condition, CurrentStep, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live, StepCount,
-    StepRecord,
+    Condition, CurrentStep, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live, NextKernel,
+    StepCount, StepRecord, Unprepared,
 };
 
 use crate::journal::phase::Phase;
@@ -114,6 +114,7 @@ struct State {
     driver: Option<DriverInfo>,
     wanted: Option<String>,
     prebuilt: Option<bool>,
+    next_kernel: Option<NextKernel>,
     kept: bool,
     origin: Option<Origin>,
     fetched_bytes: u64,
@@ -140,6 +141,7 @@ impl Default for State {
             driver: None,
             wanted: None,
             prebuilt: None,
+            next_kernel: None,
             kept: false,
             origin: None,
             fetched_bytes: 0,
@@ -247,6 +249,13 @@ impl Telemetry {
             state.wanted = Some(version.to_owned());
             state.prebuilt = prebuilt;
         });
+    }
+
+    /// Records the modules for the kernel of the next boot; None where that is not known.
+    pub fn next_kernel(&self, next: Option<NextKernel>) {
+        if self.state().next_kernel != next {
+            self.change(|state| state.next_kernel = next);
+        }
     }
 
     /// Records that the agent ends, and that the driver stays for the next one.

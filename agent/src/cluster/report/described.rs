@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use super::{Program, Source, program};
 use crate::journal::phase::Phase;
-use crate::telemetry::{FailureRecord, Live};
-use longshore_cluster::{Holder, LastFailure, NodeStatus, Reason, Report, STATUS_FORMAT};
+use crate::telemetry::{self, FailureRecord, Live};
+use longshore_cluster::{
+    Holder, LastFailure, NextKernel, NodeStatus, Reason, Report, STATUS_FORMAT,
+};
 use longshore_host::facts::LiveDriver;
 
 /// Description of a state.
@@ -39,6 +41,7 @@ pub(super) fn describe(source: &Source, live: &Live, loaded: Option<LiveDriver>)
             live: version,
             last_failure: live.last_failure.as_ref().map(last_failure),
             prebuilt: live.prebuilt,
+            next_kernel: live.next_kernel.as_ref().map(next_kernel),
             ..NodeStatus::default()
         },
         ready: reason == Reason::DriverReady,
@@ -147,6 +150,10 @@ fn holders(source: &Source, live: &Live) -> Vec<Holder> {
         Holder { program: key.0, pod_uid: key.1, since }
     };
     present.into_iter().map(holder).collect()
+}
+
+fn next_kernel(next: &telemetry::NextKernel) -> NextKernel {
+    NextKernel { release: next.release.clone(), ready: next.ready }
 }
 
 fn last_failure(failure: &FailureRecord) -> LastFailure {

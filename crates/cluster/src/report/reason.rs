@@ -25,6 +25,8 @@ pub enum Reason {
     Uncordoned,
     /// A pod holds a driver that is to be changed.
     HoldsDriver,
+    /// The modules for the kernel of the next boot could not be prepared.
+    NextKernelUnprepared,
 }
 
 impl Reason {
@@ -41,6 +43,7 @@ impl Reason {
             Self::EvictionBlocked => "EvictionBlocked",
             Self::Uncordoned => "Uncordoned",
             Self::HoldsDriver => "HoldsDriver",
+            Self::NextKernelUnprepared => "NextKernelUnprepared",
         }
     }
 
@@ -62,7 +65,11 @@ impl Reason {
     pub fn is_warning(self) -> bool {
         matches!(
             self,
-            Self::DriverInUse | Self::DriverFailed | Self::EvictionBlocked | Self::HoldsDriver
+            Self::DriverInUse
+                | Self::DriverFailed
+                | Self::EvictionBlocked
+                | Self::HoldsDriver
+                | Self::NextKernelUnprepared
         )
     }
 }

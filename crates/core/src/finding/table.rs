@@ -266,6 +266,10 @@ codes! {
         means "a compile failed here a short while ago, and is not retried yet"
         matters "the same inputs fail the same way; an agent that needs them ends at once"
         remedy "see its cause; `longshore build --retry` retries at once"
+    NextKernelUnprepared "next-kernel-unprepared" Agent WarnsOrNotes Download
+        means "a newer kernel is installed, and its modules could not be fetched or compiled, or were not yet"
+        matters "after the reboot into it the node waits for the modules to be compiled, or has no driver where that fails; the driver of the running kernel is not concerned"
+        remedy "see the agent's log for the cause, and try it with `longshore fetch --kernel RELEASE`; a running agent tries again by itself (docs/next-kernel.md)"
     DriverRefusedBefore "driver-refused-before" Agent Warns KernelRefused
         means "since the host was booted, the kernel refused a driver that was to replace the loaded one"
         matters "an agent that wants it again ends at once, and the loaded driver stays"

@@ -1,0 +1,280 @@
+//! The look-out over kernels in memory: no process is started.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rstest::rstest;
+use tokio::sync::watch;
+
+use super::*;
+use crate::config::{Fragment, load};
+use crate::journal::phase::Phase;
+use crate::telemetry;
+use longshore_core::failure::FailureKind;
+
+const NEXT: &str = "6.1.0-51-amd64";
+
+/// End of a preparation in a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Well,
+    /// It ends well, and the store lacks something all the same.
+    Emptily,
+    Badly,
+    /// It ends only when it is stopped.
+    Never,
+}
+
+#[derive(Debug)]
+struct State {
+    next: Option<NextRelease>,
+    is_ready: bool,
+    ends: Ends,
+    /// The preparations that were begun, and those that were stopped.
+    begun: Vec<String>,
+    stopped: usize,
+    /// The failures that were told.
+    told: Vec<String>,
+}
+
+/// Kernels of a host in memory.
+#[derive(Debug, Clone)]
+struct InMemory(Arc<Mutex<State>>);
+
+impl InMemory {
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.0.lock().expect("lock"))
+    }
+}
+
+impl Kernels for InMemory {
+    async fn next(&self, _: &Config) -> Result<Option<NextRelease>, Failure> {
+        self.with(|state| match &state.next {
+            Some(next) if next.release.is_empty() => {
+                Err(Failure::new(FailureKind::Preflight, "the host does not answer"))
+            }
+            next => Ok(next.clone()),
+        })
+    }
+
+    async fn has_modules(&self, _: &Config, _: &str) -> Result<bool, Failure> {
+        Ok(self.with(|state| state.is_ready))
+    }
+
+    async fn prepare(
+        &self,
+        _: &Config,
+        release: &str,
+        stop: &CancelFlag,
+    ) -> Result<(), Unprepared> {
+        let ends = self.with(|state| {
+            state.begun.push(release.to_owned());
+            state.ends
+        });
+        match ends {
+            Ends::Well => {
+                self.with(|state| state.is_ready = true);
+                Ok(())
+            }
+            Ends::Emptily => Ok(()),
+            Ends::Badly => Err(Unprepared { cause: "no headers".to_owned(), remedy: None }),
+            Ends::Never => {
+                stop.wait().await;
+                self.with(|state| state.stopped += 1);
+                Err(Unprepared { cause: "it was ended".to_owned(), remedy: None })
+            }
+        }
+    }
+}
+
+const AT_ONCE: Times = Times {
+    look: Duration::from_millis(1),
+    settled: Duration::ZERO,
+    store: Duration::ZERO,
+    retry: (Duration::from_millis(1), Duration::from_millis(2)),
+};
+
+struct Scene {
+    kernels: InMemory,
+    permission: Permission,
+    telemetry: Telemetry,
+    changes: watch::Receiver<()>,
+    look_out: NextKernel,
+    config: Config,
+}
+
+/// Begins a look-out on a host whose next kernel is this one.
+fn scene(next: Option<(&str, bool)>, ends: Ends, mode: &str, times: Times) -> Scene {
+    let next =
+        next.map(|(release, is_running)| NextRelease { release: release.to_owned(), is_running });
+    let (begun, told) = (Vec::new(), Vec::new());
+    let state = State { next, is_ready: false, ends, begun, stopped: 0, told };
+    let kernels = InMemory(Arc::new(Mutex::new(state)));
+    let env = |name: &str| (name == "LONGSHORE_NEXT_KERNEL").then(|| mode.to_owned());
+    let config = load(Fragment::default(), &env, None).expect("a configuration");
+    let (permission, telemetry) = (Permission::default(), Telemetry::default());
+    let changes = telemetry.changes();
+    let told = kernels.clone();
+    let tell = Box::new(move |release: &str, failure: &Unprepared| {
+        told.with(|state| state.told.push(format!("{release}: {}", failure.cause)));
+    });
+    let look_out = NextKernel::begin(kernels.clone(), &permission, &telemetry, tell, times);
+    Scene { kernels, permission, telemetry, changes, look_out, config }
+}
+
+impl Scene {
+    /// Lets the agent be Ready.
+    fn rest(&self) {
+        self.telemetry.enter(Phase::Ready);
+        self.permission.give(&self.config);
+    }
+
+    /// Waits for a state of the next kernel.
+    async fn until(&mut self, wanted: impl Fn(Option<&telemetry::NextKernel>) -> bool) {
+        while !wanted(self.telemetry.live().next_kernel.as_ref()) {
+            self.changes.changed().await.expect("telemetry lives");
+        }
+    }
+
+    /// Waits for a state of the kernels in memory.
+    async fn until_kernels(&self, wanted: impl Fn(&State) -> bool) {
+        while !self.kernels.with(|state| wanted(state)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn begun(&self) -> usize {
+        self.kernels.with(|state| state.begun.len())
+    }
+}
+
+#[rstest]
+#[case::newer(Some((NEXT, false)), "prepare", Ends::Well, true, 1)]
+#[case::only_reported(Some((NEXT, false)), "report", Ends::Well, false, 0)]
+#[case::running(Some((NEXT, true)), "prepare", Ends::Well, false, 0)]
+#[tokio::test]
+async fn a_newer_kernel_is_prepared_where_that_is_wanted(
+    #[case] next: Option<(&str, bool)>,
+    #[case] mode: &str,
+    #[case] ends: Ends,
+    #[case] ready: bool,
+    #[case] begun: usize,
+) {
+    let mut scene = scene(next, ends, mode, AT_ONCE);
+    scene.rest();
+    scene.until(|next| next.is_some_and(|next| next.ready == ready && !next.preparing)).await;
+    let live = scene.telemetry.live();
+    assert_eq!(live.next_kernel.map(|next| next.running), next.map(|(_, running)| running));
+    assert_eq!(scene.begun(), begun);
+    assert!(live.ready, "it is no reason not to be ready");
+    scene.look_out.end().await;
+}
+
+#[tokio::test]
+async fn nothing_is_begun_before_the_agent_rests() {
+    let mut scene = scene(Some((NEXT, false)), Ends::Well, "prepare", AT_ONCE);
+    scene.permission.give(&scene.config);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!((scene.begun(), scene.telemetry.live().next_kernel), (0, None));
+    scene.telemetry.enter(Phase::Ready);
+    scene.until(|next| next.is_some_and(|next| next.ready)).await;
+    scene.look_out.end().await;
+}
+
+#[tokio::test]
+async fn a_kernel_is_prepared_only_once_it_has_settled() {
+    let times = Times { settled: Duration::from_secs(3600), ..AT_ONCE };
+    let mut scene = scene(Some((NEXT, false)), Ends::Well, "prepare", times);
+    scene.rest();
+    scene.until(|next| next.is_some()).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(scene.begun(), 0);
+    scene.look_out.end().await;
+}
+
+#[rstest]
+#[case::change(|scene: &Scene| scene.permission.withdraw())]
+#[case::renewal(|scene: &Scene| scene.permission.give(&scene.config))]
+#[case::repair(|scene: &Scene| scene.telemetry.enter(Phase::Changing))]
+#[tokio::test]
+async fn a_preparation_gives_way_to_the_agent_and_is_begun_again(#[case] comes: fn(&Scene)) {
+    let mut scene = scene(Some((NEXT, false)), Ends::Never, "prepare", AT_ONCE);
+    scene.rest();
+    scene.until_kernels(|state| state.begun.len() == 1).await;
+    comes(&scene);
+    scene.until_kernels(|state| state.stopped == 1).await;
+    assert_eq!(scene.telemetry.live().findings, [], "that is no failure");
+    scene.kernels.with(|state| state.ends = Ends::Well);
+    scene.rest();
+    scene.until(|next| next.is_some_and(|next| next.ready)).await;
+    scene.look_out.end().await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_agent_ends_a_preparation() {
+    let scene = scene(Some((NEXT, false)), Ends::Never, "prepare", AT_ONCE);
+    scene.rest();
+    scene.until_kernels(|state| state.begun.len() == 1).await;
+    let kernels = scene.kernels.clone();
+    scene.look_out.end().await;
+    assert_eq!(kernels.with(|state| state.stopped), 1);
+}
+
+#[rstest]
+#[case::failed(Ends::Badly, "no headers")]
+#[case::still_missing(
+    Ends::Emptily,
+    "everything was fetched, but the store lacks something for it all the same"
+)]
+#[tokio::test]
+async fn a_failure_is_a_finding_told_once_and_tried_again(#[case] ends: Ends, #[case] cause: &str) {
+    let mut scene = scene(Some((NEXT, false)), ends, "prepare", AT_ONCE);
+    scene.rest();
+    scene.until_kernels(|state| state.begun.len() >= 3).await;
+    let live = scene.telemetry.live();
+    let found: Vec<_> = live.findings.iter().map(|f| (f.code.entry().name, &*f.detail)).collect();
+    let detail = format!("kernel {NEXT}: {cause}");
+    assert_eq!(found, [("next-kernel-unprepared", &*detail)]);
+    assert!(live.ready, "it is no reason not to be ready");
+    assert_eq!(scene.kernels.with(|state| state.told.clone()), [format!("{NEXT}: {cause}")]);
+    scene.kernels.with(|state| state.ends = Ends::Well);
+    scene.until(|next| next.is_some_and(|next| next.ready)).await;
+    assert_eq!(scene.telemetry.live().findings, []);
+    scene.look_out.end().await;
+}
+
+#[rstest]
+#[case::no_kernels(None, "prepare")]
+#[case::switched_off(Some((NEXT, false)), "off")]
+#[case::unread(Some(("", false)), "prepare")]
+#[tokio::test]
+async fn an_unknown_kernel_is_not_reported(#[case] next: Option<(&str, bool)>, #[case] mode: &str) {
+    let mut scene = scene(Some((NEXT, true)), Ends::Well, "report", AT_ONCE);
+    scene.rest();
+    scene.until(|next| next.is_some()).await;
+    let env = |name: &str| (name == "LONGSHORE_NEXT_KERNEL").then(|| mode.to_owned());
+    scene.config = load(Fragment::default(), &env, None).expect("a configuration");
+    scene.kernels.with(|state| {
+        let next = next.map(|(release, is_running)| (release.to_owned(), is_running));
+        state.next = next.map(|(release, is_running)| NextRelease { release, is_running });
+    });
+    scene.rest();
+    scene.until(|next| next.is_none()).await;
+    assert_eq!(scene.begun(), 0);
+    scene.look_out.end().await;
+}
+
+#[tokio::test]
+async fn a_kernel_that_follows_another_one_is_prepared_too() {
+    let mut scene = scene(Some((NEXT, false)), Ends::Well, "prepare", AT_ONCE);
+    scene.rest();
+    scene.until(|next| next.is_some_and(|next| next.ready)).await;
+    let release = "6.1.0-52-amd64".to_owned();
+    scene.kernels.with(|state| {
+        state.next = Some(NextRelease { release: release.clone(), is_running: false });
+        state.is_ready = false;
+    });
+    scene.until(|next| next.is_some_and(|next| next.ready && next.release == release)).await;
+    assert_eq!(scene.kernels.with(|state| state.begun.clone()), [NEXT, &release]);
+    scene.look_out.end().await;
+}

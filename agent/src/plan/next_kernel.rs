@@ -1,0 +1,46 @@
+//! The kernel of the next boot in a plan.
+
+use serde::Serialize;
+
+use super::driver::Choice;
+use crate::catalog::{Catalog, SetPlace};
+use crate::config::{Config, NextKernelMode};
+use crate::next_kernel;
+use longshore_core::kernel_id::KernelId;
+use longshore_host::HostFacts;
+use longshore_modules::artifact::SetQuery;
+
+/// Newer kernel that is installed on the host and not booted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedKernel {
+    /// Its release.
+    pub release: String,
+    /// True if the store has a set of the chosen driver for it.
+    pub stored: bool,
+    /// True if its modules are fetched or compiled once the driver is ready.
+    pub prepares: bool,
+}
+
+/// Returns the newer kernel of the host; None without one, and where none is looked for.
+pub(super) fn of(
+    config: &Config,
+    facts: &HostFacts,
+    catalog: &Catalog,
+    choice: &Choice,
+) -> Option<PlannedKernel> {
+    let mode = config.next_kernel();
+    if mode == NextKernelMode::Off {
+        return None;
+    }
+    let release = next_kernel::next(&facts.kernel.release, &facts.installed_kernels)?;
+    let query = SetQuery {
+        kernel: KernelId { release, version: None, arch: &facts.kernel.arch },
+        driver_version: &choice.version,
+        flavour: Some(choice.flavour),
+    };
+    let stored = catalog.sets.iter().filter(|at_hand| at_hand.place == SetPlace::Store);
+    let mut sets = stored.map(|at_hand| &at_hand.set);
+    let stored = sets.any(|set| query.matches_with(set, &config.driver.extra_modules));
+    let prepares = mode == NextKernelMode::Prepare && !stored;
+    Some(PlannedKernel { release: release.to_owned(), stored, prepares })
+}
