@@ -22,6 +22,7 @@ use serde::Serialize;
 use super::history::{self, Taken};
 use super::inventory::{Inventory, Item, Kind};
 use super::mounted;
+use super::next_kernel;
 use crate::journal;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::Failure;
@@ -46,12 +47,13 @@ pub struct Needed {
 const RUNS: &str = "the host runs it";
 const RAN: &str = "the host ran it before";
 const MOUNTED: &str = "it is mounted";
+const BOOTS_NEXT: &str = "the next kernel of the host needs it";
 /// A change of certificate needs the unsigned modules again, and only compiling could restore them.
 const SIGNED_FROM: &str = "the host's modules were signed from it";
 
 impl Needed {
     /// Collects what this host runs, by the agent's journal, by mounts, and by the store's history;
-    /// and what it ran before.
+    /// what it ran before, and what a newer kernel that is installed needs at its first boot.
     ///
     /// # Errors
     /// Exit code 13 or 15 where the journal cannot be understood: then it is not known what runs.
@@ -72,6 +74,13 @@ impl Needed {
         }
         for (why, was) in [RUNS, RAN].into_iter().zip(history::read(store)) {
             needed.add(Taken { modules: was.modules, trees: was.tree.into_iter().collect() }, why);
+        }
+        match next_kernel::taken(store, paths) {
+            Ok(taken) => taken.into_iter().for_each(|taken| needed.add(taken, BOOTS_NEXT)),
+            // It can be fetched again, and the host runs without it.
+            Err(failure) => {
+                tracing::warn!("what the next kernel needs may be removed: {}", failure.one_line())
+            }
         }
         Ok(needed)
     }

@@ -71,7 +71,7 @@ impl Taken {
 }
 
 /// The name of the tree with this root: the store may have another path elsewhere.
-fn tree_name(root: &Path) -> Option<String> {
+pub(super) fn tree_name(root: &Path) -> Option<String> {
     root.parent()?.file_name()?.to_str().map(str::to_owned)
 }
 
