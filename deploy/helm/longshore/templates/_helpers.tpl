@@ -74,6 +74,7 @@ annotations:
 {{- if not .compile }}{{ $_ := set $env "LONGSHORE_COMPILE" "false" }}{{ end }}
 {{- with .missingGpus }}{{ $_ := set $env "LONGSHORE_MISSING_GPUS" . }}{{ end }}
 {{- with .conflictingDrivers }}{{ $_ := set $env "LONGSHORE_CONFLICTING_DRIVERS" . }}{{ end }}
+{{- with .nextKernel }}{{ $_ := set $env "LONGSHORE_NEXT_KERNEL" . }}{{ end }}
 {{- with .onBusy }}{{ $_ := set $env "LONGSHORE_ON_BUSY" . }}{{ end }}
 {{- $_ := set $env "LONGSHORE_WAIT_TO_CHANGE" (printf "%v" (or .waitToChange $.Values.cluster.evict)) }}
 {{- if .gpuDirectRdma }}{{ $_ := set $env "GPU_DIRECT_RDMA_ENABLED" "true" }}{{ end }}
