@@ -3,11 +3,13 @@
 
 mod air_gapped;
 mod archives;
+mod background;
 mod cdi;
 mod configuration;
 mod doctor;
 mod hosts;
 mod image;
+mod kernel_hook;
 mod leftovers;
 mod locks;
 mod observability;
