@@ -78,6 +78,7 @@ impl Inventory<'_> {
 mod tests {
     use super::super::test_scene::{DRIVER, Scene};
     use super::*;
+    use longshore_core::testing::kernel_image;
     use longshore_modules::sets::SetStore;
     use rstest::rstest;
     use std::fs;
@@ -117,15 +118,6 @@ mod tests {
         assert_eq!(inventory.has_modules(NEXT).await.expect("read"), wanted);
     }
 
-    /// Returns the beginning of an x86 image that states this build.
-    fn image(version: &str) -> Vec<u8> {
-        let mut bytes = vec![0; 0x400];
-        bytes[0x202..0x206].copy_from_slice(b"HdrS");
-        bytes[0x20e..0x210].copy_from_slice(&0x200_u16.to_le_bytes());
-        bytes.extend_from_slice(format!("{NEXT} (a@b) {version}\0").as_bytes());
-        bytes
-    }
-
     #[rstest]
     #[case::the_build_of_the_set("#1 SMP of another day", true)]
     #[case::another_build("#1 SMP of this day", false)]
@@ -139,8 +131,8 @@ mod tests {
         scene.put_tree();
         let host = scene.dir.path().join("host");
         fs::create_dir_all(host.join("boot")).expect("made");
-        fs::write(host.join("boot").join(format!("vmlinuz-{NEXT}")), image(installed))
-            .expect("written");
+        let image = kernel_image(&format!("{NEXT} (a@b) {installed}"), 0x800);
+        fs::write(host.join(format!("boot/vmlinuz-{NEXT}")), image).expect("written");
         scene.config.paths.host_root = host;
         let inventory = Inventory::new(&scene.config);
         assert_eq!(inventory.has_modules(NEXT).await.expect("read"), wanted);

@@ -1,7 +1,7 @@
 //! Values and helpers of every other crate.
 //!
 //! Failures with their exit codes ([`failure`]) and findings about a host ([`finding`]); small values
-//! of drivers and kernels ([`driver_version`], [`flavour`], [`machine`], [`kernel_id`]); careful
+//! of drivers and kernels ([`driver_version`], [`flavour`], [`machine`], [`kernel_id`], [`kernel_image`]); careful
 //! reading and writing of files ([`root`], [`bounded_read`], [`durable`], [`disk`], [`locks`]); capabilities
 //! of threads ([`privileges`]); progress, and escaping of text from elsewhere ([`progress`],
 //! [`sanitize`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
@@ -22,6 +22,7 @@ pub mod finding;
 pub mod flavour;
 pub mod image_reference;
 pub mod kernel_id;
+pub mod kernel_image;
 pub mod locks;
 pub mod machine;
 pub mod module_dir;

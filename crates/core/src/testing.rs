@@ -146,3 +146,18 @@ fn span_setting(span: Duration) -> String {
         (m, s) => format!("`{m}m{s}s`"),
     }
 }
+
+/// Returns the beginning of a kernel's x86 image, with this text at 0x800 from the first sector's end and its setup
+/// header naming `place` for it.
+pub fn kernel_image(text: &str, place: u16) -> Vec<u8> {
+    let mut image = vec![0; 0x1200];
+    let mut put = |at: usize, bytes: &[u8]| {
+        for (byte, new) in image.iter_mut().skip(at).zip(bytes) {
+            *byte = *new;
+        }
+    };
+    put(0x202, b"HdrS");
+    put(0x20e, &place.to_le_bytes());
+    put(0xa00, text.as_bytes());
+    image
+}

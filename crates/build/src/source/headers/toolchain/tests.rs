@@ -8,16 +8,18 @@ use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
+use longshore_core::testing::kernel_image as image;
 use rstest::rstest;
 use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::source::headers::archive::{find, releases};
-use crate::source::headers::kernel_image::tests::{VERSION, image};
 use crate::source::headers::parts::PREFIX;
 use crate::source::headers::{HeaderPlaces, Headers, Wanted, find as find_headers};
 use crate::source::userspace::sample::deb;
 
+/// `uname -v` of the kernel in the images.
+const VERSION: &str = "#142-Ubuntu SMP PREEMPT_DYNAMIC Thu Nov 5 10:00:00 UTC 2026";
 const GCC_12: &str = "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0";
 const GCC_13: &str = "x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0";
 const JAMMY_12: &str = "x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0";
