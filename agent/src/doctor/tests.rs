@@ -144,6 +144,11 @@ const FAILURE: &str = r#"{"inputs":"a","at":"NOW","why":"inputs","jobs":1,"limit
     FAILURE,
     Some((Code::CompileFailedBefore, 0))
 )]
+#[case::next_kernel(
+    "lib/modules/6.1.0-51-amd64/modules.dep",
+    "",
+    Some((Code::NextKernelUnprepared, 0))
+)]
 #[tokio::test]
 async fn one_thing_that_is_not_well(
     #[case] path: &str,

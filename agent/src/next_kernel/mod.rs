@@ -6,6 +6,8 @@
 
 mod fetch;
 mod host;
+#[cfg(test)]
+pub(crate) mod in_memory;
 mod permission;
 mod release;
 mod task;

@@ -1,98 +1,17 @@
 //! The look-out over kernels in memory: no process is started.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rstest::rstest;
 use tokio::sync::watch;
 
+use super::in_memory::{AT_ONCE, Ends, InMemory};
 use super::*;
 use crate::config::{Fragment, load};
 use crate::journal::phase::Phase;
 use crate::telemetry;
-use longshore_core::failure::FailureKind;
 
 const NEXT: &str = "6.1.0-51-amd64";
-
-/// End of a preparation in a test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    Well,
-    /// It ends well, and the store lacks something all the same.
-    Emptily,
-    Badly,
-    /// It ends only when it is stopped.
-    Never,
-}
-
-#[derive(Debug)]
-struct State {
-    next: Option<NextRelease>,
-    is_ready: bool,
-    ends: Ends,
-    /// The preparations that were begun, and those that were stopped.
-    begun: Vec<String>,
-    stopped: usize,
-    /// The failures that were told.
-    told: Vec<String>,
-}
-
-/// Kernels of a host in memory.
-#[derive(Debug, Clone)]
-struct InMemory(Arc<Mutex<State>>);
-
-impl InMemory {
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.0.lock().expect("lock"))
-    }
-}
-
-impl Kernels for InMemory {
-    async fn next(&self, _: &Config) -> Result<Option<NextRelease>, Failure> {
-        self.with(|state| match &state.next {
-            Some(next) if next.release.is_empty() => {
-                Err(Failure::new(FailureKind::Preflight, "the host does not answer"))
-            }
-            next => Ok(next.clone()),
-        })
-    }
-
-    async fn has_modules(&self, _: &Config, _: &str) -> Result<bool, Failure> {
-        Ok(self.with(|state| state.is_ready))
-    }
-
-    async fn prepare(
-        &self,
-        _: &Config,
-        release: &str,
-        stop: &CancelFlag,
-    ) -> Result<(), Unprepared> {
-        let ends = self.with(|state| {
-            state.begun.push(release.to_owned());
-            state.ends
-        });
-        match ends {
-            Ends::Well => {
-                self.with(|state| state.is_ready = true);
-                Ok(())
-            }
-            Ends::Emptily => Ok(()),
-            Ends::Badly => Err(Unprepared { cause: "no headers".to_owned(), remedy: None }),
-            Ends::Never => {
-                stop.wait().await;
-                self.with(|state| state.stopped += 1);
-                Err(Unprepared { cause: "it was ended".to_owned(), remedy: None })
-            }
-        }
-    }
-}
-
-const AT_ONCE: Times = Times {
-    look: Duration::from_millis(1),
-    settled: Duration::ZERO,
-    store: Duration::ZERO,
-    retry: (Duration::from_millis(1), Duration::from_millis(2)),
-};
 
 struct Scene {
     kernels: InMemory,
@@ -105,20 +24,13 @@ struct Scene {
 
 /// Begins a look-out on a host whose next kernel is this one.
 fn scene(next: Option<(&str, bool)>, ends: Ends, mode: &str, times: Times) -> Scene {
-    let next =
-        next.map(|(release, is_running)| NextRelease { release: release.to_owned(), is_running });
-    let (begun, told) = (Vec::new(), Vec::new());
-    let state = State { next, is_ready: false, ends, begun, stopped: 0, told };
-    let kernels = InMemory(Arc::new(Mutex::new(state)));
+    let kernels = InMemory::new(next, ends);
     let env = |name: &str| (name == "LONGSHORE_NEXT_KERNEL").then(|| mode.to_owned());
     let config = load(Fragment::default(), &env, None).expect("a configuration");
     let (permission, telemetry) = (Permission::default(), Telemetry::default());
     let changes = telemetry.changes();
-    let told = kernels.clone();
-    let tell = Box::new(move |release: &str, failure: &Unprepared| {
-        told.with(|state| state.told.push(format!("{release}: {}", failure.cause)));
-    });
-    let look_out = NextKernel::begin(kernels.clone(), &permission, &telemetry, tell, times);
+    let look_out =
+        NextKernel::begin(kernels.clone(), &permission, &telemetry, kernels.tell(), times);
     Scene { kernels, permission, telemetry, changes, look_out, config }
 }
 
@@ -133,13 +45,6 @@ impl Scene {
     async fn until(&mut self, wanted: impl Fn(Option<&telemetry::NextKernel>) -> bool) {
         while !wanted(self.telemetry.live().next_kernel.as_ref()) {
             self.changes.changed().await.expect("telemetry lives");
-        }
-    }
-
-    /// Waits for a state of the kernels in memory.
-    async fn until_kernels(&self, wanted: impl Fn(&State) -> bool) {
-        while !self.kernels.with(|state| wanted(state)) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
@@ -200,9 +105,9 @@ async fn a_kernel_is_prepared_only_once_it_has_settled() {
 async fn a_preparation_gives_way_to_the_agent_and_is_begun_again(#[case] comes: fn(&Scene)) {
     let mut scene = scene(Some((NEXT, false)), Ends::Never, "prepare", AT_ONCE);
     scene.rest();
-    scene.until_kernels(|state| state.begun.len() == 1).await;
+    scene.kernels.until(|state| state.begun.len() == 1).await;
     comes(&scene);
-    scene.until_kernels(|state| state.stopped == 1).await;
+    scene.kernels.until(|state| state.stopped == 1).await;
     assert_eq!(scene.telemetry.live().findings, [], "that is no failure");
     scene.kernels.with(|state| state.ends = Ends::Well);
     scene.rest();
@@ -214,7 +119,7 @@ async fn a_preparation_gives_way_to_the_agent_and_is_begun_again(#[case] comes: 
 async fn the_end_of_the_agent_ends_a_preparation() {
     let scene = scene(Some((NEXT, false)), Ends::Never, "prepare", AT_ONCE);
     scene.rest();
-    scene.until_kernels(|state| state.begun.len() == 1).await;
+    scene.kernels.until(|state| state.begun.len() == 1).await;
     let kernels = scene.kernels.clone();
     scene.look_out.end().await;
     assert_eq!(kernels.with(|state| state.stopped), 1);
@@ -230,7 +135,7 @@ async fn the_end_of_the_agent_ends_a_preparation() {
 async fn a_failure_is_a_finding_told_once_and_tried_again(#[case] ends: Ends, #[case] cause: &str) {
     let mut scene = scene(Some((NEXT, false)), ends, "prepare", AT_ONCE);
     scene.rest();
-    scene.until_kernels(|state| state.begun.len() >= 3).await;
+    scene.kernels.until(|state| state.begun.len() >= 3).await;
     let live = scene.telemetry.live();
     let found: Vec<_> = live.findings.iter().map(|f| (f.code.entry().name, &*f.detail)).collect();
     let detail = format!("kernel {NEXT}: {cause}");

@@ -145,6 +145,7 @@ mod tests {
     use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, Telemetry};
     use longshore_core::failure::{Failure, FailureKind};
     use longshore_core::finding::Code;
+    use rstest::rstest;
 
     fn report() -> StatusReport {
         StatusReport {
@@ -194,6 +195,25 @@ remedy    look
 daemon    nvidia-persistenced backing-off, 0 restarts
 ";
         assert_eq!(text, expected);
+    }
+
+    #[rstest]
+    #[case::ready(true, false, false, "kernel 6.9; modules ready")]
+    #[case::preparing(false, true, false, "kernel 6.9; modules being prepared")]
+    #[case::missing(false, false, false, "kernel 6.9; modules missing")]
+    #[case::running(true, false, true, "kernel 6.9, the running one; modules ready")]
+    fn the_next_kernel_is_shown(
+        #[case] ready: bool,
+        #[case] preparing: bool,
+        #[case] running: bool,
+        #[case] wanted: &str,
+    ) {
+        let release = "6.9".to_owned();
+        let next = NextKernel { release, running, ready, preparing, failure: None };
+        let telemetry = Telemetry::default();
+        telemetry.next_kernel(Some(next));
+        let text = StatusReport { live: Some(telemetry.live()), ..report() }.render();
+        assert!(text.contains(&format!("\nnext      {wanted}\n")), "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::journal::phase::Phase;
-use crate::telemetry::{Condition, DaemonState, DriverInfo};
+use crate::telemetry::{Condition, DaemonState, DriverInfo, NextKernel, Unprepared};
 use longshore_cluster::testing::{Answer, Api, SHORT, refused};
 use longshore_cluster::{Limits, NodeStatus};
 use longshore_core::failure::FailureKind;
@@ -211,6 +211,23 @@ async fn a_failure_is_named_by_its_exit_code() {
         (failure.code.as_str(), failure.cause.as_str(), failure.remedy.as_str()),
         ("compile", "it does not compile", "wait")
     );
+}
+
+#[tokio::test]
+async fn the_next_kernel_is_reported_and_no_reason_not_to_be_ready() {
+    let telemetry = ready();
+    let source = Source::new(&telemetry, "/".into(), None);
+    assert_eq!(source.described().await.report.status.next_kernel, None);
+    for is_ready in [false, true] {
+        let (release, cause) = ("6.1.0-51-amd64".to_owned(), "no headers".to_owned());
+        let failure = (!is_ready).then_some(Unprepared { cause, remedy: None });
+        let next = NextKernel { release, ready: is_ready, failure, ..NextKernel::default() };
+        telemetry.next_kernel(Some(next));
+        let report = source.described().await.report;
+        let next = report.status.next_kernel.expect("a kernel");
+        assert_eq!((next.release.as_str(), next.ready), ("6.1.0-51-amd64", is_ready));
+        assert_eq!(report.reason, Reason::DriverReady);
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod json;
 mod labels;
 mod live;
 mod mofed;
+mod next_kernel;
 mod operator;
 mod prebuilt;
 mod preflight;
