@@ -54,6 +54,7 @@ pub mod reload;
 pub mod report;
 pub mod rest;
 pub mod restored;
+pub mod results;
 pub mod rootfs;
 pub mod roots;
 pub mod runfile;

@@ -1,0 +1,148 @@
+//! The run of some results, and the axes of its matrix.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::text::{Digest, Line};
+
+/// A run of the matrix, or of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Run {
+    /// Identifier of the run, and name of its directory.
+    pub id: Line,
+    /// Random number of the run, which is in no other results.
+    pub nonce: Line,
+    /// Time of the beginning.
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub began: Timestamp,
+    /// Time of the end, or of the last verdict.
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub ended: Timestamp,
+    /// The run ended by itself: no cell of the shard was left out.
+    pub complete: bool,
+    /// Machine that it ran on.
+    pub machine: Machine,
+    /// The tested agent.
+    pub agent: AgentUsed,
+    /// sha256 of the lock file with the resolved packages; null without one.
+    pub lock: Option<Digest>,
+    /// Shard of the matrix; null for a run of all of it.
+    pub shard: Option<Shard>,
+}
+
+/// Machine that a matrix ran on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Machine {
+    /// Number of processors.
+    pub cores: u32,
+    /// QEMU's version.
+    pub qemu: Line,
+    /// Protocol of the simulated GPU.
+    pub backend: Line,
+}
+
+/// Agent that the cells ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AgentUsed {
+    /// Version of longshore.
+    pub version: Line,
+    /// sha256 of its image; null where only modules were compiled.
+    pub image: Option<Digest>,
+}
+
+/// One of several parts of a matrix, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Shard {
+    /// Number of this shard, from 1 to `count`.
+    pub index: u32,
+    /// Number of shards.
+    pub count: u32,
+}
+
+/// A kernel of the matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct KernelAxis {
+    /// Identifier in this matrix, for example `bookworm-security-6.12-rt`.
+    pub id: Line,
+    /// Suite, for example `trixie-backports`.
+    pub suite: Line,
+    /// Kernel line, for example `6.12`; null for the suite's own.
+    pub line: Option<Line>,
+    /// Flavour: `generic`, `cloud` or `rt`.
+    pub flavour: Line,
+    /// `uname -r`; empty if it could not be resolved.
+    pub release: Line,
+    /// Package version; empty if it could not be resolved.
+    pub version: Line,
+    /// Availability in the archive.
+    pub state: KernelState,
+}
+
+/// Availability of a kernel in its archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum KernelState {
+    /// All its packages are there.
+    Available,
+    /// Its headers are listed and cannot be fetched, or are not listed.
+    HeadersMissing,
+    /// Its image, modules or suite cannot be had.
+    Gone,
+}
+
+/// A driver of the matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DriverAxis {
+    /// Identifier in this matrix, for example `550-open`.
+    pub id: Line,
+    /// Branch, for example `550`.
+    pub branch: Line,
+    /// Flavour: `open` or `proprietary`.
+    pub flavour: Line,
+    /// Packaging revisions in the archive, newest first.
+    pub revisions: Vec<Revision>,
+}
+
+/// A packaging revision of a driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Revision {
+    /// Package of the source.
+    pub package: Line,
+    /// Its version.
+    pub version: Line,
+    /// Suite that has it.
+    pub suite: Line,
+    /// sha256 of the package; null if it was not fetched.
+    pub sha256: Option<Digest>,
+}
+
+/// Combinations that the matrix leaves out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Exclusion {
+    /// Condition: axis and value.
+    #[serde(rename = "match")]
+    pub condition: BTreeMap<Line, Line>,
+    /// The reason.
+    pub reason: Line,
+    /// Number of cells that it leaves out.
+    pub count: u32,
+}
