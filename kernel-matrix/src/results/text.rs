@@ -19,15 +19,14 @@ impl Line {
     /// [`LINE_BYTES`] with its size.
     pub fn new(text: &str) -> Self {
         // Enough of it for a line: a log's line may have a gigabyte.
-        let head = &text[..text.floor_char_boundary(LINE_BYTES + 1)];
+        let head = beginning(text, LINE_BYTES + 1);
         let spaced = head.replace('\t', "    ");
         let shown = in_line(&spaced);
         if head.len() == text.len() && shown.len() <= LINE_BYTES {
             return Self(shown.into_owned());
         }
         let note = format!("… (cut off, {} bytes)", text.len());
-        let kept = shown.floor_char_boundary(LINE_BYTES - note.len());
-        Self(format!("{}{note}", &shown[..kept]))
+        Self(format!("{}{note}", beginning(&shown, LINE_BYTES - note.len())))
     }
 
     /// Returns the text.
@@ -68,6 +67,12 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
+}
+
+/// Returns the longest beginning of `text` of at most `bytes` bytes.
+fn beginning(text: &str, bytes: usize) -> &str {
+    let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+    &text[..ends.take_while(|end| *end <= bytes).last().unwrap_or(0)]
 }
 
 /// A sha256 in lower-case hex.
