@@ -7,7 +7,7 @@
 //! and [`judge`] decides from these alone. [`trials`] judges agents that are killed repeatedly,
 //! [`upgrade`] the change from one driver to another. [`secure_boot`] makes guests whose kernel
 //! requires signed modules. Progress is a stream of [`event`]s; [`show`] and [`report`] consume
-//! them.
+//! them. [`results`] are a whole matrix as a file, and [`matrix_report`] is its page for people.
 
 pub mod apt;
 pub mod attacked;
@@ -41,6 +41,7 @@ pub mod initramfs;
 pub mod judge;
 pub mod kernel;
 pub mod matrix;
+pub mod matrix_report;
 pub mod nouveau;
 pub mod operator;
 pub mod operator_pod;

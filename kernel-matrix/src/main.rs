@@ -19,6 +19,8 @@ use kernel_matrix::heartbeat::Heartbeat;
 use kernel_matrix::matrix::{Cell, Matrix};
 use kernel_matrix::process;
 use kernel_matrix::report::Report;
+use kernel_matrix::results::Key;
+use kernel_matrix::results::seal::RESULTS_KEY;
 use kernel_matrix::show::Detail;
 use kernel_matrix::workbench::{Agent, Workbench};
 
@@ -63,6 +65,8 @@ enum Verb {
         #[command(flatten)]
         agent: AgentOptions,
     },
+    /// Writes the report on a run, of all its shards. Exits with 2 if results cannot be used.
+    Report(kernel_matrix::matrix_report::Options),
     /// Boots a cell's VM with a shell on this terminal instead of its scenario; end it with
     /// `/run/matrix/busybox poweroff -f`, or Ctrl-A X.
     Shell {
@@ -138,36 +142,45 @@ fn main() -> ExitCode {
 }
 
 fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
-    let matrix = Matrix::read(&line.matrix)?;
-    match line.verb {
+    let Line { matrix, verb } = line;
+    let matrix = || Matrix::read(&matrix);
+    match verb {
+        Verb::Report(options) => report(&options),
         Verb::List => {
-            for cell in &matrix.cells {
+            for cell in &matrix()?.cells {
                 print(&describe(cell));
             }
             Ok(true)
         }
-        Verb::Run(options) => run(matrix, &options, ending),
+        Verb::Run(options) => run(matrix()?, &options, ending),
         Verb::Time { cell, icount: true, agent } => {
             let count = kernel_matrix::cell::time_and_count;
-            let [counted, timed] = alone(matrix, &cell, &agent, count)?;
+            let [counted, timed] = alone(matrix()?, &cell, &agent, count)?;
             print(&counted.executed());
             print(&timed.table());
             Ok(true)
         }
         Verb::Time { cell, icount: false, agent } => {
-            let timing = alone(matrix, &cell, &agent, kernel_matrix::cell::time)?;
+            let timing = alone(matrix()?, &cell, &agent, kernel_matrix::cell::time)?;
             print(&timing.table());
             Ok(true)
         }
         Verb::Rest { cell, agent } => {
-            let rest = alone(matrix, &cell, &agent, kernel_matrix::cell::rest)?;
+            let rest = alone(matrix()?, &cell, &agent, kernel_matrix::cell::rest)?;
             print(&rest.table());
             Ok(true)
         }
         Verb::Shell { cell, agent } => {
-            alone(matrix, &cell, &agent, kernel_matrix::cell::shell).map(|()| true)
+            alone(matrix()?, &cell, &agent, kernel_matrix::cell::shell).map(|()| true)
         }
     }
+}
+
+fn report(options: &kernel_matrix::matrix_report::Options) -> Result<bool, Error> {
+    let key = Key::of(&Cache::of_user()?.dir(RESULTS_KEY))?;
+    let reported = kernel_matrix::matrix_report::report(options, Some(&key))?;
+    print(&reported.summary);
+    Ok(reported.is_good)
 }
 
 fn describe(cell: &Cell) -> String {

@@ -17,6 +17,9 @@ use super::Results;
 use super::text::Digest;
 use crate::error::{At, Error};
 
+/// Name of the key's file in the cache.
+pub const RESULTS_KEY: &str = "results.key";
+
 /// Block size of SHA-256, so that HMAC takes the key as it is.
 const KEY_BYTES: usize = 64;
 

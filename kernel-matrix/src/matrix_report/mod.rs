@@ -1,0 +1,123 @@
+//! The report for people: results of all shards as one HTML page and as Markdown.
+//!
+//! [`merge`] puts the shards together, [`difference`] compares them with an earlier run, [`history`] keeps
+//! earlier runs. [`markdown`] and [`html`] only write: all texts in results are foreign, and are escaped
+//! there once more.
+
+pub mod difference;
+pub mod history;
+pub mod html;
+pub mod markdown;
+pub mod merge;
+pub mod status;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use crate::disk;
+use crate::error::{At, Error};
+use crate::results::{Authenticity, Key, Results};
+use difference::Differences;
+use history::PastRun;
+use merge::{Merged, Source};
+
+/// Options of `kernel-matrix report`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Results of a run, or of every shard of it.
+    #[arg(required = true)]
+    results: Vec<PathBuf>,
+    /// Write the report here as one HTML page.
+    #[arg(long)]
+    html: Option<PathBuf>,
+    /// Write the report here as Markdown, at most 60 kB.
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+    /// Compare with these results; give it once for each shard. By default, compare with the last run
+    /// of the history.
+    #[arg(long, value_name = "RESULTS")]
+    against: Vec<PathBuf>,
+    /// Show the runs in this directory as a trend.
+    #[arg(long, value_name = "DIR")]
+    history: Option<PathBuf>,
+    /// Add this run to the history.
+    #[arg(long, requires = "history")]
+    record: bool,
+    /// Exit with 1 if a cell has no answer, a run did not come to its end, or a cell is worse than before.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Outcome of a report.
+#[derive(Debug)]
+pub struct Reported {
+    /// Summary, for the terminal.
+    pub summary: String,
+    /// False if `--check` found something.
+    pub is_good: bool,
+}
+
+/// Writes the report.
+///
+/// # Errors
+/// Results or history cannot be read, or contradict each other; a file cannot be written.
+pub fn report(options: &Options, key: Option<&Key>) -> Result<Reported, Error> {
+    let merged = merged(&options.results, key)?;
+    let mut past = match &options.history {
+        Some(dir) => history::read(dir)?,
+        None => Vec::new(),
+    };
+    past.retain(|run| run.id != merged.id());
+    let baseline = match options.against.as_slice() {
+        [] => past.last().cloned(),
+        files => Some(PastRun::of(&self::merged(files, key)?)),
+    };
+    let differences = baseline.as_ref().map(|run| Differences::of(&merged, run));
+    let now = PastRun::of(&merged);
+    if let Some(path) = &options.markdown {
+        write(path, &markdown::render(&merged, differences.as_ref()))?;
+    }
+    if let Some(path) = &options.html {
+        let mut trend = past;
+        trend.push(now.clone());
+        write(path, &html::render(&merged, differences.as_ref(), &trend))?;
+    }
+    if let (Some(dir), true) = (&options.history, options.record) {
+        now.record(dir)?;
+    }
+    Ok(reported(options, &merged, differences.as_ref()))
+}
+
+fn merged(files: &[PathBuf], key: Option<&Key>) -> Result<Merged, Error> {
+    let mut sources = Vec::new();
+    for path in files {
+        let (results, authenticity): (Results, Authenticity) = Results::read(path, key)?;
+        let file = path.display().to_string();
+        sources.push(Source { file, results, authenticity });
+    }
+    Merged::of(sources).map_err(Error::Unexpected)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    disk::of_this_machine().write_atomically(path, text.as_bytes()).at("write", path)
+}
+
+fn reported(options: &Options, merged: &Merged, differences: Option<&Differences<'_>>) -> Reported {
+    let mut lines = vec![format!("{} of {} cells work", merged.good(), merged.cells.len())];
+    for status in status::Status::ALL {
+        match merged.count(status) {
+            0 => {}
+            count => lines.push(format!("{count:6} {:10} {}", status.word(), status.meaning())),
+        }
+    }
+    lines.extend(merged.problems.iter().chain(&merged.notes).cloned());
+    let mut is_good = merged.is_answered();
+    if let Some(differences) = differences {
+        lines.push(format!("against {}: {}", differences.id, differences.summary()));
+        is_good &= differences.worse.is_empty();
+    }
+    let summary = longshore_core::sanitize::printable(&lines.join("\n")).into_owned();
+    Reported { summary, is_good: is_good || !options.check }
+}
