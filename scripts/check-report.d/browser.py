@@ -150,6 +150,17 @@ def keyboard(browser):
     equal("cells without those that work", browser.run(COUNT), f"{left} of {CELLS} cells")
 
 
+def cards(browser, page, out):
+    browser.show(page, NARROW)
+    browser.run("document.querySelector('.matrix td a').focus()")
+    browser.press("Down", "Right")
+    equal("cards: the second after the first", browser.run(FOCUS), "#c2")
+    browser.press("Enter", "Escape")
+    equal("cards: focus after the panel", browser.run(FOCUS), "#c2")
+    browser.run("document.querySelector('.filter').scrollIntoView()")
+    browser.picture(out / "narrow-light-filter.png")
+
+
 def without_script(browser, page, out):
     browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
     browser.show(page, WIDE)
@@ -192,6 +203,10 @@ def check(browser, out):
     contents(browser)
     keyboard(browser)
     pictures(browser, page, out)
+    cards(browser, page, out)
+    browser.show(page, WIDE)
+    browser.run("document.querySelector('.trend').scrollIntoView()")
+    browser.picture(out / "wide-light-trend.png")
     equal("console", browser.log(), [])
     browser.show(out / "missing.html", WIDE)
     equal("missing cells", browser.run("return document.querySelectorAll('.matrix td a.missing').length"), CELLS // 2)
