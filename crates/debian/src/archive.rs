@@ -4,18 +4,15 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
-use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
 use super::auth_conf;
-use super::loading::Loader;
+use super::loading;
 use super::packages::Index;
 use super::release::Rules;
 use super::resolve::{self, Universe};
-use super::rollback::Seen;
 use super::selection;
 use super::version;
 use crate::settings::ArchiveConfig;
@@ -102,28 +99,9 @@ impl Archive {
         // Reading the trusted TLS certificates takes a third of a start that finds everything in
         // the store: skipped when nothing is fetched.
         let fetcher = fetcher(policy, config, host_root)?;
-        let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
         let rules = Rules { now: seconds_now(), frozen: config.frozen };
-        let (writers, seen) = (WriterGroup::new(), Seen::read(store));
-        let loader = Loader {
-            fetcher: &fetcher,
-            store,
-            rules,
-            seen: &seen,
-            arch,
-            task: task.as_ref(),
-            alive: writers.alive(),
-            total: AtomicU64::new(0),
-        };
-        let loaded = join_all(selection.wanted.iter().map(|wanted| loader.suite(wanted))).await;
-        writers.all_ended().await;
-        seen.keep();
-        let mut archive = Self {
-            indexes: Vec::new(),
-            fetcher: fetcher.clone(),
-            arch: arch.to_owned(),
-            unread: Vec::new(),
-        };
+        let loaded = loading::load(&fetcher, store, rules, arch, &selection.wanted, progress).await;
+        let mut archive = Self::of_indexes(Vec::new(), fetcher, arch);
         let mut problems = selection.problems;
         for (wanted, loaded) in selection.wanted.iter().zip(loaded) {
             match loaded {
@@ -134,6 +112,16 @@ impl Archive {
         }
         archive.note(problems)?;
         Ok(archive)
+    }
+
+    /// An archive of these indexes.
+    pub(super) fn of_indexes(indexes: Vec<Index>, fetcher: Fetcher, arch: &str) -> Self {
+        Self { indexes, fetcher, arch: arch.to_owned(), unread: Vec::new() }
+    }
+
+    /// Adds the indexes of another archive.
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.indexes.append(&mut other.indexes);
     }
 
     /// An archive without any package, for builds whose driver, headers and compiler come from elsewhere.
@@ -350,7 +338,11 @@ impl Universe for Archive {
 }
 
 /// Returns the fetcher of archives, with the logins of the host's apt where its sources are read.
-fn fetcher(policy: Policy, config: &ArchiveConfig, host_root: &Path) -> Result<Fetcher, Failure> {
+pub(super) fn fetcher(
+    policy: Policy,
+    config: &ArchiveConfig,
+    host_root: &Path,
+) -> Result<Fetcher, Failure> {
     let reads_apt = config.use_host_apt;
     let logins = if reads_apt { auth_conf::read(host_root) } else { Logins::default() };
     Ok(Fetcher::new(policy, host_root)?.with_logins(logins))
@@ -423,6 +415,6 @@ pub(super) fn holds(store: &Store, sha256: &str) -> Result<bool, Failure> {
     Ok(false)
 }
 
-fn seconds_now() -> u64 {
+pub(super) fn seconds_now() -> u64 {
     jiff::Timestamp::now().as_second().try_into().unwrap_or(0)
 }

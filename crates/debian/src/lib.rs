@@ -23,5 +23,6 @@ pub mod resolve;
 mod rollback;
 mod selection;
 pub mod settings;
+mod suites;
 pub mod tree;
 pub mod version;

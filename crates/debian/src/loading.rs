@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 
 use super::archive::holds;
 use super::compression::decompressed;
@@ -13,10 +13,10 @@ use super::release::{self, IndexFile, Release, Rules, is_flat};
 use super::rollback::Seen;
 use super::selection::{Component, Need, Place, Wanted};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
-use longshore_core::progress::Task;
+use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::redact::redacted;
 use longshore_core::store::Store;
-use longshore_fetch::http::{Expected, FetchError, Fetcher, WriterGuard};
+use longshore_fetch::http::{Expected, FetchError, Fetcher, WriterGroup, WriterGuard};
 
 /// Compression suffixes of an index, best first.
 const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];
@@ -24,18 +24,45 @@ const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];
 /// Beginning of the Origin or Label of an archive of drivers by their maker.
 const MAKER: &str = "nvidia";
 
+/// Loads these suites in parallel, and returns their results in the same order.
+pub(super) async fn load(
+    fetcher: &Fetcher,
+    store: &Store,
+    rules: Rules,
+    arch: &str,
+    wanted: &[Wanted],
+    progress: &dyn Progress,
+) -> Vec<Result<Vec<Index>, Failure>> {
+    let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
+    let (writers, seen) = (WriterGroup::new(), Seen::read(store));
+    let loader = Loader {
+        fetcher,
+        store,
+        rules,
+        seen: &seen,
+        arch,
+        task: task.as_ref(),
+        alive: writers.alive(),
+        total: AtomicU64::new(0),
+    };
+    let loaded = join_all(wanted.iter().map(|wanted| loader.suite(wanted))).await;
+    writers.all_ended().await;
+    seen.keep();
+    loaded
+}
+
 /// Loads suites with the same settings.
-pub(super) struct Loader<'a> {
-    pub(super) fetcher: &'a Fetcher,
-    pub(super) store: &'a Store,
-    pub(super) rules: Rules,
-    pub(super) seen: &'a Seen,
+struct Loader<'a> {
+    fetcher: &'a Fetcher,
+    store: &'a Store,
+    rules: Rules,
+    seen: &'a Seen,
     /// Debian architecture of this host.
-    pub(super) arch: &'a str,
-    pub(super) task: &'a dyn Task,
-    pub(super) alive: &'a WriterGuard,
+    arch: &'a str,
+    task: &'a dyn Task,
+    alive: &'a WriterGuard,
     /// Total size of all indexes that are fetched.
-    pub(super) total: AtomicU64,
+    total: AtomicU64,
 }
 
 impl Loader<'_> {
@@ -44,7 +71,7 @@ impl Loader<'_> {
     /// # Errors
     /// The error of the first archive, where none has it; also where a host's source turns out not
     /// to be the distribution's.
-    pub(super) async fn suite(&self, wanted: &Wanted) -> Result<Vec<Index>, Failure> {
+    async fn suite(&self, wanted: &Wanted) -> Result<Vec<Index>, Failure> {
         let mut first: Option<Failure> = None;
         for place in &wanted.places {
             match self.release(wanted, place).await {
