@@ -1,5 +1,7 @@
 //! Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
 
+mod commands;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -40,8 +42,13 @@ struct Line {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Lists the cells.
-    List,
+    /// Lists the cells, with --rules those of the matrix of kernels and drivers.
+    List(commands::List),
+    /// Looks up every kernel and driver of the rules in the archives, and writes a lock file.
+    Resolve(commands::Resolve),
+    /// Compiles cells of the rules, and explains each outcome. Exits with 1 unless every cell has a
+    /// verdict that is no fault of the harness.
+    Build(commands::Build),
     /// Runs cells, all of them if none is named. Exits with 1 unless every cell passed.
     Run(Run),
     /// Measures the times from start to Ready and from SIGTERM to exit in a cell's VM, beside
@@ -146,12 +153,15 @@ fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
     let matrix = || Matrix::read(&matrix);
     match verb {
         Verb::Report(options) => report(&options),
-        Verb::List => {
+        Verb::List(list) if list.is_of_rules() => commands::list(&list),
+        Verb::List(_) => {
             for cell in &matrix()?.cells {
                 print(&describe(cell));
             }
             Ok(true)
         }
+        Verb::Resolve(options) => commands::resolve(&options),
+        Verb::Build(options) => commands::build(&options, ending),
         Verb::Run(options) => run(matrix()?, &options, ending),
         Verb::Time { cell, icount: true, agent } => {
             let count = kernel_matrix::cell::time_and_count;

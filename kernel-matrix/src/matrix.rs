@@ -262,13 +262,16 @@ impl Cell {
     /// Returns the suites of its kernel, its driver and the compiler for both.
     pub fn suites(&self) -> Vec<&str> {
         let suite = self.kernel.suite.as_str();
-        // Updates and backports are built with the packages of the suite below them.
-        let below = ["-security", "-backports"].iter().find_map(|end| suite.strip_suffix(end));
         let mut suites = vec![suite];
-        suites.extend(below.into_iter().chain(self.driver.suite.as_deref()));
+        suites.extend(suite_below(suite).into_iter().chain(self.driver.suite.as_deref()));
         suites.dedup();
         suites
     }
+}
+
+/// Returns the suite below updates and backports, with whose packages they are built.
+pub fn suite_below(suite: &str) -> Option<&str> {
+    ["-security", "-backports"].iter().find_map(|end| suite.strip_suffix(end))
 }
 
 impl DriverWanted {

@@ -124,7 +124,7 @@ wait "$child"
 "#;
 
 /// Returns the same command, bound, with all processes that it starts.
-fn like(command: &Command) -> Command {
+pub(crate) fn like(command: &Command) -> Command {
     let mut bound = bound(Path::new("sh"));
     bound.args(["-c", GUARD, "guard"]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -140,7 +140,7 @@ fn like(command: &Command) -> Command {
 }
 
 /// Kills a bound program and the processes that it started.
-fn end(pid: u32) {
+pub(crate) fn end(pid: u32) {
     if let Ok(pid) = i32::try_from(pid) {
         // Fails only where all of it has ended already.
         let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);

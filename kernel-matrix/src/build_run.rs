@@ -1,0 +1,204 @@
+//! `longshore build` for cells of the rules, with the packages of a lock.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use longshore_core::digest::digest_of;
+use longshore_debian::archive::upstream;
+use longshore_modules::artifact::ModuleSet;
+
+use crate::build_verdict::{Allowed, judge};
+use crate::cache::digest;
+use crate::capture::{Captured, capture};
+use crate::error::{At, Error};
+use crate::lock::{Lock, LockedDriver, LockedKernel, Missing};
+use crate::matrix::suite_below;
+use crate::results::cell::EXCERPT_LINES;
+use crate::results::{
+    CellResult, Digest, Line, LogExcerpt, Measured, Part, ResolvedCell, Times, Verdict,
+};
+use crate::rules::{Cell, KernelFlavour, flavour_name};
+
+/// Maximum size of an output that is kept.
+const MOST_OUTPUT: usize = 8 << 20;
+/// Remark on realtime kernels.
+const REALTIME: &str = "NVIDIA does not support PREEMPT_RT: the modules are compiled with the driver's \
+                        own switch for it, IGNORE_PREEMPT_RT_PRESENCE";
+
+/// Settings of all builds of a run.
+pub struct BuildRun<'a> {
+    /// Resolved packages.
+    pub lock: &'a Lock,
+    /// The longshore program.
+    pub program: &'a Path,
+    /// Its store.
+    pub store: &'a Path,
+    /// Directory of the results; logs are kept below it.
+    pub dir: &'a Path,
+    /// Time limit of a build.
+    pub limit: Duration,
+}
+
+impl BuildRun<'_> {
+    /// Compiles a cell, if all its parts are available.
+    ///
+    /// # Errors
+    /// The program cannot be started, or the log cannot be written.
+    pub fn build(&self, cell: &Cell) -> Result<CellResult, Error> {
+        let (kernel, driver) = match self.parts(cell) {
+            Ok(parts) => parts,
+            Err(Missing { part, why }) => {
+                let why = Line::new(&why);
+                return Ok(result(cell, Verdict::Unavailable { part, why }));
+            }
+        };
+        let began = Instant::now();
+        let captured = capture(&self.command(cell, kernel, driver), self.limit, MOST_OUTPUT)?;
+        let took = began.elapsed();
+        let drivers: Vec<&str> = driver.revisions.iter().map(|r| r.sha256.as_str()).collect();
+        let allowed = Allowed { release: &kernel.release, drivers: &drivers };
+        let (verdict, set) = judge(&captured, self.limit, allowed);
+        let log = self.log(cell, &captured, &verdict)?;
+        Ok(CellResult {
+            key: Digest::try_from(self.key(cell, kernel, driver)).ok(),
+            resolved: Some(resolved(cell, kernel, driver, set.as_ref())),
+            times: Times { compile_ms: milliseconds(took), ..Times::default() },
+            log: Some(log),
+            ..result(cell, verdict)
+        })
+    }
+
+    /// Returns the locked kernel and driver of a cell.
+    fn parts(&self, cell: &Cell) -> Result<(&LockedKernel, &LockedDriver), Missing> {
+        let unknown = |part, id: &str| Missing { part, why: format!("the lock has no {id}") };
+        let kernel = self.lock.kernel(&cell.kernel.id);
+        let kernel = kernel.ok_or_else(|| unknown(Part::Kernel, &cell.kernel.id))?;
+        let driver = self.lock.driver(&cell.driver.id);
+        let driver = driver.ok_or_else(|| unknown(Part::Driver, &cell.driver.id))?;
+        match kernel.unavailable.as_ref().or(driver.unavailable.as_ref()) {
+            Some(missing) => Err(missing.clone()),
+            None => Ok((kernel, driver)),
+        }
+    }
+
+    fn command(&self, cell: &Cell, kernel: &LockedKernel, driver: &LockedDriver) -> Command {
+        let version = driver.revisions.first().map_or("", |newest| upstream(&newest.version));
+        let suites = suites(cell, driver);
+        let mut command = Command::new(self.program);
+        command
+            .args(["build", "--kernel", &kernel.release, "--driver", version])
+            .args(["--flavour", flavour_name(cell.driver.flavour)])
+            // A remembered failure would lack the compiler's messages.
+            .arg("--retry")
+            .arg("--store")
+            .arg(self.store)
+            .env("LONGSHORE_LOG_FORMAT", "json");
+        for suite in &suites {
+            command.args(["--archive-suite", suite]);
+        }
+        if self.lock.is_frozen(&suites) {
+            command.arg("--archive-frozen");
+        }
+        command
+    }
+
+    /// Returns the digest of everything that the result depends on.
+    fn key(&self, cell: &Cell, kernel: &LockedKernel, driver: &LockedDriver) -> String {
+        let packages = kernel.image.iter().chain(&kernel.headers).chain(&driver.revisions);
+        let mut inputs = vec!["build", cell.rule.as_str(), kernel.release.as_str()];
+        inputs.extend(packages.map(|package| package.sha256.as_str()));
+        digest(&inputs)
+    }
+
+    /// Keeps the log of a build, and returns an excerpt.
+    fn log(
+        &self,
+        cell: &Cell,
+        captured: &Captured,
+        verdict: &Verdict,
+    ) -> Result<LogExcerpt, Error> {
+        let file = PathBuf::from("logs").join(format!("{}.log", cell.name));
+        let (path, text) = (self.dir.join(&file), captured.err.text());
+        fs::create_dir_all(self.dir.join("logs")).at("make", &path)?;
+        fs::write(&path, &text).at("write", &path)?;
+        let lines: Vec<&str> = text.lines().collect();
+        let excerpt: Vec<Line> = lines[lines.len().saturating_sub(EXCERPT_LINES)..]
+            .iter()
+            .map(|line| Line::new(line))
+            .collect();
+        let has_error = !matches!(verdict, Verdict::Compiled { .. });
+        let last = u32::try_from(excerpt.len()).ok().and_then(|length| length.checked_sub(1));
+        let sha256 = digest_of(text.as_bytes()).at("digest", &path)?;
+        Ok(LogExcerpt {
+            file: Line::new(&file.to_string_lossy()),
+            sha256: Digest::try_from(sha256).map_err(Error::Unexpected)?,
+            bytes: text.len() as u64,
+            failing_line: last.filter(|_| has_error),
+            excerpt,
+        })
+    }
+}
+
+/// Returns the suites that longshore has to read for a cell: those of the kernel, its compiler and the
+/// driver's packages.
+fn suites(cell: &Cell, driver: &LockedDriver) -> Vec<String> {
+    let kernel = cell.kernel.suite.as_str();
+    let of_driver = driver.revisions.iter().map(|revision| revision.suite.as_str());
+    let mut suites: Vec<String> = Vec::new();
+    for suite in [kernel].into_iter().chain(suite_below(kernel)).chain(of_driver) {
+        if !suites.iter().any(|known| known == suite) {
+            suites.push(suite.to_owned());
+        }
+    }
+    suites
+}
+
+fn resolved(
+    cell: &Cell,
+    kernel: &LockedKernel,
+    driver: &LockedDriver,
+    set: Option<&ModuleSet>,
+) -> ResolvedCell {
+    let key = set.map(|set| &set.key);
+    let used = driver.revisions.iter().find(|of| key.is_some_and(|k| k.driver_digest == of.sha256));
+    let newest = driver.revisions.first();
+    let named = |of: &crate::lock::LockedPackage| {
+        Line::new(&format!("{} {} in {}", of.package, of.version, of.suite))
+    };
+    let headers = kernel.headers.iter().find(|of| of.package.ends_with(&kernel.release));
+    let realtime = (cell.kernel.flavour == KernelFlavour::Rt).then(|| Line::new(REALTIME));
+    ResolvedCell {
+        kernel_release: Line::new(&kernel.release),
+        kernel_version: Line::new(kernel.image.as_ref().map_or("", |image| &image.version)),
+        headers: headers.map(|of| Line::new(&of.version)).unwrap_or_default(),
+        compiler: Line::new(key.map_or("", |key| &key.compiler)),
+        driver_version: Line::new(newest.map_or("", |newest| upstream(&newest.version))),
+        revision: used.or(newest).map(named).unwrap_or_default(),
+        refused_revisions: Vec::new(),
+        patches: key.into_iter().flat_map(|k| k.patches.keys()).map(|p| Line::new(p)).collect(),
+        notes: realtime.into_iter().collect(),
+    }
+}
+
+fn result(cell: &Cell, verdict: Verdict) -> CellResult {
+    CellResult {
+        name: Line::new(&cell.name),
+        key: None,
+        verdict,
+        resolved: None,
+        phases: Vec::new(),
+        measured: Measured::new(),
+        times: Times::default(),
+        log: None,
+        reused_from: None,
+    }
+}
+
+fn milliseconds(of: Duration) -> u64 {
+    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+use super::*;
+use crate::lock::{LockedPackage, LockedSuite};
+use crate::rules::Rules;
+
+const RULES: &str = "format = 1\nfrozen = ['sid']\n[[kernels]]\ndistribution = 'debian'\n\
+    suites = ['bookworm-security', 'trixie']\nflavours = ['rt']\narchitecture = 'amd64'\n\
+    [[drivers]]\nbranches = ['550', '555']\nflavours = ['open']\nsuites = ['sid', 'trixie']\n\
+    [[rule]]\nname = 'all'\n";
+
+fn package(name: &str, version: &str, suite: &str) -> LockedPackage {
+    let sha256 = digest(&[name, version]);
+    LockedPackage { package: name.into(), version: version.into(), suite: suite.into(), sha256 }
+}
+
+fn lock() -> Lock {
+    let kernel = |id: &str, unavailable| LockedKernel {
+        id: id.into(),
+        release: "6.1.0-56-rt-amd64".into(),
+        unavailable,
+        image: Some(package("linux-image-6.1.0-56-rt-amd64", "6.1.192-2", "bookworm-security")),
+        headers: vec![package("linux-headers-6.1.0-56-rt-amd64", "6.1.192-2", "bookworm-security")],
+    };
+    let missing = |part, why: &str| Some(Missing { part, why: why.into() });
+    let source = |version: &str, suite: &str| package("nvidia-open-kernel-source", version, suite);
+    let driver =
+        |id: &str, unavailable, revisions| LockedDriver { id: id.into(), unavailable, revisions };
+    Lock::new(
+        vec![LockedSuite { suite: "sid".into(), frozen: true, unavailable: None }],
+        vec![
+            kernel("bookworm-security-rt", None),
+            kernel("trixie-rt", missing(Part::Headers, "404")),
+        ],
+        vec![
+            driver(
+                "550-open",
+                None,
+                vec![source("550.163.01-4", "sid"), source("550.163.01-2", "trixie")],
+            ),
+            driver("555-open", missing(Part::Driver, "none"), Vec::new()),
+        ],
+    )
+}
+
+/// Makes a stand-in for longshore that writes its arguments and ends with `code`.
+fn stand_in(dir: &Path, code: i32) -> PathBuf {
+    let path = dir.join("longshore");
+    let error = "{\\\"exit_code\\\":14,\\\"cause\\\":\\\"c\\\",\\\"remedy\\\":\\\"r\\\"}";
+    let script = format!("#!/bin/sh\necho \"$@\" >&2\necho \"{error}\" >&2\nexit {code}\n");
+    // Another process writes it: a child forked meanwhile by another test would hold the file open.
+    let mut write = Command::new("sh");
+    write.args(["-c", "printf %s \"$1\" > \"$2\" && chmod +x \"$2\"", "sh", &script]).arg(&path);
+    assert!(write.status().unwrap().success());
+    path
+}
+
+fn build(name: &str) -> (CellResult, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (rules, lock, program) = (Rules::parse(RULES).unwrap(), lock(), stand_in(dir.path(), 14));
+    let run = BuildRun {
+        lock: &lock,
+        program: &program,
+        store: Path::new("/store"),
+        dir: dir.path(),
+        limit: Duration::from_secs(60),
+    };
+    let cell = rules.cells.iter().find(|cell| cell.name == name).unwrap();
+    let result = run.build(cell).unwrap();
+    let log = fs::read_to_string(dir.path().join(format!("logs/{name}.log")));
+    (result, log.unwrap_or_default())
+}
+
+#[test]
+fn a_cell_is_compiled_with_the_packages_of_the_lock() {
+    let (result, log) = build("bookworm-security-rt-550-open");
+    assert_eq!(
+        log.lines().next().unwrap(),
+        "build --kernel 6.1.0-56-rt-amd64 --driver 550.163.01 --flavour open --retry --store /store \
+         --archive-suite bookworm-security --archive-suite bookworm --archive-suite sid \
+         --archive-suite trixie --archive-frozen"
+    );
+    assert!(matches!(result.verdict, Verdict::DoesNotCompile { .. }), "{:?}", result.verdict);
+    let resolved = result.resolved.unwrap();
+    assert_eq!(resolved.revision.as_str(), "nvidia-open-kernel-source 550.163.01-4 in sid");
+    assert!(resolved.notes[0].as_str().contains("PREEMPT_RT"));
+    let log = result.log.unwrap();
+    assert_eq!((log.excerpt.len(), log.failing_line), (2, Some(1)));
+}
+
+#[test]
+fn a_cell_with_a_missing_part_is_unavailable_and_not_compiled() {
+    for (name, part, why) in [
+        ("trixie-rt-550-open", Part::Headers, "404"),
+        ("bookworm-security-rt-555-open", Part::Driver, "none"),
+    ] {
+        let (result, log) = build(name);
+        assert_eq!(result.verdict, Verdict::Unavailable { part, why: Line::new(why) });
+        assert!(log.is_empty() && result.log.is_none());
+    }
+}

@@ -1,0 +1,229 @@
+//! Verdict on a `longshore build`: exit code, error and module set in the results' terms.
+
+use std::time::Duration;
+
+use longshore_modules::artifact::ModuleSet;
+use serde::Deserialize;
+
+use crate::capture::Captured;
+use crate::results::{Line, Part, Verdict};
+
+/// Classes of failed compiles that lie in the machine and not in kernel or driver.
+const OF_MACHINE: [&str; 3] = ["out-of-memory", "out-of-time", "no-space"];
+
+/// longshore's last line of a log in JSON.
+#[derive(Debug, Deserialize)]
+struct FailureLine {
+    exit_code: i32,
+    cause: String,
+    #[serde(default)]
+    caused_by: Vec<String>,
+    remedy: String,
+    /// Class of a failed compile.
+    #[serde(default)]
+    class: Option<String>,
+    /// Interface or header that the class is about.
+    #[serde(default)]
+    name: Option<String>,
+}
+
+impl FailureLine {
+    fn of(log: &str) -> Option<Self> {
+        log.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+    }
+
+    /// Returns cause and chain in one line.
+    fn reason(&self) -> String {
+        let chain = self.caused_by.iter().map(|cause| format!(": {cause}"));
+        std::iter::once(self.cause.clone()).chain(chain).collect()
+    }
+}
+
+/// Packages that a build may use.
+#[derive(Debug, Clone, Copy)]
+pub struct Allowed<'a> {
+    /// `uname -r`.
+    pub release: &'a str,
+    /// sha256 of the driver's packages.
+    pub drivers: &'a [&'a str],
+}
+
+/// Returns the verdict on a build, and the module set where it gave one.
+pub fn judge(
+    captured: &Captured,
+    limit: Duration,
+    allowed: Allowed<'_>,
+) -> (Verdict, Option<ModuleSet>) {
+    if captured.code == Some(0) {
+        return match set(captured, allowed) {
+            Ok(set) => {
+                let patches = set.key.patches.keys().map(|name| Line::new(name)).collect();
+                (Verdict::Compiled { patches }, Some(set))
+            }
+            Err(why) => (faulty(&why), None),
+        };
+    }
+    (failed(captured, limit), None)
+}
+
+/// Returns the module set that the build printed.
+fn set(captured: &Captured, allowed: Allowed<'_>) -> Result<ModuleSet, String> {
+    if captured.out.missing() > 0 {
+        let missing = captured.out.missing();
+        return Err(format!("longshore build printed more than a set: {missing} bytes too many"));
+    }
+    let set: ModuleSet = serde_json::from_str(&captured.out.text())
+        .map_err(|e| format!("longshore build printed no module set: {e}"))?;
+    let key = &set.key;
+    if key.kernel_release != allowed.release {
+        return Err(format!("the set is for {}, not {}", key.kernel_release, allowed.release));
+    }
+    if !allowed.drivers.contains(&key.driver_digest.as_str()) {
+        let digest = &key.driver_digest;
+        return Err(format!("the set is of a package that the lock does not name: {digest}"));
+    }
+    Ok(set)
+}
+
+fn failed(captured: &Captured, limit: Duration) -> Verdict {
+    if captured.is_overdue {
+        return faulty(&format!("longshore build was killed after {} s", limit.as_secs()));
+    }
+    let Some(code) = captured.code else {
+        return faulty("a signal ended longshore build");
+    };
+    let Some(failure) = FailureLine::of(&captured.err.text()) else {
+        return faulty(&format!("longshore build ended with {code} and named no error"));
+    };
+    if failure.exit_code != code {
+        let said = failure.exit_code;
+        return faulty(&format!("longshore build ended with {code} and said {said}"));
+    }
+    let reason = failure.reason();
+    let is_of_machine = failure.class.as_deref().is_some_and(|class| OF_MACHINE.contains(&class));
+    match code {
+        14 if !is_of_machine => Verdict::DoesNotCompile {
+            class: Line::new(failure.class.as_deref().unwrap_or("unknown")),
+            name: Line::new(failure.name.as_deref().unwrap_or_default()),
+            line: Line::new(compile_error(&failure.cause)),
+            remedy: Line::new(&failure.remedy),
+        },
+        11 | 12 => Verdict::Unavailable { part: part_of(code, &reason), why: Line::new(&reason) },
+        2 | 10 => Verdict::Refused {
+            code: Line::new(if code == 2 { "usage" } else { "host-unsupported" }),
+            reason: Line::new(&reason),
+            remedy: Line::new(&failure.remedy),
+        },
+        code => faulty(&format!("longshore build ended with {code}: {reason}")),
+    }
+}
+
+/// Returns the class and the compiler's line of `compiling the F modules of D for R: CLASS: LINE (log: PATH)`.
+fn compile_error(cause: &str) -> &str {
+    let about = cause.strip_prefix("compiling the ").and_then(|rest| rest.split_once(": "));
+    let error = about.map_or(cause, |(_, error)| error);
+    error.rfind(" (log: ").map_or(error, |at| &error[..at])
+}
+
+/// Returns the part that a failure with exit code 11 or 12 is about.
+fn part_of(code: i32, reason: &str) -> Part {
+    let has = |texts: &[&str]| texts.iter().any(|text| reason.contains(text));
+    if has(&["linux-headers", "linux-kbuild", "headers of", "headers for"]) {
+        Part::Headers
+    } else if has(&["InRelease", "the suite "]) {
+        Part::Suite
+    } else if has(&["-kernel-source", "has the driver"]) {
+        Part::Driver
+    } else if code == 11 {
+        Part::Compiler
+    } else {
+        Part::Kernel
+    }
+}
+
+fn faulty(why: &str) -> Verdict {
+    Verdict::Faulty { why: vec![Line::new(why)] }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::capture::capture;
+
+    const CAUSE: &str = "compiling the open modules of 550.1 for 7.3: the kernel has no strncpy: a.c:1:1: error: implicit declaration (log: /store/a.log)";
+
+    /// Runs a program that writes these and ends with `code`.
+    fn ended(code: i32, out: &str, err: &str) -> Captured {
+        let mut command = Command::new("sh");
+        let script = r#"printf %s "$1"; printf %s "$2" >&2; exit "$3""#;
+        command.args(["-c", script, "sh", out, err, &code.to_string()]);
+        capture(&command, Duration::from_secs(60), 1 << 20).unwrap()
+    }
+
+    fn log(code: i32, cause: &str, more: &str) -> String {
+        let cause = serde_json::to_string(cause).unwrap();
+        format!(
+            "{{\"level\":\"INFO\",\"message\":\"m\"}}\n{{\"timestamp\":\"t\",\"exit_code\":{code},\
+             \"cause\":{cause},\"caused_by\":[\"below\"],\"remedy\":\"do\"{more}}}\n"
+        )
+    }
+
+    fn kind(verdict: &Verdict) -> String {
+        let json = serde_json::to_value(verdict).unwrap();
+        let text =
+            |key: &str| json.get(key).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
+        let [kind, part, class, name, code] = ["kind", "part", "class", "name", "code"].map(text);
+        format!("{kind} {part}{class}{code} {name}").trim_end().to_owned()
+    }
+
+    const GONE: &str = ",\"class\":\"interface-gone\",\"name\":\"strncpy\"";
+
+    #[rstest]
+    #[case(14, CAUSE, GONE, "does-not-compile interface-gone strncpy")]
+    #[case(14, CAUSE, "", "does-not-compile unknown")]
+    #[case(14, CAUSE, ",\"class\":\"out-of-memory\"", "faulty")]
+    #[case(11, "no archive has linux-headers-6.1.0-0", "", "unavailable headers")]
+    #[case(11, "no archive has gcc-16", "", "unavailable compiler")]
+    #[case(12, "no archive has the driver 555 (open)", "", "unavailable driver")]
+    #[case(12, "fetching pool/n/nvidia-kernel-source_1.deb: 404", "", "unavailable driver")]
+    #[case(12, "fetching dists/sid/InRelease: 404", "", "unavailable suite")]
+    #[case(10, "no such architecture", "", "refused host-unsupported")]
+    #[case(15, "no space", "", "faulty")]
+    #[case(70, "a fault", "", "faulty")]
+    fn each_failure_has_its_verdict(
+        #[case] code: i32,
+        #[case] cause: &str,
+        #[case] more: &str,
+        #[case] expected: &str,
+    ) {
+        let verdict = failed(&ended(code, "", &log(code, cause, more)), Duration::ZERO);
+        assert_eq!(kind(&verdict), expected, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_failed_compile_is_told_by_the_compilers_line_alone() {
+        let expected = "the kernel has no strncpy: a.c:1:1: error: implicit declaration";
+        assert_eq!(compile_error(CAUSE), expected);
+        assert_eq!(compile_error("something else"), "something else");
+    }
+
+    #[rstest]
+    #[case(0, "", "", "no module set")]
+    #[case(0, "{}", "", "no module set")]
+    #[case(14, "", "Segmentation fault\n", "named no error")]
+    #[case(3, "", &log(14, CAUSE, GONE), "ended with 3 and said 14")]
+    fn an_output_that_is_not_longshores_is_a_fault(
+        #[case] code: i32,
+        #[case] out: &str,
+        #[case] err: &str,
+        #[case] expected: &str,
+    ) {
+        let allowed = Allowed { release: "6.1", drivers: &["00"] };
+        let (verdict, set) = judge(&ended(code, out, err), Duration::ZERO, allowed);
+        assert!(format!("{verdict:?}").contains(expected) && set.is_none(), "{verdict:?}");
+    }
+}

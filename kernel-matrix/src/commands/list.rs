@@ -1,0 +1,94 @@
+//! `list --rules`.
+
+use std::path::PathBuf;
+
+use kernel_matrix::cache::Cache;
+use kernel_matrix::error::Error;
+use kernel_matrix::filter;
+use kernel_matrix::lock::Lock;
+use kernel_matrix::rules::{Cell, Driver, Excluded, Kernel, Rules, flavour_name};
+use serde::Serialize;
+
+use super::{LockFile, Selection, json};
+use crate::print;
+
+/// Options of `list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct List {
+    /// List the cells of these rules (kernel-matrix/rules.toml) instead of longshore's test cells.
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    lock: LockFile,
+    /// Print JSON.
+    #[arg(long, requires = "rules")]
+    json: bool,
+}
+
+impl List {
+    /// True if the cells of rules are listed.
+    pub(crate) fn is_of_rules(&self) -> bool {
+        self.rules.is_some() || !self.selection.filters.is_empty() || self.selection.shard.is_some()
+    }
+}
+
+/// JSON output, for programs that share out the work.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Listed<'a> {
+    format: u32,
+    kernels: &'a [Kernel],
+    drivers: &'a [Driver],
+    excluded: &'a [Excluded],
+    cells: &'a [&'a Cell],
+}
+
+/// Lists the cells of rules.
+pub(crate) fn list(options: &List) -> Result<bool, Error> {
+    let rules = Rules::read(super::rules_path(options.rules.as_deref()))?;
+    let lock_path = options.lock.path(&Cache::of_user()?);
+    let lock = if lock_path.exists() { Some(Lock::read(&lock_path)?) } else { None };
+    let Selection { filters, shard } = &options.selection;
+    let cells = filter::select(&rules.cells, filters, *shard, lock.as_ref())?;
+    if options.json {
+        print(&json(&Listed {
+            format: 1,
+            kernels: &rules.kernels,
+            drivers: &rules.drivers,
+            excluded: &rules.excluded,
+            cells: &cells,
+        })?);
+        return Ok(true);
+    }
+    for cell in &cells {
+        let release = lock.as_ref().and_then(|lock| lock.kernel(&cell.kernel.id));
+        print(&describe(cell, release.map_or("", |kernel| &kernel.release)));
+    }
+    for excluded in &rules.excluded {
+        print(&format!("{} cells excluded: {}", excluded.cells.len(), excluded.reason));
+    }
+    print(&format!(
+        "{} of {} cells: {} kernels, {} drivers",
+        cells.len(),
+        rules.cells.len(),
+        rules.kernels.len(),
+        rules.drivers.len()
+    ));
+    Ok(true)
+}
+
+fn describe(cell: &Cell, release: &str) -> String {
+    let (kernel, driver) = (&cell.kernel, &cell.driver);
+    let line = format!(
+        "{:48} {} of {}, {} {}, rule {} {release}",
+        cell.name,
+        kernel.package,
+        kernel.suite,
+        driver.branch,
+        flavour_name(driver.flavour),
+        cell.rule,
+    );
+    line.trim_end().to_owned()
+}

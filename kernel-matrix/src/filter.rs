@@ -1,0 +1,216 @@
+//! Selection of cells of the rules: filters and shards.
+
+use std::fmt;
+use std::str::FromStr;
+
+use longshore_core::digest::digest_of;
+
+use crate::error::Error;
+use crate::lock::Lock;
+use crate::results::Shard;
+use crate::rules::pattern::Patterns;
+use crate::rules::{Cell, flavour_name};
+
+/// `KEY=PATTERN[,PATTERN...]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    key: Key,
+    patterns: Patterns,
+}
+
+/// Keys of filters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Kernel,
+    Suite,
+    Line,
+    KernelFlavour,
+    Driver,
+    Flavour,
+    Rule,
+    Name,
+}
+
+const KEYS: [(&str, Key); 8] = [
+    ("kernel", Key::Kernel),
+    ("suite", Key::Suite),
+    ("line", Key::Line),
+    ("kernel-flavour", Key::KernelFlavour),
+    ("driver", Key::Driver),
+    ("flavour", Key::Flavour),
+    ("rule", Key::Rule),
+    ("name", Key::Name),
+];
+
+impl FromStr for Filter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = || KEYS.map(|(name, _)| name).join(", ");
+        let (key, patterns) = text
+            .split_once('=')
+            .ok_or_else(|| format!("a filter is KEY=PATTERN, with one of the keys {}", known()))?;
+        let key = KEYS.iter().find(|(name, _)| *name == key).map(|(_, key)| *key);
+        let key = key.ok_or_else(|| format!("there are the keys {}", known()))?;
+        Ok(Self { key, patterns: Patterns::parse(patterns)? })
+    }
+}
+
+impl Filter {
+    fn matches(&self, cell: &Cell, lock: Option<&Lock>) -> bool {
+        let (kernel, driver) = (&cell.kernel, &cell.driver);
+        let is_met = |value: &str| self.patterns.matches(value);
+        match self.key {
+            Key::Kernel => {
+                lock.and_then(|l| l.kernel(&kernel.id)).is_some_and(|k| is_met(&k.release))
+            }
+            Key::Suite => is_met(&kernel.suite),
+            Key::Line => kernel.line.as_deref().is_some_and(is_met),
+            Key::KernelFlavour => is_met(kernel.flavour.name()),
+            Key::Driver => is_met(&driver.branch),
+            Key::Flavour => is_met(flavour_name(driver.flavour)),
+            Key::Rule => is_met(&cell.rule),
+            Key::Name => is_met(&cell.name),
+        }
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(index, count)| {
+            let shard = Self { index: index.parse().ok()?, count: count.parse().ok()? };
+            (1..=shard.count).contains(&shard.index).then_some(shard)
+        });
+        numbers.ok_or_else(|| format!("`{text}` is not I/N, with I of 1 to N"))
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
+}
+
+impl Shard {
+    /// True if it has the cells of this kernel: all cells of one kernel are in one shard, which fetches
+    /// and unpacks its headers once.
+    pub fn has(self, kernel: &str) -> bool {
+        let digest = digest_of(kernel.as_bytes()).unwrap_or_default();
+        let number = digest.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        number.unwrap_or_default() % self.count == self.index - 1
+    }
+}
+
+/// Returns the cells that every filter and the shard have.
+///
+/// # Errors
+/// A filter asks for kernel releases, and there is no lock to look them up in; or a filter matches no
+/// cell.
+pub fn select<'a>(
+    cells: &'a [Cell],
+    filters: &[Filter],
+    shard: Option<Shard>,
+    lock: Option<&Lock>,
+) -> Result<Vec<&'a Cell>, Error> {
+    if lock.is_none() && filters.iter().any(|filter| filter.key == Key::Kernel) {
+        let why = "kernel= is about releases, which are known after `kernel-matrix resolve`";
+        return Err(Error::Matrix(why.into()));
+    }
+    for filter in filters {
+        if !cells.iter().any(|cell| filter.matches(cell, lock)) {
+            let name = KEYS.iter().find(|(_, key)| *key == filter.key).map_or("", |(name, _)| name);
+            return Err(Error::Matrix(format!("no cell has {name}={}", filter.patterns)));
+        }
+    }
+    let is_met = |cell: &&Cell| filters.iter().all(|filter| filter.matches(cell, lock));
+    let is_here = |cell: &&Cell| shard.is_none_or(|shard| shard.has(&cell.kernel.id));
+    Ok(cells.iter().filter(is_met).filter(is_here).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::LockedKernel;
+    use crate::rules::Rules;
+
+    const RULES: &str = "format = 1\n[[kernels]]\ndistribution = 'debian'\n\
+        suites = ['bookworm', 'sid']\nflavours = ['generic', 'rt']\narchitecture = 'amd64'\n\
+        [[drivers]]\nbranches = ['535', '550']\nflavours = ['open', 'proprietary']\n\
+        suites = ['sid']\n[[rule]]\nname = 'all'\n";
+
+    fn lock() -> Lock {
+        let kernel = |id: &str, release: &str| LockedKernel {
+            id: id.into(),
+            release: release.into(),
+            unavailable: None,
+            image: None,
+            headers: Vec::new(),
+        };
+        let kernels = vec![kernel("bookworm", "6.1.0-50-amd64"), kernel("sid", "7.2.13-amd64")];
+        Lock::new(Vec::new(), kernels, Vec::new())
+    }
+
+    #[test]
+    fn cells_meet_every_filter() {
+        let rules = Rules::parse(RULES).unwrap();
+        for (filters, count) in [
+            (vec![], 16),
+            (vec!["suite=sid"], 8),
+            (vec!["suite=sid", "driver=550"], 4),
+            (vec!["suite=sid", "driver=550", "flavour=open"], 2),
+            (vec!["kernel-flavour=rt", "driver=535,550"], 8),
+            (vec!["kernel=6.1"], 4),
+            (vec!["kernel=6.1,7.*"], 8),
+            (vec!["name=sid-rt*", "rule=all", "driver=540.."], 2),
+        ] {
+            let parsed: Vec<Filter> = filters.iter().map(|f| f.parse().unwrap()).collect();
+            let cells = select(&rules.cells, &parsed, None, Some(&lock())).unwrap();
+            assert_eq!(cells.len(), count, "{filters:?}");
+        }
+    }
+
+    #[test]
+    fn filters_that_select_nothing_are_refused() {
+        let rules = Rules::parse(RULES).unwrap();
+        for (filter, lock, expected) in [
+            ("driver=535,560", None, None),
+            ("driver=560", None, Some("no cell has driver=560")),
+            ("kernel=6.1", None, Some("after `kernel-matrix resolve`")),
+            ("kernel=5.10", Some(lock()), Some("no cell has kernel=5.10")),
+            ("line=6.12", None, Some("no cell has line=6.12")),
+        ] {
+            let filter: Filter = filter.parse().unwrap();
+            let selected = select(&rules.cells, &[filter], None, lock.as_ref());
+            let error = selected.err().map(|error| error.to_string());
+            match (error, expected) {
+                (None, None) => {}
+                (error, expected) => assert!(error.unwrap().contains(expected.unwrap())),
+            }
+        }
+        for filter in ["535", "colour=red", "driver=", "driver=a*b"] {
+            assert!(filter.parse::<Filter>().is_err(), "{filter}");
+        }
+    }
+
+    #[test]
+    fn each_kernel_is_in_one_shard_with_all_its_cells() {
+        let rules = Rules::parse(include_str!("../rules.toml")).unwrap();
+        let shards = [1, 2, 3].map(|index| Shard { index, count: 3 });
+        let parts = shards.map(|shard| select(&rules.cells, &[], Some(shard), None).unwrap());
+        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), rules.cells.len());
+        assert!(parts.iter().all(|part| !part.is_empty()));
+        for kernel in &rules.kernels {
+            assert_eq!(shards.iter().filter(|shard| shard.has(&kernel.id)).count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_shard_is_one_of_those_there_are() {
+        assert_eq!("2/3".parse::<Shard>().unwrap().to_string(), "2/3");
+        for text in ["0/3", "4/3", "1/0", "1", "a/b", "-1/2"] {
+            assert!(text.parse::<Shard>().is_err(), "{text}");
+        }
+    }
+}

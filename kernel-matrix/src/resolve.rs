@@ -1,0 +1,247 @@
+//! Resolution of the rules: each kernel and driver is looked up in the archives of its suites.
+//!
+//! A suite that cannot be read, a kernel without headers or a driver without a package is an answer for
+//! the cells that need it. Headers are fetched, not only looked up: indexes list packages that their
+//! archive no longer has.
+
+use std::collections::BTreeMap;
+
+use longshore_build::source::driver::{self, AvailableDriver, DriverOrigin};
+use longshore_debian::archive::{Package, compare};
+
+use crate::bits::Bits;
+use crate::error::Error;
+use crate::kernel::release_of;
+use crate::lock::{Lock, LockedDriver, LockedKernel, LockedPackage, LockedSuite, Missing};
+use crate::results::Part;
+use crate::rules::{Driver, Kernel, Rules};
+
+/// Names of a kernel's packages for compiling modules.
+const HEADERS: [&str; 3] = ["linux-headers-", "linux-kbuild-", "linux-compiler-"];
+
+/// Archives that the rules are resolved against.
+pub struct Resolver<'a> {
+    bits: &'a Bits,
+}
+
+impl<'a> Resolver<'a> {
+    /// Resolves against these suites.
+    pub fn new(bits: &'a Bits) -> Self {
+        Self { bits }
+    }
+
+    /// Resolves every kernel and driver; `each` is told of each kernel before it is looked up.
+    pub fn resolve(&self, rules: &Rules, each: &mut dyn FnMut(&str)) -> Lock {
+        let suites = rules.suites().into_iter().map(|suite| LockedSuite {
+            frozen: rules.frozen.contains(&suite),
+            unavailable: self.bits.suite(&suite).err().map(|e| without_addresses(&e.to_string())),
+            suite,
+        });
+        let suites = suites.collect();
+        let mut kernels = Vec::new();
+        for kernel in &rules.kernels {
+            each(&kernel.id);
+            kernels.push(self.kernel(kernel));
+        }
+        let drivers = rules.drivers.iter().map(|driver| self.driver(driver)).collect();
+        Lock::new(suites, kernels, drivers)
+    }
+
+    fn kernel(&self, kernel: &Kernel) -> LockedKernel {
+        let mut locked = LockedKernel {
+            id: kernel.id.clone(),
+            release: String::new(),
+            unavailable: None,
+            image: None,
+            headers: Vec::new(),
+        };
+        locked.unavailable = self.fill(kernel, &mut locked).err();
+        locked
+    }
+
+    fn fill(&self, kernel: &Kernel, locked: &mut LockedKernel) -> Result<(), Missing> {
+        let suite = &kernel.suite;
+        self.bits.suite(suite).map_err(missing(Part::Suite))?;
+        let image = self.image(kernel)?;
+        locked.release = release_of(&image);
+        locked.image = Some(package(&image, suite));
+        let headers = self.headers(&locked.release, suite)?;
+        locked.headers = headers.iter().map(|p| package(p, suite)).collect();
+        locked.headers.sort_by(|a, b| a.package.cmp(&b.package));
+        self.bits.fetch(&headers).map_err(missing(Part::Headers))
+    }
+
+    /// Returns the image that the kernel's meta-package leads to.
+    fn image(&self, kernel: &Kernel) -> Result<Package, Missing> {
+        let meta = self.newest(&kernel.package, &kernel.suite, Part::Kernel)?;
+        let is_image = |name: &&str| {
+            let release = name.strip_prefix("linux-image-");
+            release.is_some_and(|release| release.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        let image =
+            first_names(&meta).find(is_image).map(str::to_owned).ok_or_else(|| Missing {
+                part: Part::Kernel,
+                why: format!("{} {} depends on no image", meta.name, meta.version),
+            })?;
+        self.newest(&image, &kernel.suite, Part::Kernel)
+    }
+
+    /// Returns the packages of the headers of `release`.
+    fn headers(&self, release: &str, suite: &str) -> Result<Vec<Package>, Missing> {
+        let first = self.newest(&format!("linux-headers-{release}"), suite, Part::Headers)?;
+        let mut found = vec![first.clone()];
+        let mut open = vec![first];
+        while let Some(package) = open.pop() {
+            for name in first_names(&package) {
+                let is_part = HEADERS.iter().any(|begin| name.starts_with(begin));
+                if is_part && !found.iter().any(|p| p.name == name) {
+                    let next = self.newest(name, suite, Part::Headers)?;
+                    found.push(next.clone());
+                    open.push(next);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn newest(&self, name: &str, suite: &str, part: Part) -> Result<Package, Missing> {
+        self.bits.newest(name, suite).map_err(missing(part))
+    }
+
+    fn driver(&self, driver: &Driver) -> LockedDriver {
+        let mut unread = Vec::new();
+        let mut found = BTreeMap::new();
+        for suite in &driver.suites {
+            match self.bits.suite(suite) {
+                Ok(archive) => {
+                    for available in driver::drivers(archive) {
+                        add(&mut found, driver, &available, suite);
+                    }
+                }
+                Err(error) => unread.push(error),
+            }
+        }
+        let revisions = newest_first(found.into_values().collect());
+        let unavailable = revisions.is_empty().then(|| match unread.pop() {
+            Some(error) => missing(Part::Suite)(error),
+            None => Missing {
+                part: Part::Driver,
+                why: format!("no package of {} in {}", driver.id, driver.suites.join(", ")),
+            },
+        });
+        LockedDriver { id: driver.id.clone(), unavailable, revisions }
+    }
+}
+
+/// Adds a package of the branch and flavour, which may be in a suite that came before.
+fn add(
+    found: &mut BTreeMap<String, LockedPackage>,
+    wanted: &Driver,
+    available: &AvailableDriver,
+    suite: &str,
+) {
+    let rest = available.version.strip_prefix(&wanted.branch);
+    let is_of_branch = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    if let DriverOrigin::Package { name, version, .. } = &available.origin
+        && is_of_branch
+        && available.flavour == wanted.flavour
+    {
+        found.entry(available.sha256.clone()).or_insert_with(|| LockedPackage {
+            package: name.clone(),
+            version: version.clone(),
+            suite: suite.to_owned(),
+            sha256: available.sha256.clone(),
+        });
+    }
+}
+
+/// Sorts packaging revisions as Debian orders their versions, newest first.
+fn newest_first(mut revisions: Vec<LockedPackage>) -> Vec<LockedPackage> {
+    revisions
+        .sort_by(|a, b| compare(&b.version, &a.version).then_with(|| a.package.cmp(&b.package)));
+    revisions
+}
+
+/// Returns the first alternative of each dependency.
+fn first_names(package: &Package) -> impl Iterator<Item = &str> {
+    package.depends.iter().filter_map(|clause| clause.0.first()).map(|first| first.name.as_str())
+}
+
+fn package(package: &Package, suite: &str) -> LockedPackage {
+    LockedPackage {
+        package: package.name.clone(),
+        version: package.version.clone(),
+        suite: suite.to_owned(),
+        sha256: package.sha256.clone(),
+    }
+}
+
+fn missing(part: Part) -> impl Fn(Error) -> Missing {
+    move |error| {
+        let why = match &error {
+            Error::Longshore(failure) => failure.one_line(),
+            other => other.to_string(),
+        };
+        Missing { part, why: without_addresses(&why) }
+    }
+}
+
+/// Returns a text with the path below the archive instead of each URL: the lock is of an archive, not
+/// of the mirror that served it.
+fn without_addresses(text: &str) -> String {
+    let path = |word: &str| {
+        let (before, url) = word.split_once("://")?;
+        let scheme = before.rfind(|c: char| !c.is_ascii_alphabetic()).map_or(0, |at| at + 1);
+        let below = ["/dists/", "/pool/"].iter().find_map(|dir| url.find(dir)).map(|at| at + 1);
+        let shown = below.map_or("an archive", |at| &url[at..]);
+        Some(format!("{}{shown}", &before[..scheme]))
+    };
+    let words = text.split(' ').map(|word| path(word).unwrap_or_else(|| word.to_owned()));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_reduced_to_paths_of_an_archive() {
+        for (text, expected) in [
+            (
+                "fetching https://deb.example.org/debian/pool/main/l/a.deb: 404",
+                "fetching pool/main/l/a.deb: 404",
+            ),
+            (
+                "(http://m.example/debian/dists/sid/InRelease) is past",
+                "(dists/sid/InRelease) is past",
+            ),
+            (
+                "no answer of file:/srv or http://m.example:80/x;",
+                "no answer of file:/srv or an archive",
+            ),
+            ("no address", "no address"),
+        ] {
+            assert_eq!(without_addresses(text), expected);
+        }
+    }
+
+    #[test]
+    fn the_newest_packaging_revision_comes_first() {
+        let of = |version: &str| LockedPackage {
+            package: "nvidia-kernel-source".into(),
+            version: version.into(),
+            suite: "sid".into(),
+            sha256: version.into(),
+        };
+        let sorted = newest_first(
+            ["550.163.01-2", "550.54.15-5", "550.163.01-5.1", "550.163.01-4~bpo13+1"]
+                .map(of)
+                .to_vec(),
+        );
+        let versions: Vec<&str> = sorted.iter().map(|r| r.version.as_str()).collect();
+        assert_eq!(
+            versions,
+            ["550.163.01-5.1", "550.163.01-4~bpo13+1", "550.163.01-2", "550.54.15-5"]
+        );
+    }
+}

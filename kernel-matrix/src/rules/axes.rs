@@ -1,0 +1,244 @@
+//! The two axes: kernels and drivers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use longshore_core::flavour::Flavour;
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use super::Text;
+use super::pattern::Patterns;
+
+/// `[[kernels]]`: suites times flavours of one line.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct KernelAxis {
+    distribution: Distribution,
+    suites: Vec<String>,
+    /// Line with a meta-package of its own beside the suite's, for example `6.12`.
+    line: Option<String>,
+    flavours: Vec<KernelFlavour>,
+    architecture: String,
+}
+
+/// Distribution of a kernel: it decides the meta-package's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Distribution {
+    Debian,
+}
+
+/// Flavours of Debian's kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KernelFlavour {
+    /// `linux-image-amd64`.
+    Generic,
+    /// `linux-image-cloud-amd64`.
+    Cloud,
+    /// `linux-image-rt-amd64`: PREEMPT_RT.
+    Rt,
+}
+
+impl KernelFlavour {
+    /// Returns its name in rules and filters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Generic => "generic",
+            Self::Cloud => "cloud",
+            Self::Rt => "rt",
+        }
+    }
+
+    /// Returns the part of names that it adds; none for the generic one.
+    fn part(self) -> String {
+        if self == Self::Generic { String::new() } else { format!("-{}", self.name()) }
+    }
+}
+
+/// A kernel of the matrix: the newest of a meta-package.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Kernel {
+    /// `SUITE[-LINE][-FLAVOUR]`; names of cells begin with it.
+    pub id: String,
+    /// Suite, for example `bookworm-security`.
+    pub suite: String,
+    /// Line, where it is not the suite's own.
+    pub line: Option<String>,
+    /// Flavour.
+    pub flavour: KernelFlavour,
+    /// Meta-package, for example `linux-image-6.12-rt-amd64`.
+    pub package: String,
+}
+
+/// `[[drivers]]`: branches times flavours, all from the same suites.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct DriverAxis {
+    branches: Vec<String>,
+    flavours: Vec<Flavour>,
+    suites: Vec<String>,
+}
+
+/// A driver of the matrix: the newest of a branch, from the newest packaging revision on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Driver {
+    /// `BRANCH-FLAVOUR`.
+    pub id: String,
+    /// Branch (`535`) or version.
+    pub branch: String,
+    /// Flavour of the kernel modules.
+    pub flavour: Flavour,
+    /// Suites of its packages.
+    pub suites: Vec<String>,
+}
+
+/// Match over both axes; without any key it matches everything.
+#[derive(Debug, Default, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Selector {
+    suite: Option<Patterns>,
+    line: Option<Patterns>,
+    kernel_flavour: Option<Patterns>,
+    branch: Option<Patterns>,
+    flavour: Option<Patterns>,
+}
+
+impl Selector {
+    /// True if it fits this combination.
+    pub fn matches(&self, kernel: &Kernel, driver: &Driver) -> bool {
+        let fits = |patterns: &Option<Patterns>, value: Option<&str>| {
+            let is_met = |p: &Patterns| value.is_some_and(|value| p.matches(value));
+            patterns.as_ref().is_none_or(is_met)
+        };
+        fits(&self.suite, Some(&kernel.suite))
+            && fits(&self.line, kernel.line.as_deref())
+            && fits(&self.kernel_flavour, Some(kernel.flavour.name()))
+            && fits(&self.branch, Some(&driver.branch))
+            && fits(&self.flavour, Some(flavour_name(driver.flavour)))
+    }
+}
+
+impl Selector {
+    /// Returns its keys and their patterns.
+    pub fn conditions(&self) -> BTreeMap<String, String> {
+        let keys = [
+            ("suite", &self.suite),
+            ("line", &self.line),
+            ("kernel-flavour", &self.kernel_flavour),
+            ("branch", &self.branch),
+            ("flavour", &self.flavour),
+        ];
+        let given = |(key, of): (&str, &Option<Patterns>)| {
+            of.as_ref().map(|of| (key.to_owned(), of.to_string()))
+        };
+        keys.into_iter().filter_map(given).collect()
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let given = self.conditions().into_iter().map(|(key, of)| format!("{key}={of}"));
+        f.write_str(&given.collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// Returns the flavour of kernel modules as rules, filters and longshore's command line name it.
+pub fn flavour_name(flavour: Flavour) -> &'static str {
+    match flavour {
+        Flavour::Open => "open",
+        Flavour::Proprietary => "proprietary",
+    }
+}
+
+/// Multiplies the kernels' axes.
+pub(super) fn kernels(
+    axes: &[Spanned<KernelAxis>],
+    text: &Text<'_>,
+) -> Result<Vec<Kernel>, String> {
+    let mut found = Vec::new();
+    let mut lines = BTreeMap::new();
+    for spanned in axes {
+        let (axis, at) = (spanned.get_ref(), text.line(spanned));
+        let Distribution::Debian = axis.distribution;
+        not_empty(&[("suites", axis.suites.len()), ("flavours", axis.flavours.len())], at)?;
+        let names = axis.suites.iter().chain(&axis.line).chain([&axis.architecture]);
+        names.map(|name| sound(name)).collect::<Result<(), _>>().map_err(|e| at_line(at, &e))?;
+        for suite in &axis.suites {
+            for flavour in &axis.flavours {
+                let line = axis.line.as_ref().map(|line| format!("-{line}")).unwrap_or_default();
+                let id = format!("{suite}{line}{}", flavour.part());
+                if let Some(first) = lines.insert(id.clone(), at) {
+                    let what = format!("the kernel {id} is declared in line {first}, too");
+                    return Err(at_line(at, &what));
+                }
+                found.push(Kernel {
+                    id,
+                    suite: suite.clone(),
+                    line: axis.line.clone(),
+                    flavour: *flavour,
+                    package: format!("linux-image{line}{}-{}", flavour.part(), axis.architecture),
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Multiplies the drivers' axes.
+pub(super) fn drivers(
+    axes: &[Spanned<DriverAxis>],
+    text: &Text<'_>,
+) -> Result<Vec<Driver>, String> {
+    let mut found = Vec::new();
+    let mut lines = BTreeMap::new();
+    for spanned in axes {
+        let (axis, at) = (spanned.get_ref(), text.line(spanned));
+        let (branches, flavours) = (&axis.branches, &axis.flavours);
+        let lengths = [
+            ("branches", branches.len()),
+            ("flavours", flavours.len()),
+            ("suites", axis.suites.len()),
+        ];
+        not_empty(&lengths, at)?;
+        let names = branches.iter().chain(&axis.suites);
+        names.map(|name| sound(name)).collect::<Result<(), _>>().map_err(|e| at_line(at, &e))?;
+        for branch in branches {
+            for flavour in flavours {
+                let id = format!("{branch}-{}", flavour_name(*flavour));
+                if let Some(first) = lines.insert(id.clone(), at) {
+                    let what = format!("the driver {id} is declared in line {first}, too");
+                    return Err(at_line(at, &what));
+                }
+                let (branch, suites) = (branch.clone(), axis.suites.clone());
+                found.push(Driver { id, branch, flavour: *flavour, suites });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Adds the line to an error.
+pub(super) fn at_line(line: usize, what: &str) -> String {
+    format!("line {line}: {what}")
+}
+
+fn not_empty(lengths: &[(&str, usize)], at: usize) -> Result<(), String> {
+    match lengths.iter().find(|(_, length)| *length == 0) {
+        Some((key, _)) => Err(at_line(at, &format!("{key} is empty, so that it gives nothing"))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses names that could not be part of a file's name or of an argument.
+fn sound(name: &str) -> Result<(), String> {
+    let is_good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.+".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    match begins && name.chars().all(is_good) {
+        true => Ok(()),
+        false => Err(format!("`{}` is no name of a suite, line or branch", name.escape_default())),
+    }
+}

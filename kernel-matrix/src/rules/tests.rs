@@ -1,0 +1,170 @@
+use super::*;
+
+const OWN: &str = include_str!("../../rules.toml");
+
+const AXES: &str = "format = 1
+[[kernels]]
+distribution = 'debian'
+suites = ['bookworm', 'bookworm-security']
+flavours = ['generic', 'rt']
+architecture = 'amd64'
+[[kernels]]
+distribution = 'debian'
+suites = ['bookworm-security']
+line = '6.12'
+flavours = ['cloud']
+architecture = 'amd64'
+[[drivers]]
+branches = ['470', '550']
+flavours = ['proprietary']
+suites = ['sid']
+[[rule]]
+name = 'all'
+";
+
+fn with(more: &str) -> Result<Rules, String> {
+    Rules::parse(&format!("{AXES}{more}"))
+}
+
+fn names(rules: &Rules) -> Vec<&str> {
+    rules.cells.iter().map(|cell| cell.name.as_str()).collect()
+}
+
+#[test]
+fn axes_are_multiplied_in_the_order_of_the_file() {
+    let rules = with("").unwrap();
+    assert_eq!(
+        names(&rules),
+        [
+            "bookworm-470-proprietary",
+            "bookworm-550-proprietary",
+            "bookworm-rt-470-proprietary",
+            "bookworm-rt-550-proprietary",
+            "bookworm-security-470-proprietary",
+            "bookworm-security-550-proprietary",
+            "bookworm-security-rt-470-proprietary",
+            "bookworm-security-rt-550-proprietary",
+            "bookworm-security-6.12-cloud-470-proprietary",
+            "bookworm-security-6.12-cloud-550-proprietary",
+        ]
+    );
+    let packages: Vec<&str> = rules.kernels.iter().map(|k| k.package.as_str()).collect();
+    assert_eq!(packages[1..3], ["linux-image-rt-amd64", "linux-image-amd64"]);
+    assert_eq!(packages[4], "linux-image-6.12-cloud-amd64");
+    assert_eq!(rules.suites(), ["bookworm", "bookworm-security", "sid"]);
+    assert_eq!(rules, with("").unwrap());
+}
+
+#[test]
+fn cells_are_taken_out_and_put_in_with_their_reason() {
+    let rules = with(
+        "[[rule]]\nname = 'few'\nsuffix = 'few'\nonly = [{ branch = '550', line = '6.*' }]\n\
+         [[include]]\nmatch = { suite = 'bookworm', kernel-flavour = 'rt', branch = '550..' }\n\
+         rule = 'few'\nreason = 'asked for'\n\
+         [[exclude]]\nmatch = { branch = '..515', suite = 'bookworm' }\nrule = 'all'\nreason = 'old'\n",
+    )
+    .unwrap();
+    let few: Vec<_> = rules.cells.iter().filter(|c| c.rule == "few").collect();
+    assert_eq!(few.len(), 2);
+    assert_eq!(few[0].name, "bookworm-security-6.12-cloud-550-proprietary-few");
+    assert_eq!(few[1].included.as_deref(), Some("asked for"));
+    assert_eq!(rules.cells.len(), 10 - 2 + 2);
+    let excluded = &rules.excluded[0];
+    assert_eq!(excluded.cells, ["bookworm-470-proprietary", "bookworm-rt-470-proprietary"]);
+    assert_eq!((excluded.of["branch"].as_str(), excluded.reason.as_str()), ("..515", "old"));
+}
+
+#[test]
+fn a_part_without_effect_is_refused_with_its_line() {
+    let lines = AXES.lines().count();
+    let at = |line: usize| format!("line {}", lines + line);
+    let cases = [
+        (
+            "[[exclude]]\nmatch = { suite = 'trixie' }\nreason = 'r'\n",
+            1,
+            "matches nothing: suite=trixie",
+        ),
+        ("\n[[exclude]]\nmatch = { branch = '550' }\nreason = ' '\n", 2, "reason is empty"),
+        ("[[exclude]]\nmatch = {}\nrule = 'none'\nreason = 'r'\n", 1, "no rule `none`"),
+        ("[[exclude]]\nmatch = {}\nreason = 'r'\n", 0, "the rule `all` gives no cell"),
+        (
+            "[[exclude]]\nmatch = { branch = '550' }\nreason = 'r'\n",
+            0,
+            "driver 550-proprietary is in no cell",
+        ),
+        ("[[exclude]]\nmatch = { line = '6.12' }\nreason = 'r'\n", 0, "6.12-cloud is in no cell"),
+        (
+            "[[include]]\nmatch = { branch = '550' }\nrule = 'all'\nreason = 'r'\n",
+            1,
+            "gives every cell",
+        ),
+        (
+            "[[include]]\nmatch = { branch = '560' }\nrule = 'all'\nreason = 'r'\n",
+            1,
+            "matches nothing",
+        ),
+        ("[[include]]\nmatch = {}\nrule = 'none'\nreason = 'r'\n", 1, "no rule `none`"),
+        ("[[rule]]\nname = 'all'\nsuffix = 'b'\n", 1, "`all` is in line"),
+        (
+            "[[rule]]\nname = 'b'\nsuffix = 'b'\nonly = [{ suite = 'sid' }]\n",
+            4,
+            "matches nothing: suite=sid",
+        ),
+        ("[[rule]]\nname = 'b'\n", 0, "two cells are named `bookworm-470-proprietary`"),
+        ("[[exclude]]\nmatch = { suit = 'sid' }\nreason = 'r'\n", 2, "suit"),
+        ("[[exclude]]\nmatch = { suite = [] }\nreason = 'r'\n", 2, "an empty list"),
+        ("[[exclude]]\nmatch = { branch = '535..450' }\nreason = 'r'\n", 2, "535..450"),
+        (
+            "[[drivers]]\nbranches = ['470']\nflavours = ['proprietary']\nsuites = ['sid']\n",
+            1,
+            "470-proprietary is declared in line",
+        ),
+        (
+            "[[drivers]]\nbranches = []\nflavours = ['open']\nsuites = ['sid']\n",
+            1,
+            "branches is empty",
+        ),
+        ("[[drivers]]\nbranches = ['-x']\nflavours = ['open']\nsuites = ['sid']\n", 1, "`-x`"),
+        ("[[drivers]]\nbranches = ['535']\nflavours = ['closed']\nsuites = ['sid']\n", 3, "closed"),
+    ];
+    for (more, line, expected) in cases {
+        let error = with(more).unwrap_err();
+        assert!(error.contains(expected), "{more}: {error}");
+        assert!(line == 0 || error.contains(&at(line)), "{more}: {error}");
+    }
+}
+
+#[test]
+fn an_exclude_that_contradicts_an_include_is_refused() {
+    let error = with(
+        "[[rule]]\nname = 'few'\nsuffix = 'few'\nonly = [{ branch = '550' }]\n\
+         [[include]]\nmatch = { suite = 'bookworm', branch = '470' }\nrule = 'few'\nreason = 'r'\n\
+         [[exclude]]\nmatch = { branch = '470' }\nrule = 'few'\nreason = 'r'\n",
+    )
+    .unwrap_err();
+    assert!(error.contains("contradicts") && error.contains("bookworm-470"), "{error}");
+}
+
+#[test]
+fn the_head_of_the_file_is_checked() {
+    for (text, expected) in [
+        (AXES.replace("format = 1", "format = 2"), "format 2 is not known"),
+        (
+            AXES.replace("format = 1", "format = 1\nfrozen = ['trixie']"),
+            "line 2: the frozen suite `trixie`",
+        ),
+        (AXES.replace("format = 1", "format = 1\nfrosen = []"), "frosen"),
+        (AXES.replace("'debian'", "'plan9'"), "plan9"),
+        ("format = 1\n".to_owned(), "there is no cell"),
+    ] {
+        let error = Rules::parse(&text).unwrap_err();
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
+#[test]
+fn the_own_rules_give_each_kernel_with_each_driver() {
+    let rules = Rules::parse(OWN).unwrap();
+    assert_eq!(rules.cells.len(), rules.kernels.len() * rules.drivers.len());
+    assert_eq!((rules.kernels.len(), rules.drivers.len()), (27, 12));
+}
