@@ -1,10 +1,10 @@
 //! Selection of cells of the rules: filters and shards.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use longshore_core::digest::digest_of;
-
+use crate::cache::digest;
 use crate::error::Error;
 use crate::lock::Lock;
 use crate::results::Shard;
@@ -94,12 +94,19 @@ impl fmt::Display for Shard {
 }
 
 impl Shard {
-    /// True if it has the cells of this kernel: all cells of one kernel are in one shard, which fetches
-    /// and unpacks its headers once.
-    pub fn has(self, kernel: &str) -> bool {
-        let digest = digest_of(kernel.as_bytes()).unwrap_or_default();
-        let number = digest.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        number.unwrap_or_default() % self.count == self.index - 1
+    /// Returns the kernels of this part: all cells of one kernel are in one part, which fetches and unpacks
+    /// its headers once. Kernels are dealt out in the order of their digests, so that neighbours in the
+    /// file, which take as long as each other, are in different parts.
+    fn kernels(self, cells: &[Cell]) -> BTreeSet<&str> {
+        let mut ids: Vec<&str> = cells.iter().map(|cell| cell.kernel.id.as_str()).collect();
+        ids.sort_by_cached_key(|id| (digest(&[id]), *id));
+        ids.dedup();
+        let part = (1..=self.count).cycle();
+        ids.into_iter()
+            .zip(part)
+            .filter(|(_, part)| *part == self.index)
+            .map(|(id, _)| id)
+            .collect()
     }
 }
 
@@ -125,7 +132,9 @@ pub fn select<'a>(
         }
     }
     let is_met = |cell: &&Cell| filters.iter().all(|filter| filter.matches(cell, lock));
-    let is_here = |cell: &&Cell| shard.is_none_or(|shard| shard.has(&cell.kernel.id));
+    let here = shard.map(|shard| shard.kernels(cells));
+    let is_here =
+        |cell: &&Cell| here.as_ref().is_none_or(|here| here.contains(cell.kernel.id.as_str()));
     Ok(cells.iter().filter(is_met).filter(is_here).collect())
 }
 
@@ -200,9 +209,10 @@ mod tests {
         let shards = [1, 2, 3].map(|index| Shard { index, count: 3 });
         let parts = shards.map(|shard| select(&rules.cells, &[], Some(shard), None).unwrap());
         assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), rules.cells.len());
-        assert!(parts.iter().all(|part| !part.is_empty()));
+        assert!(parts.iter().all(|part| part.len() == rules.cells.len() / 3));
         for kernel in &rules.kernels {
-            assert_eq!(shards.iter().filter(|shard| shard.has(&kernel.id)).count(), 1);
+            let has = |part: &&Vec<&Cell>| part.iter().any(|cell| cell.kernel == *kernel);
+            assert_eq!(parts.iter().filter(has).count(), 1, "{}", kernel.id);
         }
     }
 

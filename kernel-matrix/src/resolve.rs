@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use longshore_build::source::driver::{self, AvailableDriver, DriverOrigin};
-use longshore_debian::archive::{Package, compare};
+use longshore_debian::archive::{Package, compare, upstream};
 
 use crate::bits::Bits;
 use crate::error::Error;
@@ -124,13 +124,44 @@ impl<'a> Resolver<'a> {
         let revisions = newest_first(found.into_values().collect());
         let unavailable = revisions.is_empty().then(|| match unread.pop() {
             Some(error) => missing(Part::Suite)(error),
-            None => Missing {
-                part: Part::Driver,
-                why: format!("no package of {} in {}", driver.id, driver.suites.join(", ")),
-            },
+            None => {
+                let (id, suites) = (&driver.id, driver.suites.join(", "));
+                let why = format!("no package of {id} in {suites}{}", self.transitional(driver));
+                Missing { part: Part::Driver, why }
+            }
         });
         LockedDriver { id: driver.id.clone(), unavailable, revisions }
     }
+
+    /// Names the packages of a branch that hold no sources and only lead to those of another.
+    fn transitional(&self, driver: &Driver) -> String {
+        let archives = driver.suites.iter().filter_map(|suite| self.bits.suite(suite).ok());
+        let mut found: Vec<String> = archives
+            .flat_map(|archive| {
+                let names = archive.names_matching(&is_source);
+                names.into_iter().flat_map(|name| archive.packages(&name)).collect::<Vec<_>>()
+            })
+            .filter(|package| is_of(upstream(&package.version), &driver.branch))
+            .filter_map(|package| {
+                let successor = package.successor(is_source)?;
+                Some(format!("; {} {} is {successor}", package.name, package.version))
+            })
+            .collect();
+        found.sort();
+        found.dedup();
+        found.concat()
+    }
+}
+
+/// True for a version of the branch.
+fn is_of(version: &str, branch: &str) -> bool {
+    let rest = version.strip_prefix(branch);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// True for the name of a package of kernel sources.
+fn is_source(name: &str) -> bool {
+    name.starts_with("nvidia-") && name.ends_with("-kernel-source")
 }
 
 /// Adds a package of the branch and flavour, which may be in a suite that came before.
@@ -140,10 +171,8 @@ fn add(
     available: &AvailableDriver,
     suite: &str,
 ) {
-    let rest = available.version.strip_prefix(&wanted.branch);
-    let is_of_branch = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     if let DriverOrigin::Package { name, version, .. } = &available.origin
-        && is_of_branch
+        && is_of(&available.version, &wanted.branch)
         && available.flavour == wanted.flavour
     {
         found.entry(available.sha256.clone()).or_insert_with(|| LockedPackage {

@@ -165,8 +165,8 @@ pub(super) fn kernels(
         let (axis, at) = (spanned.get_ref(), text.line(spanned));
         let Distribution::Debian = axis.distribution;
         not_empty(&[("suites", axis.suites.len()), ("flavours", axis.flavours.len())], at)?;
-        let names = axis.suites.iter().chain(&axis.line).chain([&axis.architecture]);
-        names.map(|name| sound(name)).collect::<Result<(), _>>().map_err(|e| at_line(at, &e))?;
+        let mut names = axis.suites.iter().chain(&axis.line).chain([&axis.architecture]);
+        names.try_for_each(|name| sound(name)).map_err(|e| at_line(at, &e))?;
         for suite in &axis.suites {
             for flavour in &axis.flavours {
                 let line = axis.line.as_ref().map(|line| format!("-{line}")).unwrap_or_default();
@@ -204,8 +204,8 @@ pub(super) fn drivers(
             ("suites", axis.suites.len()),
         ];
         not_empty(&lengths, at)?;
-        let names = branches.iter().chain(&axis.suites);
-        names.map(|name| sound(name)).collect::<Result<(), _>>().map_err(|e| at_line(at, &e))?;
+        let mut names = branches.iter().chain(&axis.suites);
+        names.try_for_each(|name| sound(name)).map_err(|e| at_line(at, &e))?;
         for branch in branches {
             for flavour in flavours {
                 let id = format!("{branch}-{}", flavour_name(*flavour));
