@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_modules::artifact::ModuleSet;
+use longshore_modules::artifact::{ModuleSet, PACKAGING_PATCHES};
 use serde::Deserialize;
 
 use crate::capture::Captured;
@@ -57,7 +57,7 @@ pub fn judge(
     if captured.code == Some(0) {
         return match set(captured, allowed) {
             Ok(set) => {
-                let patches = set.key.patches.keys().map(|name| Line::new(name)).collect();
+                let patches = of_longshore(set.key.patches.keys());
                 (Verdict::Compiled { patches }, Some(set))
             }
             Err(why) => (faulty(&why), None),
@@ -145,6 +145,12 @@ fn faulty(why: &str) -> Verdict {
     Verdict::Faulty { why: vec![Line::new(why)] }
 }
 
+/// Returns the patches of longshore's: those of the driver's package are part of its sources.
+fn of_longshore<'a>(names: impl IntoIterator<Item = &'a String>) -> Vec<Line> {
+    let own = names.into_iter().filter(|name| *name != PACKAGING_PATCHES);
+    own.map(|name| Line::new(name)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -202,6 +208,12 @@ mod tests {
     ) {
         let verdict = failed(&ended(code, "", &log(code, cause, more)), Duration::ZERO);
         assert_eq!(kind(&verdict), expected, "{verdict:?}");
+    }
+
+    #[test]
+    fn the_patches_of_the_package_are_none_of_longshore() {
+        let names = [PACKAGING_PATCHES.to_owned(), "strncpy".to_owned()];
+        assert_eq!(of_longshore(&names), [Line::new("strncpy")]);
     }
 
     #[test]

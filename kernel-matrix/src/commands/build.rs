@@ -16,6 +16,7 @@ use kernel_matrix::filter;
 use kernel_matrix::lock::Lock;
 use kernel_matrix::matrix::Supply;
 use kernel_matrix::process;
+use kernel_matrix::results::seal::RESULTS_KEY;
 use kernel_matrix::results::{
     AgentUsed, CellResult, Digest, Key, Line, Machine, Results, Run, Verdict,
 };
@@ -110,7 +111,7 @@ fn lock(options: &Build, cache: &Cache, rules: &Rules) -> Result<Lock, Error> {
 
 fn write(results: &mut Results, cache: &Cache, dir: &Path) -> Result<(), Error> {
     let path = dir.join("results.json");
-    results.write(&path, &Key::of(&cache.dir("results.key"))?)?;
+    results.write(&path, &Key::of(&cache.dir(RESULTS_KEY))?)?;
     let state = if results.run.complete { "" } else { "; the run is not complete" };
     print(&format!("{}{state}", run_results::summary(&results.cells)));
     print(&format!("written to {}", path.display()));

@@ -23,7 +23,7 @@ pub enum Verdict {
     },
     /// The modules compiled; nothing was booted.
     Compiled {
-        /// Names of the patches, if any was applied.
+        /// Names of longshore's patches, if any was applied.
         patches: Vec<Line>,
     },
     /// Preflight refused the combination.
