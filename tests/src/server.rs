@@ -11,6 +11,32 @@ use std::time::{Duration, Instant};
 
 use crate::archive::digest;
 
+/// Address on loopback on which nobody listens: connections to it are refused. Its port stays bound, so that no test
+/// beside gets it.
+#[derive(Debug)]
+pub struct Closed(tokio::net::TcpSocket);
+
+impl Closed {
+    /// Binds a free port.
+    ///
+    /// # Panics
+    /// The system has none.
+    #[expect(clippy::new_without_default, reason = "it takes a port")]
+    pub fn new() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("bind");
+        Self(socket)
+    }
+
+    /// Returns its URL.
+    ///
+    /// # Panics
+    /// The system does not know its address.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.0.local_addr().expect("address"))
+    }
+}
+
 /// Fault of an answer.
 #[derive(Clone, Debug)]
 pub enum Fault {

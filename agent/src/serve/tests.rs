@@ -176,14 +176,21 @@ fn many_that_ask_for_health_without_pause_do_not_make_it_fail_for_another() {
     let _running = running(&mut scene);
     let address = scene.address();
     let done = std::sync::atomic::AtomicBool::new(false);
+    let answered = std::sync::atomic::AtomicUsize::new(0);
     let hammer = || {
         while !done.load(Ordering::Relaxed) {
             let mut stream = TcpStream::connect(&address.listen).expect("connects");
             stream.set_read_timeout(Some(2 * HEAD)).expect("timeout");
-            stream.write_all(HEALTH).expect("asks");
             let mut answer = String::new();
-            stream.read_to_string(&mut answer).expect("an answer");
-            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            let asked = stream.write_all(HEALTH);
+            match asked.and_then(|()| stream.read_to_string(&mut answer)) {
+                Ok(_) if answer.starts_with("HTTP/1.1 200 ") => {
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+                // It makes room for another where it is interrupted before it asks.
+                Ok(_) => assert_eq!(answer, ""),
+                Err(error) => assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "no answer"),
+            }
         }
     };
     thread::scope(|scope| {
@@ -199,9 +206,10 @@ fn many_that_ask_for_health_without_pause_do_not_make_it_fail_for_another() {
             );
         }
         for one in hammering {
-            one.join().expect("answered each time");
+            one.join().expect("answered or cut off");
         }
     });
+    assert!(answered.into_inner() > 0);
 }
 
 #[test]

@@ -11,15 +11,14 @@ use longshore_fetch::http::{Fetcher, Policy};
 
 use super::{IN_RELEASE, Scene};
 use longshore_tests::archive;
-use longshore_tests::server::{self, Fault, Server};
+use longshore_tests::server::{self, Closed, Fault, Server};
 
 #[tokio::test]
 async fn an_unreachable_archive_is_named_with_the_systems_answer() {
     let scene = Scene::new();
     let mut config = scene.config();
-    // Bound and closed again: nothing listens there.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr();
-    config.sources[0].url = format!("http://{}", free.expect("address"));
+    let closed = Closed::new();
+    config.sources[0].url = closed.url();
     let failure = scene.open_with(&config).await.expect_err("refused");
     let url = format!("{}{IN_RELEASE}", config.sources[0].url);
     scene.assert_failure(&failure, ExitCode::Download, &[&url, "Connection refused"]);

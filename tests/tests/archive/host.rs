@@ -10,7 +10,7 @@ use longshore_debian::settings::ArchiveConfig;
 
 use super::{Scene, hasty};
 use longshore_tests::archive::{self, Suite};
-use longshore_tests::server::Server;
+use longshore_tests::server::{Closed, Server};
 
 /// Makes a host of the distribution `test`, release `stable`, with these apt files.
 pub(super) fn host(scene: &Scene, files: &[(&str, String)]) {
@@ -114,8 +114,8 @@ async fn other_peoples_sources_neither_break_nor_are_used() {
     let scene = Scene::new();
     let foreign = Suite { origin: "Somebody Else".to_owned(), ..Suite::usual() };
     let other = Server::start(foreign.files(&scene.key));
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr();
-    let nobody = format!("http://{}", free.expect("address"));
+    let closed = Closed::new();
+    let nobody = closed.url();
     host(
         &scene,
         &[

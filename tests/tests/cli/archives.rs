@@ -1,12 +1,11 @@
 //! Archives that lack the wanted package, do not answer, or give a wrong answer.
 
 use std::fs;
-use std::net::TcpListener;
 
 use longshore_tests::archive::{self, Suite};
 use longshore_tests::packages::{self, DRIVER, Item, KERNEL, deb};
 use longshore_tests::scene::{Scene, finish, fixture, names};
-use longshore_tests::server::Fault;
+use longshore_tests::server::{Closed, Fault};
 
 const IN_RELEASE: &str = "/dists/stable/InRelease";
 const BUILD: [&str; 3] = ["build", "--kernel", KERNEL];
@@ -44,9 +43,9 @@ fn an_unknown_driver_is_told_the_nearest_that_there_are() {
 #[test]
 fn an_archive_where_nobody_listens_is_named() {
     let scene = buildable();
-    let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
-    scene.configure(&scene.archive_at(&format!("http://{free}")));
-    let expected = [&format!("http://{free}{IN_RELEASE}"), "Connection refused"];
+    let closed = Closed::new();
+    scene.configure(&scene.archive_at(&closed.url()));
+    let expected = [&format!("{}{IN_RELEASE}", closed.url()), "Connection refused"];
     scene.refuses(scene.agent(&BUILD), 12, &expected);
 }
 

@@ -7,6 +7,7 @@ use std::thread;
 
 use longshore_tests::packages::{self, KERNEL};
 use longshore_tests::scene::Scene;
+use longshore_tests::server::Closed;
 use longshore_tests::tls;
 
 /// Command that ends with "no such kernel" once it has read the archive.
@@ -135,9 +136,9 @@ fn an_https_archive_is_reached_through_connect() {
 #[test]
 fn a_proxy_that_is_away_or_wants_a_login_is_named_with_its_variable() {
     let scene = behind("http://archive.invalid");
-    let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+    let closed = Closed::new();
     let mut command = scene.agent(&ASKED);
-    command.env("http_proxy", format!("http://{free}"));
+    command.env("http_proxy", closed.url());
     scene.refuses(command, 12, &["http://archive.invalid/", "Connection refused", "http_proxy"]);
     let proxy = Proxy::start(address_of(&scene.server.url()), true);
     let mut command = scene.agent(&ASKED);
