@@ -2,7 +2,6 @@
 //! guest joins as a node.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
+use crate::bounded_output::Lines;
 use crate::checks::{self, Expected};
 use crate::error::{At, Error};
 use crate::process::{self, run};
@@ -73,11 +73,8 @@ impl Cluster {
             state: state.clone(),
             administrator: None,
         };
-        let mut line = String::new();
-        if let Some(said) = said {
-            BufReader::new(said).read_line(&mut line).at("read", &program)?;
-        }
-        if line.trim() != "ready" {
+        let line = said.and_then(|said| Lines::of(said).next()).transpose().at("read", &program)?;
+        if line.is_none_or(|line| line.trim() != "ready") {
             let why = fs::read_to_string(&log).at("read", &log)?;
             return Err(Error::Unexpected(format!("scripts/cluster: {}", why.trim())));
         }
@@ -115,9 +112,8 @@ impl Cluster {
     /// They cannot be read.
     pub fn records(&self, records: &mut Records) -> Result<(), Error> {
         let Some(Administrator { log, .. }) = &self.administrator else { return Ok(()) };
-        let text = fs::read_to_string(log).at("read", log)?;
-        for line in text.lines() {
-            records.take(line);
+        for line in Lines::of(fs::File::open(log).at("open", log)?) {
+            records.take(&line.at("read", log)?);
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ pub mod apt;
 pub mod attacked;
 pub mod bad_input;
 pub mod bits;
+pub mod bounded_output;
 pub mod build_run;
 pub mod build_verdict;
 pub mod cache;

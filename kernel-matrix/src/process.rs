@@ -1,6 +1,7 @@
-//! Programs that the harness runs: every one has a time limit.
+//! Programs that the harness runs: every one has a time limit, and bounds on its output
+//! ([`bounded_output`]).
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::bounded_output::{self, HeadTail, Lines, MOST_KEPT, QUEUED_LINES};
 use crate::error::{At, Error};
 
 /// Time limit for any tool that works on local files or fetches a few packages.
@@ -46,7 +48,8 @@ pub fn run_with(
     Err(Error::Command { program, what: format!("{how}\n{tail}") })
 }
 
-/// Runs a program to its end, and returns its exit code and output. After `limit` it is killed, and
+/// Runs a program to its end, and returns its exit code and output: the first and the last lines of a
+/// long one. After `limit` it is killed, and
 /// there is no code.
 ///
 /// # Errors
@@ -68,7 +71,7 @@ fn listen_with(
         .stderr(Stdio::piped())
         .spawn()
         .at("start", &program)?;
-    let (say, heard) = mpsc::channel();
+    let (say, heard) = mpsc::sync_channel(QUEUED_LINES);
     let streams: [Option<Box<dyn Read + Send>>; 2] = [
         child.stdout.take().map(|s| Box::new(s) as Box<dyn Read + Send>),
         child.stderr.take().map(|s| Box::new(s) as Box<dyn Read + Send>),
@@ -76,32 +79,34 @@ fn listen_with(
     for stream in streams.into_iter().flatten() {
         let say = say.clone();
         thread::spawn(move || {
-            for line in BufReader::new(stream).split(b'\n').map_while(io::Result::ok) {
-                if say.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+            for line in Lines::of(stream).map_while(io::Result::ok) {
+                if say.send(line).is_err() {
                     return;
                 }
             }
         });
     }
     drop(say);
-    let mut said = Vec::new();
-    loop {
-        match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+    let (mut said, mut last) = (Vec::new(), HeadTail::new(MOST_KEPT));
+    let code = loop {
+        match bounded_output::receive(&heard, deadline) {
             Ok(line) => {
                 each(&line);
-                said.push(line);
+                said.extend(last.take(line));
             }
-            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Disconnected) => {
+                break child.wait().at("wait for", &program)?.code();
+            }
             Err(RecvTimeoutError::Timeout) => {
                 end(child.id());
                 // Fails only where it has been waited for.
                 let _ = child.wait();
-                return Ok((None, said));
+                break None;
             }
         }
-    }
-    let status = child.wait().at("wait for", &program)?;
-    Ok((status.code(), said))
+    };
+    said.extend(last.rest());
+    Ok((code, said))
 }
 
 /// Returns a program that gets TERM when the thread that started it ends for any reason, and that
@@ -170,6 +175,25 @@ mod tests {
         // open.
         let (code, said) = sh("echo begun; sleep 600; echo ended", Duration::from_secs(3));
         assert_eq!((code, said), (None, vec!["begun".to_owned()]));
+    }
+
+    #[test]
+    fn a_long_output_is_kept_within_its_bound_with_its_end() {
+        let line = "x".repeat(1 << 14);
+        let script = format!("echo begin; yes {line} | head -n 4096; echo end; exit 3");
+        let (code, said) = sh(&script, Duration::from_secs(600));
+        assert_eq!(
+            (code, said[0].as_str(), said.last().unwrap().as_str()),
+            (Some(3), "begin", "end")
+        );
+        assert!(said.iter().map(String::len).sum::<usize>() <= MOST_KEPT);
+        assert_eq!(said.iter().filter(|line| line.ends_with("were left out]")).count(), 1);
+    }
+
+    #[test]
+    fn a_program_that_writes_without_end_is_killed_at_its_deadline() {
+        let (code, said) = sh("exec yes", Duration::from_secs(5));
+        assert_eq!((code, said[0].as_str()), (None, "y"));
     }
 
     #[test]
