@@ -1,12 +1,11 @@
 //! A cell's guest: its disks, the settings of its scripts, and its boots.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cluster;
-use crate::console;
 use crate::delivery::{self, Delivery};
 use crate::error::{At, Error};
 use crate::event::{Sink, What};
@@ -16,11 +15,10 @@ use crate::judge::Evidence;
 use crate::matrix::{Cell, DriverWanted, Scenario};
 use crate::operator;
 use crate::operator_pod;
-use crate::power;
-use crate::records::Taken;
 use crate::registry;
 use crate::relay::Relay;
-use crate::vm::{Disk, Ended, Network, Power, Said, Spec, Vm};
+use crate::transcript::Transcript;
+use crate::vm::{Disk, Ended, Network, Spec, Vm};
 use crate::workbench::{Prepared, Workbench};
 
 const INIT: &str = include_str!("../guest/init.sh");
@@ -46,8 +44,6 @@ const LIBRARIES: [(&str, &str); 12] = [
 /// driver comes on a disk of its own.
 const DISKS: [&str; 5] =
     ["/", "/usr/lib/modules", "/var/lib/containers", "/var/lib/longshore", delivery::PLACE];
-/// Number of last console lines shown of a guest that did not finish.
-const TAIL: usize = 8;
 const MEMORY_MIB: u32 = 2048;
 
 /// Returns an empty directory for the logs and results of the run `name`.
@@ -294,45 +290,14 @@ impl<'a> Guest<'a> {
     pub fn watch(&self, boot: &Boot, sink: &Sink<'_>) -> Result<Evidence, Error> {
         let nonce = nonce()?;
         let spec = self.spec(boot, &nonce)?;
-        let open = |name: &str| {
-            let path = self.dir.join(format!("{}{name}", boot.name));
-            File::create(&path).at("write", &path)
-        };
-        let (mut console_log, mut results_log) = (open("console.log")?, open("results.log")?);
-        let mut evidence = Evidence { nonce, ..Evidence::default() };
+        let mut transcript = Transcript::create(&self.dir, &boot.name, nonce, sink)?;
         let started = Instant::now();
         let mut vm = Vm::start(&spec)?;
         sink.tell(What::Started { gpus: spec.gpus.clone() });
-        let ended = vm.watch(started + self.cell.deadline(), |said| {
-            let mut power = Power::On;
-            match said {
-                Said::Console(line) => {
-                    // A full disk must not end the VM half way: the judged records are in memory.
-                    let _ = writeln!(console_log, "{line}");
-                    take_line(&mut evidence, line, sink);
-                }
-                Said::Result(line) => {
-                    let _ = writeln!(results_log, "{line}");
-                    match evidence.records.take(&line) {
-                        Taken::Phase(name) => {
-                            if name == power::PHASE {
-                                power = Power::Off;
-                            }
-                            let (name, after) = (format!("{}{name}", boot.name), started.elapsed());
-                            evidence.reached.push((name.clone(), after));
-                            sink.tell(What::Phase { name, after });
-                        }
-                        Taken::Section(name, lines) => {
-                            let (name, lines) = (name.to_owned(), lines.to_vec());
-                            sink.tell(What::Section { name, lines });
-                        }
-                        Taken::Line => {}
-                    }
-                }
-                Said::Gone => {}
-            }
-            power
-        })?;
+        let ended = vm
+            .watch(started + self.cell.deadline(), |said| transcript.take(said, started.elapsed()));
+        let mut evidence = transcript.finish();
+        let ended = ended?;
         if let Some(cluster) = &self.delivery.cluster {
             cluster.records(&mut evidence.records)?;
         }
@@ -340,20 +305,4 @@ impl<'a> Guest<'a> {
         evidence.overdue = matches!(ended, Ended::Overdue);
         Ok(evidence)
     }
-}
-
-/// Takes in a line of the console.
-fn take_line(evidence: &mut Evidence, line: String, sink: &Sink<'_>) {
-    if let Some(word) = console::verdict(&line) {
-        evidence.console_verdict = Some(word);
-    }
-    if console::is_trouble(&line) {
-        evidence.trouble.push(line.clone());
-        sink.tell(What::Trouble(line.clone()));
-    }
-    if evidence.tail.len() == TAIL {
-        evidence.tail.pop_front();
-    }
-    evidence.tail.push_back(line.clone());
-    sink.tell(What::ConsoleLine(line));
 }

@@ -93,6 +93,9 @@ pub(crate) fn last_log_lines(records: &Records) -> Vec<String> {
 /// Returns why the guest did not finish well; console, results port and nonce must agree on its
 /// end.
 pub(crate) fn unfinished(cell: &Cell, evidence: &Evidence) -> Option<String> {
+    if let Some(why) = evidence.records.excess() {
+        return Some(why);
+    }
     let phase = evidence.records.phases.last().map_or("boot", String::as_str);
     if evidence.overdue {
         return Some(format!("still at `{phase}` after {} s, killed", cell.deadline_seconds));
@@ -321,6 +324,10 @@ mod tests {
             e.records.verdict = Some(("n0nce".into(), 2));
         };
         assert!(why(both).contains("ended with 2 at `stopped`"));
+        let much = |e: &mut Evidence| {
+            e.records.take(&"x".repeat(17 << 20));
+        };
+        assert!(why(much).contains("more than 16 MiB of records"));
         assert!(why(|e| e.overdue = true).contains("still at `stopped` after 600 s"));
     }
 

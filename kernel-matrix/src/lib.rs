@@ -4,7 +4,7 @@
 //! [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the [`cache`]; a
 //! [`delivery`] is a guest's source of the driver. A [`cell`] boots a [`vm`] whose devices are a
 //! [`gpu`] behind QEMU's [`proxy`] protocol; the guest's scripts (guest/) only report [`records`],
-//! and [`judge`] decides from these alone. [`trials`] judges agents that are killed repeatedly,
+//! a [`transcript`] keeps them within bounds, and [`judge`] decides from these alone. [`trials`] judges agents that are killed repeatedly,
 //! [`upgrade`] the change from one driver to another. [`secure_boot`] makes guests whose kernel
 //! requires signed modules. Progress is a stream of [`event`]s; [`show`] and [`report`] consume
 //! them. [`results`] are a whole matrix as a file, and [`matrix_report`] is its page for people.
@@ -84,6 +84,7 @@ pub mod show;
 pub mod stand_in;
 pub mod start_times;
 pub mod timing;
+pub mod transcript;
 pub mod trials;
 pub mod upgrade;
 pub mod vm;

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::bounded_output::size;
 use crate::said;
+
+/// Most memory for the records of a guest, in MiB.
+const MOST_MIB: usize = 16;
 
 /// All records of a guest.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub struct Records {
     /// Lines that are not records.
     pub noise: Vec<String>,
     open: Option<(String, Vec<String>)>,
+    /// Memory of the lines that were taken, with those of the first line that was too much.
+    bytes: usize,
 }
 
 /// Kind of a line that was taken.
@@ -32,8 +38,15 @@ pub enum Taken<'a> {
 }
 
 impl Records {
-    /// Takes one line.
+    /// Takes one line. After too many no more are taken ([`Self::excess`]).
     pub fn take(&mut self, line: &str) -> Taken<'_> {
+        if self.excess().is_some() {
+            return Taken::Line;
+        }
+        self.bytes += size(line);
+        if self.excess().is_some() {
+            return Taken::Line;
+        }
         if let Some((name, lines)) = &mut self.open {
             if let Some(text) = line.strip_prefix('|') {
                 lines.push(text.to_owned());
@@ -62,6 +75,12 @@ impl Records {
             _ => self.noise.push(line.to_owned()),
         }
         Taken::Line
+    }
+
+    /// Returns the fault of a guest whose records are incomplete because they were too many.
+    pub fn excess(&self) -> Option<String> {
+        let is_too_much = self.bytes > MOST_MIB << 20;
+        is_too_much.then(|| format!("the guest wrote more than {MOST_MIB} MiB of records"))
     }
 
     /// Ends the open section.
@@ -120,6 +139,23 @@ mod tests {
     fn a_section_that_was_cut_off_is_missing() {
         let read = records("@begin a\n|one");
         assert!(read.section("a").unwrap_err().contains("`a`"));
+    }
+
+    #[test]
+    fn after_too_many_records_none_is_taken() {
+        for line in ["@begin a", "|x", "@fact a x", "@phase a", "noise", ""] {
+            let mut records = Records::default();
+            let long = format!("{line}{}", "x".repeat(1 << 16));
+            for _ in 0..255 {
+                records.take(&long);
+            }
+            assert_eq!(records.excess(), None, "{line}");
+            records.take(&long);
+            let why = records.excess().unwrap();
+            assert_eq!(why, "the guest wrote more than 16 MiB of records", "{line}");
+            records.take("@verdict abc 0");
+            assert_eq!(records.verdict, None, "{line}");
+        }
     }
 
     #[test]

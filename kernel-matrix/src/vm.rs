@@ -1,15 +1,16 @@
 //! One virtual machine: QEMU under software emulation, its serial console and its results port.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::Instant;
 
 use command_fds::{CommandFdExt, FdMapping};
 
+use crate::bounded_output::{self, Lines, QUEUED_LINES};
 use crate::error::{At, Error};
 use crate::gpu;
 use crate::proxy;
@@ -174,8 +175,7 @@ impl Vm {
         mut hear: impl FnMut(Said) -> Power,
     ) -> Result<Ended, Error> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.said.recv_timeout(left) {
+            match bounded_output::receive(&self.said, deadline) {
                 Ok(Said::Gone) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(said) => {
                     if hear(said) == Power::Off {
@@ -289,7 +289,7 @@ impl Sockets {
 
 /// Starts the threads that turn console, stderr and results into one stream.
 fn listen(qemu: &mut Child, results: UnixStream) -> Receiver<Said> {
-    let (say, said) = mpsc::channel();
+    let (say, said) = mpsc::sync_channel(QUEUED_LINES);
     let mut readers = vec![thread::spawn({
         let say = say.clone();
         move || lines(results, &say, Said::Result)
@@ -312,10 +312,9 @@ fn listen(qemu: &mut Child, results: UnixStream) -> Receiver<Said> {
     said
 }
 
-fn lines(from: impl Read, say: &Sender<Said>, kind: fn(String) -> Said) {
-    for line in BufReader::new(from).split(b'\n').map_while(io::Result::ok) {
-        let text = String::from_utf8_lossy(&line);
-        if say.send(kind(text.trim_end_matches('\r').to_owned())).is_err() {
+fn lines(from: impl Read, say: &SyncSender<Said>, kind: fn(String) -> Said) {
+    for line in Lines::of(from).map_while(io::Result::ok) {
+        if say.send(kind(line)).is_err() {
             return;
         }
     }
@@ -389,13 +388,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_without_their_ends_and_survive_bad_text() {
-        let (say, said) = mpsc::channel();
-        lines(&b"one\r\nt\xffwo\nrest"[..], &say, Said::Console);
-        drop(say);
-        let heard: Vec<Said> = said.iter().collect();
-        let expected = ["one", "t\u{fffd}wo", "rest"].map(|l| Said::Console(l.into()));
-        assert_eq!(heard, expected);
+    fn a_reader_waits_while_nobody_takes_its_lines_and_ends_with_the_vm() {
+        let (say, said) = mpsc::sync_channel(1);
+        let reader = thread::spawn(move || lines(io::repeat(b'\n'), &say, Said::Console));
+        assert_eq!(said.recv(), Ok(Said::Console(String::new())));
+        drop(said);
+        reader.join().unwrap();
     }
 
     #[test]
