@@ -4,6 +4,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use longshore_core::sanitize::in_line;
+
 use crate::event::{Event, What};
 
 /// Longest time without a line.
@@ -83,7 +85,8 @@ impl State {
             Seen::Output(line) => {
                 // Of a line of longshore's log the message.
                 let message = line.split_once(" INFO ").map_or(&*line, |(_, message)| message);
-                self.output = Some(message.chars().take(LONGEST).collect());
+                let start: String = message.chars().take(LONGEST).collect();
+                self.output = Some(in_line(&start).into_owned());
             }
         }
     }

@@ -310,5 +310,7 @@ fn print(line: &str) {
 
 #[allow(clippy::print_stderr)]
 fn complain(error: &Error) {
-    eprintln!("kernel-matrix: {error}");
+    let text = format!("kernel-matrix: {error}");
+    // The error can contain output of a guest or a program.
+    eprintln!("{}", longshore_core::sanitize::printable(&text));
 }

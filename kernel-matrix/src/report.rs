@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use longshore_core::sanitize::printable;
 use serde::Serialize;
 
 use crate::disk;
@@ -107,7 +108,7 @@ impl Report {
         !self.cells.is_empty() && self.cells.iter().all(|c| c.outcome == Outcome::Passed)
     }
 
-    /// Returns the table at the end.
+    /// Returns the table at the end, with control characters escaped.
     pub fn table(&self) -> String {
         let width = self.cells.iter().map(|c| c.name.len()).max().unwrap_or(0);
         let mut text = String::new();
@@ -140,7 +141,7 @@ impl Report {
             "{} passed, {} failed, {} not run, {:.1} s",
             self.passed, self.failed, self.not_run, self.seconds
         );
-        text
+        printable(&text).into_owned()
     }
 
     /// Writes the report as JSON.
@@ -225,10 +226,11 @@ mod tests {
         let mut report = Report::new(&[&a]);
         let phase = What::Phase { name: "ready".into(), after: Duration::from_millis(1240) };
         report.take(&Event { cell: "a".into(), what: phase }, Duration::ZERO);
-        let failed = Outcome::Failed(vec!["modules: after nvidia".into()]);
+        let failed = Outcome::Failed(vec!["modules: after nvidia".into(), "\x1b[2J".into()]);
         report.take(&verdict("a", failed), Duration::from_secs(3));
         report.finish(Duration::from_secs(3));
         assert!(report.table().contains("modules: after nvidia"));
+        assert!(report.table().contains("\\u{1b}[2J"));
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.json");
         report.write(&path).unwrap();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use longshore_core::sanitize::printable;
+
 use crate::event::{Event, Outcome, What};
 
 /// Output beyond one line an event.
@@ -13,7 +15,8 @@ pub struct Detail {
     pub console: bool,
 }
 
-/// Returns the text for an event, or None where it has none.
+/// Returns the text for an event, or None where it has none. Control characters in it, which a guest
+/// can write, are escaped.
 pub fn line(event: &Event, after: Duration, detail: Detail) -> Option<String> {
     let text = match &event.what {
         What::Preparing(what) => format!("preparing {what}"),
@@ -40,7 +43,8 @@ pub fn line(event: &Event, after: Duration, detail: Detail) -> Option<String> {
         What::Verdict(Outcome::Failed(why)) => format!("FAILED: {} reasons", why.len()),
         What::Verdict(Outcome::NotRun(why)) => format!("NOT RUN: {why}"),
     };
-    Some(format!("{:6.1} {} {text}", after.as_secs_f64(), event.cell))
+    let line = format!("{:6.1} {} {text}", after.as_secs_f64(), event.cell);
+    Some(printable(&line).into_owned())
 }
 
 /// True if a section is for people; the others are for the judge.
@@ -58,6 +62,24 @@ mod tests {
         let console = Detail { console: true, ..Detail::default() };
         assert_eq!(line(&event, Duration::ZERO, Detail::default()), None);
         assert_eq!(line(&event, Duration::from_secs(2), console).unwrap(), "   2.0 a | x");
+    }
+
+    #[test]
+    fn a_guest_does_not_control_the_terminal() {
+        let text = || "\x1b]0;x\x07\u{202e}a\r<b>".to_owned();
+        let shown = "\\u{1b}]0;x\\u{7}\\u{202e}a\\r<b>";
+        let all = Detail { looks: true, console: true };
+        for what in [
+            What::Phase { name: text(), after: Duration::ZERO },
+            What::Section { name: "ready.look".into(), lines: vec![text()] },
+            What::ConsoleLine(text()),
+            What::Trouble(text()),
+            What::Measured { what: text(), value: String::new() },
+            What::Verdict(Outcome::NotRun(text())),
+        ] {
+            let line = line(&Event { cell: "a".into(), what }, Duration::ZERO, all).unwrap();
+            assert!(line.contains(shown) && !line.contains('\x1b'), "{line:?}");
+        }
     }
 
     #[test]
