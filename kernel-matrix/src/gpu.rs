@@ -11,6 +11,10 @@ use serde::Deserialize;
 
 /// NVIDIA's PCI vendor id.
 const VENDOR: u16 = 0x10de;
+/// Most GPUs of a VM, as on an HGX board: all of their BARs are in the 32-bit hole.
+const MOST_GPUS: usize = 8;
+/// Most NVSwitches of a VM, as on an HGX A100 board. They have no BARs, but a slot each.
+const MOST_SWITCHES: usize = 6;
 /// Value of every register when the device has fallen off the bus.
 const OFF_BUS: u32 = 0xffff_ffff;
 
@@ -150,6 +154,18 @@ impl fmt::Display for Spec {
     }
 }
 
+/// Checks that a VM has room for devices.
+///
+/// # Errors
+/// They are too many.
+pub fn check(devices: &[Spec]) -> Result<(), String> {
+    let switches = devices.iter().filter(|spec| spec.model == Model::NvSwitch).count();
+    if devices.len() - switches > MOST_GPUS || switches > MOST_SWITCHES {
+        return Err(format!("at most {MOST_GPUS} GPUs and {MOST_SWITCHES} NVSwitches"));
+    }
+    Ok(())
+}
+
 /// One simulated device: its configuration space and its register values.
 #[derive(Debug, Clone)]
 pub struct Device {
@@ -241,6 +257,26 @@ mod tests {
         assert_eq!("t4:off-bus".parse::<Spec>().unwrap().to_string(), "t4:off-bus");
         assert!("t5".parse::<Spec>().unwrap_err().contains("t5"));
         assert!("t4:broken".parse::<Spec>().unwrap_err().contains("broken"));
+    }
+
+    #[test]
+    fn an_hgx_board_has_room_and_one_device_more_has_not() {
+        for (gpus, switches, has_room) in
+            [(0, 0, true), (8, 6, true), (8, 4, true), (9, 0, false), (0, 7, false), (9, 7, false)]
+        {
+            let mut devices = vec!["h100".parse::<Spec>().unwrap(); gpus];
+            devices.extend(vec!["nvswitch".parse::<Spec>().unwrap(); switches]);
+            assert_eq!(check(&devices).is_ok(), has_room, "{gpus} GPUs, {switches} switches");
+        }
+    }
+
+    #[test]
+    fn bars_of_eight_gpus_fit_into_the_hole() {
+        // From the end of q35's PCIEXBAR at 0xc0000000 to the I/O APIC at 0xfec00000. In the order of
+        // size no BAR needs padding; 16 MiB are left for the VM's other devices.
+        let devices = ["h100".parse::<Spec>().unwrap(); MOST_GPUS];
+        let bars = devices.iter().flat_map(|gpu| gpu.model.bars(false)).map(u64::from);
+        assert!(bars.sum::<u64>() + (16 << 20) <= 0xfec0_0000 - 0xc000_0000);
     }
 
     #[test]

@@ -337,10 +337,7 @@ impl Matrix {
             if cell.next_driver.is_some() && cell.from != Supply::Archive {
                 return Err(format!("{}: two drivers come from the archive only", cell.name));
             }
-            // Several devices fit only with small BARs; eight is the largest number tested.
-            if cell.gpus.len() > 8 {
-                return Err(format!("{}: at most eight devices", cell.name));
-            }
+            gpu::check(&cell.gpus).map_err(|why| format!("{}: {why}", cell.name))?;
         }
         Ok(matrix)
     }
@@ -424,7 +421,10 @@ mod tests {
             (CELL.replace("scenario =", "scenari ="), "scenari"),
             (format!("{CELL}gpus = ['t5']"), "t5"),
             (format!("{CELL}gpu = []"), "gpu"),
-            (format!("{CELL}gpus = ['t4','t4','t4','t4','t4','t4','t4','t4','t4']"), "eight"),
+            (
+                format!("{CELL}gpus = ['t4','t4','t4','t4','t4','t4','t4','t4','t4']"),
+                "a: at most 8 GPUs",
+            ),
             (CELL.replace("'open'", "'closed'"), "closed"),
             (format!("{CELL}from = 'nowhere'"), "nowhere"),
             (format!("{}from = 'registry'", CELL.replace("'refused'", "'build'")), "no guest"),

@@ -371,6 +371,25 @@ mod tests {
         assert!(has(&Spec { counts: true, ..spec() }) && !has(&spec()));
     }
 
+    #[test]
+    fn the_fullest_vm_has_a_slot_for_every_device() {
+        // Of the 32 slots of q35's bus, its host bridge has 0 and its ISA bridge 31.
+        const SLOTS: usize = 30;
+        let gpus = [vec!["h100"; 8], vec!["nvswitch"; 6]].concat();
+        let gpus: Vec<gpu::Spec> = gpus.iter().map(|name| name.parse().unwrap()).collect();
+        assert_eq!(gpu::check(&gpus), Ok(()));
+        let disks = vec![Disk::snapshot(Path::new("/d")); 5];
+        let address = "10.0.2.100:5000".to_owned();
+        let network = Network { address, port: 1, busybox: "/b".into(), inbound: None };
+        let spec = Spec { disks, network: Some(network), gpus, ..spec() };
+        let arguments = arguments(&spec);
+        let has_slot = |a: &&String| a.contains("if=virtio") || a.starts_with("virtio-net-pci");
+        // The results port's virtio-serial and the GPUs come with their sockets.
+        let slots = arguments.iter().filter(has_slot).count() + 1 + spec.gpus.len();
+        assert_eq!(slots, 21);
+        assert!(slots <= SLOTS);
+    }
+
     fn arguments(spec: &Spec) -> Vec<String> {
         qemu(spec).get_args().map(|a| a.to_string_lossy().into_owned()).collect()
     }
