@@ -17,9 +17,14 @@ pub fn results(
     planned: &[&Cell],
     cells: Vec<CellResult>,
 ) -> Results {
+    // A row or column without a planned cell says nothing.
+    let kernels = rules.kernels.iter();
+    let kernels = kernels.filter(|kernel| planned.iter().any(|cell| cell.kernel.id == kernel.id));
+    let drivers = rules.drivers.iter();
+    let drivers = drivers.filter(|driver| planned.iter().any(|cell| cell.driver.id == driver.id));
     Results {
-        kernels: rules.kernels.iter().map(|kernel| kernel_axis(kernel, lock)).collect(),
-        drivers: rules.drivers.iter().map(|driver| driver_axis(driver, lock)).collect(),
+        kernels: kernels.map(|kernel| kernel_axis(kernel, lock)).collect(),
+        drivers: drivers.map(|driver| driver_axis(driver, lock)).collect(),
         excluded: rules.excluded.iter().map(exclusion).collect(),
         planned: planned.iter().map(|cell| planned_cell(cell)).collect(),
         cells,
@@ -171,6 +176,14 @@ mod tests {
             [KernelState::Available, KernelState::HeadersMissing, KernelState::Gone]
         );
         assert_eq!(made.planned[2].rule.as_str(), "all: r");
+        let one = results(&rules, &lock, sample::results().run, &planned[..1], Vec::new());
+        one.check().unwrap();
+        let ids = |made: &Results| made.kernels.iter().map(|of| of.id.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            (ids(&one), one.drivers.len()),
+            (vec![Line::new("a")], 1),
+            "of planned cells alone"
+        );
     }
 
     #[test]
