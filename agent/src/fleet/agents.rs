@@ -12,6 +12,9 @@ const MOST_NAMESPACES: usize = 16;
 /// Size limit of the list of a namespace's pods, in bytes.
 const LARGEST: u64 = 512 << 20;
 
+/// Consequence of pods that are not listed.
+const UNTOLD: &str = "a node whose agent has ended is not told";
+
 impl Nodes {
     /// Records of each node with a status if an agent runs on it: a pod that has not ended, and that the status
     /// names or that has an agent's container. Nodes of a namespace whose pods cannot be listed are left as they
@@ -20,13 +23,14 @@ impl Nodes {
         let places = self.0.iter().filter_map(|node| node.place());
         let namespaces = places.filter_map(|place| Some(place.split_once('/')?.0.to_owned()));
         let namespaces: BTreeSet<String> = namespaces.filter(|name| is_name(name)).collect();
+        for namespace in namespaces.iter().skip(MOST_NAMESPACES) {
+            tracing::warn!("{namespace} is one namespace too many: {UNTOLD}");
+        }
         for namespace in namespaces.iter().take(MOST_NAMESPACES) {
             match pods(kubectl, namespace).await {
                 Ok(list) => self.compare(namespace, &list.items),
                 Err(why) => {
-                    tracing::warn!(
-                        "the pods of {namespace} are not listed: {why}; a node whose agent has ended is not told"
-                    );
+                    tracing::warn!("the pods of {namespace} are not listed: {why}: {UNTOLD}");
                 }
             }
         }
@@ -39,10 +43,7 @@ impl Nodes {
             if place.split_once('/').is_none_or(|(of, _)| of != namespace) {
                 continue;
             }
-            let is_agent = |pod: &Pod| {
-                let is_there = pod.spec.node_name == node.name && !pod.has_ended();
-                is_there && (pod.is_agents(None) || pod.place() == place)
-            };
+            let is_agent = |pod: &Pod| pod.is_agent_on(&node.name, Some(&place), None);
             node.has_agent = Some(pods.iter().any(is_agent));
         }
     }

@@ -292,9 +292,6 @@ async fn agent(
     let json = output(&words, &answer)?;
     let list: PodList =
         serde_json::from_slice(json).map_err(|error| not_read(&words, "a list of pods", &error))?;
-    let is_agent = |pod: &&Pod| {
-        let is_there = pod.spec.node_name == node.name && !pod.has_ended();
-        is_there && (pod.is_agents(container) || node.pod.as_deref() == Some(&pod.place()))
-    };
+    let is_agent = |pod: &&Pod| pod.is_agent_on(&node.name, node.pod.as_deref(), container);
     Ok(list.items.iter().find(is_agent).map(|pod| bounded(&pod.place(), NAME)))
 }

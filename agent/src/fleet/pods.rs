@@ -53,12 +53,24 @@ impl Pod {
     }
 
     /// True for a pod whose containers have ended for good.
-    pub(super) fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
+    /// True for an agent's pod that runs on this node: one that the node's status names, or with an agent's container,
+    /// or the given one.
+    pub(super) fn is_agent_on(
+        &self,
+        node: &str,
+        place: Option<&str>,
+        container: Option<&str>,
+    ) -> bool {
+        let is_there = self.spec.node_name == node && !self.has_ended();
+        is_there && (self.is_agents(container) || place == Some(&self.place()))
+    }
+
     /// True if one of its containers has the given name, or one of an agent's.
-    pub(super) fn is_agents(&self, given: Option<&str>) -> bool {
+    fn is_agents(&self, given: Option<&str>) -> bool {
         self.spec.containers().any(|name| match given {
             Some(given) => name == given,
             None => CONTAINERS.contains(&name),
