@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -51,11 +52,21 @@ impl FetchCommand {
         let mut last = None;
         let ended = {
             let output = child.stderr.take();
-            let ended = async {
+            let mut copying = pin!(async {
                 if let Some(output) = output {
                     last = copy_log(output, release).await;
                 }
-                child.wait().await
+            });
+            let ended = async {
+                let ended = tokio::select! {
+                    ended = child.wait() => ended,
+                    () = &mut copying => return child.wait().await,
+                };
+                // A process that it left behind may have the pipe.
+                if timeout(ENDING, copying).await.is_err() {
+                    tracing::warn!("the log about kernel {release} has no end, and is left");
+                }
+                ended
             };
             tokio::select! {
                 biased;
@@ -98,7 +109,14 @@ async fn end(child: &mut Child) -> Result<(), Unprepared> {
         tracing::warn!("signalling process {pid}, which prepares the next kernel: {error}");
     }
     if timeout(ENDING, child.wait()).await.is_err() {
-        child.kill().await.map_err(|error| unknown_end(&error))?;
+        child.start_kill().map_err(|error| unknown_end(&error))?;
+        // A process that waits for a disk ends only once the disk answers.
+        if timeout(ENDING, child.wait()).await.is_err() {
+            let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+            tracing::warn!(
+                "process {pid}, which prepares the next kernel, does not end, and is left"
+            );
+        }
     }
     Err(Unprepared { cause: "it was ended".to_owned(), remedy: None })
 }
@@ -184,6 +202,7 @@ mod tests {
     #[case::success("test \"$1\" = 6.9", Ok(()))]
     #[case::the_driver_of_the_image("test \"$2 $3\" = '--driver 550'", Ok(()))]
     #[case::silent_failure("exit 3", Err(failure("fetch ended with exit status: 3", None)))]
+    #[case::a_process_left_with_the_log("sleep 60 & echo '{\"message\":\"a\"}' >&2", Ok(()))]
     #[case::failure(
         "echo '{\"level\":\"INFO\",\"message\":\"a\"}' >&2; echo no json >&2
          echo '{\"level\":\"ERROR\",\"message\":\"no headers\",\"exit_code\":11,\"remedy\":\"add them\"}' >&2
