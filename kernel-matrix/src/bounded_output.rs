@@ -117,6 +117,11 @@ impl HeadTail {
         None
     }
 
+    /// Returns the bytes of the lines that were left out so far.
+    pub fn left_out(&self) -> u64 {
+        self.bytes_left_out
+    }
+
     /// Returns the tail, after a line that says how much is missing before it.
     pub fn rest(self) -> impl Iterator<Item = String> {
         let Self { lines_left_out: lines, bytes_left_out: bytes, tail, .. } = self;

@@ -1,15 +1,11 @@
-//! Programs whose output is kept within bounds.
+//! Programs whose two outputs are kept apart, within bounds.
 
-use std::collections::VecDeque;
-use std::io::{self, Read};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use crate::error::{At, Error};
-use crate::process::{end, like};
+use crate::bounded_output::HeadTail;
+use crate::error::Error;
+use crate::process::{Ended, Stream, follow};
 
 /// A program that ended, or was killed at its time limit.
 #[derive(Debug)]
@@ -24,53 +20,28 @@ pub struct Captured {
     pub err: Kept,
 }
 
-/// Beginning and end of an output.
+/// First and last lines of an output.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Kept {
-    head: Vec<u8>,
-    tail: VecDeque<u8>,
-    /// Size of all of it.
-    bytes: u64,
+    lines: Vec<String>,
+    missing: u64,
 }
 
 impl Kept {
-    /// Reads to the end, and keeps at most `most` bytes: the first half and the last.
-    fn of(mut from: impl Read, most: usize) -> io::Result<Self> {
-        let mut kept = Self::default();
-        let mut buffer = vec![0; 1 << 16];
-        loop {
-            match from.read(&mut buffer) {
-                Ok(0) => return Ok(kept),
-                Ok(read) => kept.add(&buffer[..read], most / 2),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+    fn of(mut head: Vec<String>, tail: HeadTail) -> Self {
+        let missing = tail.left_out();
+        head.extend(tail.rest());
+        Self { lines: head, missing }
     }
 
-    fn add(&mut self, bytes: &[u8], half: usize) {
-        self.bytes += bytes.len() as u64;
-        let (head, tail) = bytes.split_at(bytes.len().min(half - self.head.len()));
-        self.head.extend(head);
-        self.tail.extend(tail);
-        let surplus = self.tail.len().saturating_sub(half);
-        self.tail.drain(..surplus);
-    }
-
-    /// Returns the text, with the number of bytes that were left out in a line of its own.
+    /// Returns the text, with a line of its own that says how much was left out.
     pub fn text(&self) -> String {
-        let mut bytes = self.head.clone();
-        let missing = self.missing();
-        if missing > 0 {
-            bytes.extend(format!("\n[{missing} bytes were left out]\n").bytes());
-        }
-        bytes.extend(&self.tail);
-        String::from_utf8_lossy(&bytes).into_owned()
+        self.lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()
     }
 
-    /// Returns the number of bytes that were not kept.
+    /// Returns the number of bytes of the lines that were left out.
     pub fn missing(&self) -> u64 {
-        self.bytes - (self.head.len() + self.tail.len()) as u64
+        self.missing
     }
 }
 
@@ -78,51 +49,19 @@ impl Kept {
 /// outputs.
 ///
 /// # Errors
-/// It cannot be started, or its output cannot be read.
+/// It cannot be started, or waited for.
 pub fn capture(command: &Command, limit: Duration, most: usize) -> Result<Captured, Error> {
-    let deadline = Instant::now() + limit;
-    let program = Path::new(command.get_program()).to_path_buf();
-    let mut child = like(command)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .at("start", &program)?;
-    let (tell, told) = mpsc::channel();
-    let streams: [Option<Box<dyn Read + Send>>; 2] = [
-        child.stdout.take().map(|s| Box::new(s) as Box<dyn Read + Send>),
-        child.stderr.take().map(|s| Box::new(s) as Box<dyn Read + Send>),
-    ];
-    for (index, stream) in streams.into_iter().enumerate() {
-        let tell = tell.clone();
-        thread::spawn(move || {
-            let kept = stream.map_or(Ok(Kept::default()), |stream| Kept::of(stream, most));
-            // Fails only where nobody waits any more.
-            let _ = tell.send((index, kept));
-        });
-    }
-    drop(tell);
-    let mut kept = [Kept::default(), Kept::default()];
-    let mut is_overdue = false;
-    loop {
-        let left = match is_overdue {
-            false => deadline.saturating_duration_since(Instant::now()),
-            // A killed program's outputs end at once.
-            true => Duration::from_secs(10),
+    let kept = || (Vec::new(), HeadTail::new(most));
+    let (mut out, mut err) = (kept(), kept());
+    let Ended { code, is_overdue } = follow(command, limit, |stream, line| {
+        let (head, tail) = match stream {
+            Stream::Out => &mut out,
+            Stream::Err => &mut err,
         };
-        match told.recv_timeout(left) {
-            Ok((index, read)) => kept[index] = read.at("read the output of", &program)?,
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) if is_overdue => break,
-            Err(RecvTimeoutError::Timeout) => {
-                is_overdue = true;
-                end(child.id());
-            }
-        }
-    }
-    let code = child.wait().at("wait for", &program)?.code();
-    let [out, err] = kept;
-    Ok(Captured { code: code.filter(|_| !is_overdue), is_overdue, out, err })
+        head.extend(tail.take(line));
+    })?;
+    let of = |(head, tail)| Kept::of(head, tail);
+    Ok(Captured { code, is_overdue, out: of(out), err: of(err) })
 }
 
 #[cfg(test)]
@@ -137,7 +76,7 @@ mod tests {
 
     #[test]
     fn outputs_are_kept_apart_with_the_exit_code() {
-        let captured = sh("echo out; echo err >&2; exit 14", 60, 100);
+        let captured = sh("echo out; echo err >&2; exit 14", 60, 1 << 10);
         let texts = (captured.out.text(), captured.err.text());
         assert_eq!(texts, ("out\n".to_owned(), "err\n".to_owned()));
         assert_eq!((captured.code, captured.out.missing()), (Some(14), 0));
@@ -145,16 +84,17 @@ mod tests {
 
     #[test]
     fn of_a_long_output_beginning_and_end_are_kept() {
-        let captured = sh("echo begin; head -c 50000000 /dev/zero; echo end", 60, 64);
+        let captured = sh("echo begin; yes | head -n 1000000; echo end", 60, 1 << 10);
         let text = captured.out.text();
-        assert!(text.starts_with("begin\n") && text.ends_with("end\n"), "{text:?}");
-        assert_eq!(captured.out.missing(), 50_000_010 - 64);
-        assert!(text.contains("[49999946 bytes were left out]"), "{text:?}");
+        assert!(text.starts_with("begin\ny\n") && text.ends_with("y\nend\n"), "{text:?}");
+        let kept = text.matches("y\n").count() as u64;
+        assert_eq!(captured.out.missing(), 2 * (1_000_000 - kept));
+        assert!(text.len() <= 1 << 10 && text.contains(" bytes, were left out]"), "{text:?}");
     }
 
     #[test]
     fn a_program_past_its_limit_is_killed_with_its_output_kept() {
-        let captured = sh("echo begun; sleep 600; echo ended", 2, 100);
+        let captured = sh("echo begun; sleep 600; echo ended", 2, 1 << 10);
         assert!(captured.is_overdue && captured.code.is_none());
         assert_eq!(captured.out.text(), "begun\n");
     }

@@ -17,6 +17,8 @@ use crate::error::{At, Error};
 
 /// Time limit for any tool that works on local files or fetches a few packages.
 pub const LIMIT: Duration = Duration::from_secs(600);
+/// Time limit for the output that a killed program left in its pipes.
+const LEFT: Duration = Duration::from_secs(10);
 /// Number of last output lines in an error.
 const TAIL: usize = 12;
 
@@ -49,8 +51,7 @@ pub fn run_with(
 }
 
 /// Runs a program to its end, and returns its exit code and output: the first and the last lines of a
-/// long one. After `limit` it is killed, and
-/// there is no code.
+/// long one. After `limit` it is killed, and there is no code.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -63,7 +64,44 @@ fn listen_with(
     limit: Duration,
     mut each: impl FnMut(&str),
 ) -> Result<(Option<i32>, Vec<String>), Error> {
-    let deadline = Instant::now() + limit;
+    let (mut said, mut last) = (Vec::new(), HeadTail::new(MOST_KEPT));
+    let ended = follow(command, limit, |_, line| {
+        each(&line);
+        said.extend(last.take(line));
+    })?;
+    said.extend(last.rest());
+    Ok((ended.code, said))
+}
+
+/// A stream of a program's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// End of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// Exit code; None where a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// True if it was killed at the time limit.
+    pub(crate) is_overdue: bool,
+}
+
+/// Runs a program to its end, or kills it after `limit`, and calls `each` with every line of its output as it
+/// comes.
+///
+/// # Errors
+/// The program cannot be started, or waited for.
+pub(crate) fn follow(
+    command: &Command,
+    limit: Duration,
+    mut each: impl FnMut(Stream, String),
+) -> Result<Ended, Error> {
+    let mut deadline = Instant::now() + limit;
     let program = Path::new(command.get_program()).to_path_buf();
     let mut child = like(command)
         .stdin(Stdio::null())
@@ -72,41 +110,34 @@ fn listen_with(
         .spawn()
         .at("start", &program)?;
     let (say, heard) = mpsc::sync_channel(QUEUED_LINES);
-    let streams: [Option<Box<dyn Read + Send>>; 2] = [
-        child.stdout.take().map(|s| Box::new(s) as Box<dyn Read + Send>),
-        child.stderr.take().map(|s| Box::new(s) as Box<dyn Read + Send>),
+    let streams: [(Stream, Option<Box<dyn Read + Send>>); 2] = [
+        (Stream::Out, child.stdout.take().map(|s| Box::new(s) as Box<dyn Read + Send>)),
+        (Stream::Err, child.stderr.take().map(|s| Box::new(s) as Box<dyn Read + Send>)),
     ];
-    for stream in streams.into_iter().flatten() {
+    for (of, stream) in streams.into_iter().filter_map(|(of, stream)| Some((of, stream?))) {
         let say = say.clone();
         thread::spawn(move || {
             for line in Lines::of(stream).map_while(io::Result::ok) {
-                if say.send(line).is_err() {
+                if say.send((of, line)).is_err() {
                     return;
                 }
             }
         });
     }
     drop(say);
-    let (mut said, mut last) = (Vec::new(), HeadTail::new(MOST_KEPT));
-    let code = loop {
+    let mut is_overdue = false;
+    loop {
         match bounded_output::receive(&heard, deadline) {
-            Ok(line) => {
-                each(&line);
-                said.extend(last.take(line));
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                break child.wait().at("wait for", &program)?.code();
-            }
-            Err(RecvTimeoutError::Timeout) => {
+            Ok((of, line)) => each(of, line),
+            Err(RecvTimeoutError::Timeout) if !is_overdue => {
                 end(child.id());
-                // Fails only where it has been waited for.
-                let _ = child.wait();
-                break None;
+                (is_overdue, deadline) = (true, Instant::now() + LEFT);
             }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
         }
-    };
-    said.extend(last.rest());
-    Ok((code, said))
+    }
+    let code = child.wait().at("wait for", &program)?.code().filter(|_| !is_overdue);
+    Ok(Ended { code, is_overdue })
 }
 
 /// Returns a program that gets TERM when the thread that started it ends for any reason, and that
@@ -129,7 +160,7 @@ wait "$child"
 "#;
 
 /// Returns the same command, bound, with all processes that it starts.
-pub(crate) fn like(command: &Command) -> Command {
+fn like(command: &Command) -> Command {
     let mut bound = bound(Path::new("sh"));
     bound.args(["-c", GUARD, "guard"]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -145,7 +176,7 @@ pub(crate) fn like(command: &Command) -> Command {
 }
 
 /// Kills a bound program and the processes that it started.
-pub(crate) fn end(pid: u32) {
+fn end(pid: u32) {
     if let Ok(pid) = i32::try_from(pid) {
         // Fails only where all of it has ended already.
         let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
