@@ -1,5 +1,9 @@
 //! `longshore build` for cells of the rules, with the packages of a lock.
 
+pub mod log;
+pub mod results;
+pub mod verdict;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,16 +13,16 @@ use longshore_core::digest::digest_of;
 use longshore_debian::archive::upstream;
 use longshore_modules::artifact::ModuleSet;
 
-use crate::build_verdict::{Allowed, judge};
+use crate::build_run::verdict::{Allowed, judge};
 use crate::cache::digest;
 use crate::capture::{Captured, capture};
 use crate::error::{At, Error};
-use crate::lock::{Lock, LockedDriver, LockedKernel, Missing};
 use crate::matrix::suite_below;
 use crate::results::cell::EXCERPT_LINES;
 use crate::results::{
     CellResult, Digest, Line, LogExcerpt, Measured, Part, ResolvedCell, Times, Verdict,
 };
+use crate::rules::lock::{Lock, LockedDriver, LockedKernel, Missing};
 use crate::rules::{Cell, KernelFlavour, flavour_name};
 
 /// Maximum size of an output that is kept.
@@ -164,7 +168,7 @@ fn resolved(
     let key = set.map(|set| &set.key);
     let used = driver.revisions.iter().find(|of| key.is_some_and(|k| k.driver_digest == of.sha256));
     let newest = driver.revisions.first();
-    let named = |of: &crate::lock::LockedPackage| {
+    let named = |of: &crate::rules::lock::LockedPackage| {
         Line::new(&format!("{} {} in {}", of.package, of.version, of.suite))
     };
     let headers = kernel.headers.iter().find(|of| of.package.ends_with(&kernel.release));

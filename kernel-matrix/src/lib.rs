@@ -4,14 +4,15 @@
 //! [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the [`cache`]; a
 //! [`delivery`] is a guest's source of the driver. A [`cell`] boots a [`vm`] whose devices are a
 //! [`gpu`] behind QEMU's [`proxy`] protocol; the guest's scripts (guest/) only report [`records`],
-//! a [`transcript`] keeps them within bounds, and [`judge`] decides from these alone. [`trials`] judges agents that are killed repeatedly,
+//! a [`transcript`] keeps them within bounds, and [`judge`] decides from these alone. [`trials`] judges agents that
+//! are killed repeatedly,
 //! [`upgrade`] the change from one driver to another. [`secure_boot`] makes guests whose kernel
 //! requires signed modules. Progress is a stream of [`event`]s; [`show`] and [`report`] consume
 //! them. [`results`] are a whole matrix as a file, and [`matrix_report`] is its page for people.
 //!
-//! rules.toml ([`rules`]) declares the matrix of kernels and drivers. [`resolve`] looks each of them up
-//! in the archives for a [`lock`] file, [`filter`] selects cells, and [`build_run`] compiles them. Each
-//! verdict goes to the [`run_log`] at once, and all of them to [`run_results`] in the end.
+//! rules.toml ([`rules`]) declares the matrix of kernels and drivers. [`rules::resolve`] looks each of them up
+//! in the archives for a [`rules::lock`] file, [`rules::filter`] selects cells, and [`build_run`] compiles them. Each
+//! verdict goes to the [`build_run::log`] at once, and all of them to [`build_run::results`] in the end.
 
 pub mod apt;
 pub mod attacked;
@@ -19,7 +20,6 @@ pub mod bad_input;
 pub mod bits;
 pub mod bounded_output;
 pub mod build_run;
-pub mod build_verdict;
 pub mod cache;
 pub mod capture;
 pub mod cdi;
@@ -37,7 +37,6 @@ pub mod disk;
 pub mod ending;
 pub mod error;
 pub mod event;
-pub mod filter;
 pub mod gates;
 pub mod gpu;
 pub mod guest;
@@ -49,7 +48,6 @@ pub mod in_use;
 pub mod initramfs;
 pub mod judge;
 pub mod kernel;
-pub mod lock;
 pub mod matrix;
 pub mod matrix_report;
 pub mod nouveau;
@@ -63,15 +61,12 @@ pub mod registry;
 pub mod relay;
 pub mod reload;
 pub mod report;
-pub mod resolve;
 pub mod rest;
 pub mod restored;
 pub mod results;
 pub mod rootfs;
 pub mod roots;
 pub mod rules;
-pub mod run_log;
-pub mod run_results;
 pub mod runfile;
 pub mod said;
 pub mod scene;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::lock::{LockedPackage, LockedSuite};
 use crate::rules::Rules;
+use crate::rules::lock::{LockedPackage, LockedSuite};
 
 const RULES: &str = "format = 1\nfrozen = ['sid']\n[[kernels]]\ndistribution = 'debian'\n\
     suites = ['bookworm-security', 'trixie']\nflavours = ['rt']\narchitecture = 'amd64'\n\

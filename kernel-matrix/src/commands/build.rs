@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kernel_matrix::build_run::BuildRun;
+use kernel_matrix::build_run::log::RunLog;
+use kernel_matrix::build_run::results;
 use kernel_matrix::cache::Cache;
 use kernel_matrix::ending::Ending;
 use kernel_matrix::error::Error;
-use kernel_matrix::filter;
-use kernel_matrix::lock::Lock;
 use kernel_matrix::matrix::Supply;
 use kernel_matrix::process;
 use kernel_matrix::results::seal::RESULTS_KEY;
 use kernel_matrix::results::{
     AgentUsed, CellResult, Digest, Key, Line, Machine, Results, Run, Verdict,
 };
+use kernel_matrix::rules::filter;
+use kernel_matrix::rules::lock::Lock;
 use kernel_matrix::rules::{Cell, Rules};
-use kernel_matrix::run_log::RunLog;
-use kernel_matrix::run_results;
 
 use super::{LockFile, Selection};
 use crate::print;
@@ -95,7 +95,7 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     let going = Going { builds, log: Mutex::new((log, done)), ending };
     going.all(&cells, options.jobs)?;
     let (_, done) = going.log.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut results = run_results::results(&rules, &lock, run, &planned, done);
+    let mut results = results::results(&rules, &lock, run, &planned, done);
     results.run.complete = results.cells.len() == count;
     results.run.ended = Timestamp::now();
     write(&mut results, &cache, &dir)?;
@@ -113,7 +113,7 @@ fn write(results: &mut Results, cache: &Cache, dir: &Path) -> Result<(), Error> 
     let path = dir.join("results.json");
     results.write(&path, &Key::of(&cache.dir(RESULTS_KEY))?)?;
     let state = if results.run.complete { "" } else { "; the run is not complete" };
-    print(&format!("{}{state}", run_results::summary(&results.cells)));
+    print(&format!("{}{state}", results::summary(&results.cells)));
     print(&format!("written to {}", path.display()));
     Ok(())
 }
@@ -188,11 +188,7 @@ impl Going<'_> {
         let (log, done) = &mut *held;
         log.add(&result)?;
         let seconds = result.times.total_ms() / 1000;
-        print(&format!(
-            "{:48} {seconds:4} s {}",
-            cell.name,
-            run_results::one_line(&result.verdict)
-        ));
+        print(&format!("{:48} {seconds:4} s {}", cell.name, results::one_line(&result.verdict)));
         done.push(result);
         Ok(())
     }

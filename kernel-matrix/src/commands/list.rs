@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use kernel_matrix::cache::Cache;
 use kernel_matrix::error::Error;
-use kernel_matrix::filter;
-use kernel_matrix::lock::Lock;
+use kernel_matrix::rules::filter;
+use kernel_matrix::rules::lock::Lock;
 use kernel_matrix::rules::{Cell, Driver, Excluded, Kernel, Rules, flavour_name};
 use serde::Serialize;
 

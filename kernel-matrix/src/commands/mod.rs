@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use kernel_matrix::cache::Cache;
 use kernel_matrix::error::Error;
-use kernel_matrix::filter::Filter;
 use kernel_matrix::results::Shard;
+use kernel_matrix::rules::filter::Filter;
 
 pub(crate) use build::{Build, build};
 pub(crate) use list::{List, list};

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use kernel_matrix::bits::Bits;
 use kernel_matrix::cache::Cache;
 use kernel_matrix::error::Error;
-use kernel_matrix::lock::{Lock, LockedDriver, LockedKernel};
 use kernel_matrix::matrix::Supply;
-use kernel_matrix::resolve::Resolver;
 use kernel_matrix::rules::Rules;
+use kernel_matrix::rules::lock::{Lock, LockedDriver, LockedKernel};
+use kernel_matrix::rules::resolve::Resolver;
 
 use super::LockFile;
 use crate::print;

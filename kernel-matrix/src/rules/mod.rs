@@ -7,7 +7,10 @@ mod axes;
 mod check;
 mod exclude;
 mod expand;
+pub mod filter;
+pub mod lock;
 pub mod pattern;
+pub mod resolve;
 
 use std::collections::BTreeMap;
 use std::path::Path;

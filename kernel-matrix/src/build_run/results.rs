@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::lock::{Lock, LockedKernel};
 use crate::results::{
     CellResult, Digest, DriverAxis, Exclusion, KernelAxis, KernelState, Line, Part, PlannedCell,
     Results, Revision, Run, Verdict,
 };
+use crate::rules::lock::{Lock, LockedKernel};
 use crate::rules::{Cell, Driver, Excluded, Kernel, Rules, flavour_name};
 
 /// Returns the results of `run`, which selected `planned` of all shards, and has `cells` so far.
@@ -147,8 +147,8 @@ fn kind(verdict: &Verdict) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Missing;
     use crate::results::sample;
+    use crate::rules::lock::Missing;
 
     const RULES: &str = "format = 1\n[[kernels]]\ndistribution = 'debian'\nsuites = ['a', 'b', 'c']\n\
         flavours = ['generic']\narchitecture = 'amd64'\n[[drivers]]\nbranches = ['550']\n\

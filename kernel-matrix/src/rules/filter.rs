@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use crate::cache::digest;
 use crate::error::Error;
-use crate::lock::Lock;
 use crate::results::Shard;
+use crate::rules::lock::Lock;
 use crate::rules::pattern::Patterns;
 use crate::rules::{Cell, flavour_name};
 
@@ -141,8 +141,8 @@ pub fn select<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::LockedKernel;
     use crate::rules::Rules;
+    use crate::rules::lock::LockedKernel;
 
     const RULES: &str = "format = 1\n[[kernels]]\ndistribution = 'debian'\n\
         suites = ['bookworm', 'sid']\nflavours = ['generic', 'rt']\narchitecture = 'amd64'\n\
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn each_kernel_is_in_one_shard_with_all_its_cells() {
-        let rules = Rules::parse(include_str!("../rules.toml")).unwrap();
+        let rules = Rules::parse(include_str!("../../rules.toml")).unwrap();
         let shards = [1, 2, 3].map(|index| Shard { index, count: 3 });
         let parts = shards.map(|shard| select(&rules.cells, &[], Some(shard), None).unwrap());
         assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), rules.cells.len());

@@ -12,8 +12,8 @@ use longshore_debian::archive::{Package, compare, upstream};
 use crate::bits::Bits;
 use crate::error::Error;
 use crate::kernel::release_of;
-use crate::lock::{Lock, LockedDriver, LockedKernel, LockedPackage, LockedSuite, Missing};
 use crate::results::Part;
+use crate::rules::lock::{Lock, LockedDriver, LockedKernel, LockedPackage, LockedSuite, Missing};
 use crate::rules::{Driver, Kernel, Rules};
 
 /// Names of a kernel's packages for compiling modules.
