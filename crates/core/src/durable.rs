@@ -29,7 +29,7 @@ impl Disk {
     /// # Errors
     /// The kernel's error.
     pub fn write_atomically(self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let parent = path.parent().unwrap_or(Path::new("/"));
+        let parent = directory_of(path);
         // Temporary files are private to their owner; the renamed file is readable by all.
         let everybody = fs::Permissions::from_mode(0o644);
         let mut file = tempfile::Builder::new().permissions(everybody).tempfile_in(parent)?;
@@ -39,7 +39,16 @@ impl Disk {
 
     /// Syncs the directory of `path`, so that a rename there survives a power cut.
     pub(crate) fn sync_parent(self, path: &Path) -> io::Result<()> {
-        self.sync(&File::open(path.parent().unwrap_or(Path::new("/")))?)
+        self.sync(&File::open(directory_of(path))?)
+    }
+}
+
+/// Returns the directory of a file: the current one for a bare name, whose parent is the empty path.
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
     }
 }
 
@@ -96,6 +105,13 @@ pub fn write_remedy(error: &io::Error, flag: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::failure::ExitCode;
+
+    #[test]
+    fn a_bare_name_is_in_the_current_directory() {
+        for (path, directory) in [("a", "."), ("a/b", "a"), ("/a", "/"), ("/", "/")] {
+            assert_eq!(directory_of(Path::new(path)), Path::new(directory), "{path}");
+        }
+    }
 
     /// A missing file may be elsewhere; one that cannot be read is a fault of this host's disk.
     #[test]

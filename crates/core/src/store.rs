@@ -5,7 +5,8 @@
 //! ```text
 //! blobs/sha256/HEX       packages, modules, manifests, by digest
 //! sets/NAME.json         one ModuleSet each; its modules are blobs
-//! sets/NAME.evidence     the manifest and signatures a set came with
+//! sets/NAME.evidence     the manifest, signatures and attestations a set came with
+//! sets/NAME.build        record of the compile that made a set
 //! userspace/NAME/        assembled driver roots: manifest.json and root/
 //! drivers/HEX/           unpacked .run files: driver.json and tree/ (see runfile of longshore-build)
 //! roots/DIGEST/          hermetic build roots

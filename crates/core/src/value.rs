@@ -1,9 +1,11 @@
-//! Values of settings that more than one part parses: the error of a wrong one, and absolute paths.
+//! Values of settings that more than one part parses: the error of a wrong one, absolute paths, and
+//! URIs.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A setting's value could not be parsed; names the expected form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,5 +68,83 @@ impl TryFrom<String> for AbsolutePath {
 
     fn try_from(text: String) -> Result<Self, BadValue> {
         Self::strict(&text)
+    }
+}
+
+/// An absolute URI that names something: a type, a builder. It is compared, and nothing is fetched
+/// from it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Uri(String);
+
+impl Uri {
+    /// Maximum length.
+    const LONGEST: usize = 512;
+
+    /// Returns it as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Uri {
+    type Err = BadValue;
+
+    /// Parses `scheme:rest` of the characters that RFC 3986 permits.
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let is_permitted =
+            |c: char| c.is_ascii_alphanumeric() || "-._~:/?#[]@!$&'()*+,;=%".contains(c);
+        let is_scheme = |scheme: &str| {
+            scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+                && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+        };
+        let named = text
+            .split_once(':')
+            .is_some_and(|(scheme, rest)| is_scheme(scheme) && !rest.is_empty());
+        if named && text.len() <= Self::LONGEST && text.chars().all(is_permitted) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(BadValue::new(text, "an absolute URI, such as https://example.com/type/v1"))
+    }
+}
+
+impl TryFrom<String> for Uri {
+    type Error = BadValue;
+
+    fn try_from(text: String) -> Result<Self, BadValue> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::https("https://in-toto.io/attestation/test-result/v0.1", true)]
+    #[case::urn("urn:example:a", true)]
+    #[case::relative("/provenance", false)]
+    #[case::no_scheme("provenance", false)]
+    #[case::nothing_named("https:", false)]
+    #[case::scheme_of_digits("1:2", false)]
+    #[case::blank("https://example.com/a b", false)]
+    #[case::control("https://example.com/\n", false)]
+    #[case::not_ascii("https://example.com/\u{e4}", false)]
+    #[case::empty("", false)]
+    fn uris(#[case] text: &str, #[case] valid: bool) {
+        assert_eq!(text.parse::<Uri>().is_ok(), valid);
+    }
+
+    #[test]
+    fn a_uri_has_a_length_that_can_be_shown() {
+        assert!(format!("https://{}", "a".repeat(504)).parse::<Uri>().is_ok());
+        assert!(format!("https://{}", "a".repeat(505)).parse::<Uri>().is_err());
     }
 }

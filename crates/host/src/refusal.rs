@@ -8,6 +8,13 @@ use longshore_core::failure::{Failure, FailureKind};
 /// Maximum number of kernel log lines in a failure.
 const LINES: usize = 6;
 
+/// Cause and remedy where the kernel's integrity policy refuses a module (security/integrity/ima/ima_main.c: from
+/// memory, and ima_appraise.c: as a file).
+const APPRAISED: &str = "the kernel's integrity policy (IMA) loads modules only from files with their digest or \
+                         signature in the attribute security.ima";
+const APPRAISE: &str = "give the store's modules that attribute (evmctl ima_sign, or ima_hash where the policy \
+                        takes digests) and start again, or exempt the store's file system in the policy";
+
 /// Kernel log patterns, each with its exit code, meaning and remedy. The first match wins, so the
 /// more specific come first. Sources: nv-pci.c, nv.c and os-interface of 535 and 550, and
 /// kernel/module/main.c, version.c and signing.c of Linux 6.1.
@@ -80,6 +87,8 @@ const LOGGED: &[(&str, FailureKind, &str, &str)] = &[
         "sign with the hash of the kernel's own modules (leave module-signing.hash unset), or load \
          the module that has it (sha512_generic)",
     ),
+    ("impossible to appraise a module", FailureKind::KernelRefused, APPRAISED, APPRAISE),
+    ("op=appraise_data", FailureKind::KernelRefused, APPRAISED, APPRAISE),
     (
         "disagrees about version of symbol",
         FailureKind::KernelRefused,
@@ -190,7 +199,7 @@ fn by_errno(errno: Errno) -> (FailureKind, &'static str, &'static str) {
     (code, cause, remedy)
 }
 
-/// The records about a module: its own, the driver's, and the module loader's.
+/// The records about a module: its own, the driver's, the module loader's, and the integrity policy's.
 fn relevant(name: &str, logged: &[String]) -> Vec<String> {
     let dashed = name.replace('_', "-");
     let about = |record: &&String| {
@@ -198,6 +207,7 @@ fn relevant(name: &str, logged: &[String]) -> Vec<String> {
         about_nvidia
             || record.contains(name)
             || record.contains(dashed.as_str())
+            || record.contains("appraise")
             || ["Invalid ELF", "Loading of ", "Lockdown: "].iter().any(|s| record.starts_with(s))
     };
     let records = logged.iter().filter(about).map(|record| unwrapped(record));
@@ -236,6 +246,13 @@ mod tests {
         "System Processor"
     )]
     #[case(Errno::ENODEV, "NVRM: Can't find an IRQ for your NVIDIA card!", 17, "no interrupt")]
+    #[case(
+        Errno::EACCES,
+        "ima: impossible to appraise a module without a file descriptor.",
+        16,
+        "(IMA)"
+    )]
+    #[case(Errno::EACCES, "audit: op=appraise_data cause=missing-hash res=0", 16, "(IMA)")]
     #[case(
         Errno::ENODEV,
         "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:",

@@ -11,22 +11,25 @@
 pub mod destination;
 pub mod elsewhere;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 pub use crate::artifact::image::{ARTIFACT_TYPE, Descriptor, MANIFEST_TYPE, Manifest};
 use crate::artifact::image::{Described, MAX_JSON, json, parse_config, parse_manifest};
+pub use crate::artifact::index::{INDEX_TYPE, Index};
 use crate::artifact::{ModuleSet, image};
 use crate::layout::destination::unwritable;
 use crate::sets::SetStore;
-use crate::signature::{self, Evidence, SignatureImage, signature_tag};
+use crate::signature::attestation::{
+    Attestation, AttestationImage, AttestationReader, attestation_tag,
+};
+use crate::signature::{self, Evidence, SignatureImage, Trust, signature_tag};
 use longshore_core::digest::hex;
 use longshore_core::disk::Disk;
 use longshore_core::durable::read_failure;
@@ -34,34 +37,20 @@ use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::locks::{Attempt, Kind};
 use longshore_core::store::Store;
 
-/// Media type of an index.
-pub const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 /// Content of the file `oci-layout`.
 pub const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 /// Lock file, which exists while a process writes.
 const LOCK: &str = ".lock";
 /// Annotation with which `cosign save` marks the manifest of signatures.
 pub const SAVED_SIGNATURES: &str = "dev.cosignproject.cosign/sigs";
+/// Annotation with which `cosign save` marks the manifest of attestations.
+pub const SAVED_ATTESTATIONS: &str = "dev.cosignproject.cosign/atts";
 /// Annotation with the tag of a manifest.
 pub const REF_NAME: &str = "org.opencontainers.image.ref.name";
+/// Maximum number of images of signatures, and of attestations, of one set that are read.
+const MOST_BESIDE: usize = 64;
 /// Size limit of a module, even with its debug information.
 pub const MAX_MODULE: u64 = 1 << 30;
-
-/// Content of the file `index.json`.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Index {
-    /// Version of its schema: 2.
-    pub schema_version: u8,
-    /// Its own media type.
-    #[serde(default)]
-    pub media_type: Option<String>,
-    /// Manifests of the layout.
-    pub manifests: Vec<Descriptor>,
-    /// All other fields, kept as they are.
-    #[serde(flatten)]
-    pub other: BTreeMap<String, serde_json::Value>,
-}
 
 /// One set in a layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,31 +97,65 @@ pub fn add_signatures(
     target.written(wait, || target.add_signatures(digest, image))
 }
 
-/// Reads a set's manifest and config from the layout, and the signatures beside them: under
-/// cosign's tag, or as `cosign save` marks them.
+/// Stores attestations beside the set with the manifest `digest`, with those that it has; false where
+/// it has all of them already.
+///
+/// # Errors
+/// As [`export`]; 13 where the layout has no such set.
+pub fn add_attestations(
+    dir: &Path,
+    digest: &str,
+    attestations: &[Attestation],
+    wait: Duration,
+    disk: Disk,
+) -> Result<bool, Failure> {
+    let subject = read_blob(dir, hex_of(dir, digest)?, None, MAX_JSON)?;
+    let subject = Descriptor::of(MANIFEST_TYPE, &subject);
+    let target = Target { dir, disk };
+    target.written(wait, || target.add_attestations(&subject, attestations))
+}
+
+/// Reads a set's manifest and config from the layout, and the signatures beside them: under cosign's
+/// tags, or as `cosign save` marks them. The attestations, too, where `trust` requires any and the set
+/// is signed as it demands; one that is damaged does not count.
 ///
 /// # Errors
 /// As [`import`].
-pub fn evidence(dir: &Path, digest: &str) -> Result<Evidence, Failure> {
-    let (manifest, _) = read_manifest(dir, digest, None)?.ok_or_else(|| not_a_set(dir, digest))?;
+pub fn evidence(dir: &Path, digest: &str, trust: &Trust) -> Result<Evidence, Failure> {
+    let (manifest, set) =
+        read_manifest(dir, digest, None)?.ok_or_else(|| not_a_set(dir, digest))?;
     let hex = |d: &str| hex_of(dir, d).map(str::to_owned);
     let bytes = read_blob(dir, &hex(digest)?, None, MAX_JSON)?;
     let config = read_blob(dir, &hex(&manifest.config.digest)?, None, MAX_JSON)?;
-    let tag = signature_tag(digest);
+    let index = read_index(dir)?.manifests;
+    let read = |of: &Descriptor| read_blob(dir, &hex(&of.digest)?, Some(of.size), MAX_JSON);
     let mut signatures = Vec::new();
-    for entry in read_index(dir)?.manifests {
-        let tagged = entry.annotations.get(REF_NAME) == Some(&tag);
-        let saved = entry.annotations.get("kind").map(String::as_str) == Some(SAVED_SIGNATURES);
-        if !tagged && !saved {
-            continue;
-        }
-        let image = read_blob(dir, &hex(&entry.digest)?, Some(entry.size), MAX_JSON)?;
-        for layer in signature::layers_of(&image) {
+    for entry in beside(&index, &signature_tag(digest), SAVED_SIGNATURES) {
+        for layer in signature::layers_of(&read(entry)?) {
             let payload = read_blob(dir, &hex(&layer.digest)?, Some(layer.size), MAX_JSON)?;
             signatures.extend(layer.signature(payload));
         }
     }
-    Evidence::new(bytes, config, signatures)
+    let evidence = Evidence::new(bytes, config, signatures)?;
+    if !evidence.needs_attestations(&set, trust) {
+        return Ok(evidence);
+    }
+    let images = beside(&index, &attestation_tag(digest), SAVED_ATTESTATIONS);
+    Ok(evidence.with_attestations(AttestationReader::read_all(images.into_iter(), &read)))
+}
+
+/// Returns an index's entries with this tag, then those that `cosign save` marked as `saved`: each
+/// image once, and 64 at most.
+pub fn beside<'i>(index: &'i [Descriptor], tag: &str, saved: &str) -> Vec<&'i Descriptor> {
+    let with = |name: &'static str, value: &str| {
+        let is_it = |entry: &&Descriptor| entry.annotations.get(name).is_some_and(|v| v == value);
+        index.iter().filter(is_it).collect::<Vec<_>>()
+    };
+    let mut seen = BTreeSet::new();
+    let mut found = [with(REF_NAME, tag), with("kind", saved)].concat();
+    found.retain(|entry| seen.insert(entry.digest.as_str()));
+    found.truncate(MOST_BESIDE);
+    found
 }
 
 fn not_a_set(dir: &Path, digest: &str) -> Failure {
@@ -263,6 +286,29 @@ impl Target<'_> {
         self.add_to_index(&mut index, entry)
     }
 
+    fn add_attestations(
+        self,
+        subject: &Descriptor,
+        attestations: &[Attestation],
+    ) -> Result<bool, Failure> {
+        let mut index = read_index(self.dir)?;
+        let tag = attestation_tag(&subject.digest);
+        let listed = index.manifests.iter().find(|m| m.annotations.get(REF_NAME) == Some(&tag));
+        let read = |m: &Descriptor| {
+            read_blob(self.dir, hex_of(self.dir, &m.digest)?, Some(m.size), MAX_JSON)
+        };
+        let existing = listed.map(read).transpose()?;
+        let image = AttestationImage::with(existing.as_deref(), subject, attestations)?;
+        let Some(image) = image else { return Ok(false) };
+        for blob in &image.blobs {
+            self.write_blob(blob)?;
+        }
+        self.write_blob(&image.manifest)?;
+        let mut entry = AttestationImage::descriptor(&image.manifest);
+        entry.annotations.insert(REF_NAME.to_owned(), tag);
+        self.add_to_index(&mut index, entry).map(|()| true)
+    }
+
     fn add_to_index(self, index: &mut Index, entry: Descriptor) -> Result<(), Failure> {
         index.manifests.retain(|m| {
             m.digest != entry.digest
@@ -311,12 +357,7 @@ fn read_manifest(
 fn read_index(dir: &Path) -> Result<Index, Failure> {
     let path = dir.join("index.json");
     if !path.exists() {
-        return Ok(Index {
-            schema_version: 2,
-            media_type: Some(INDEX_TYPE.to_owned()),
-            manifests: Vec::new(),
-            other: BTreeMap::new(),
-        });
+        return Ok(Index::default());
     }
     let bytes = read_bounded(&path, MAX_JSON)?;
     parse_json(&bytes).map_err(|e| malformed(dir, "index.json", e))

@@ -1,5 +1,6 @@
 //! Module sets in the store: one JSON file each, its modules as blobs.
 
+mod build_record;
 mod evidence;
 mod fits;
 pub mod modules;
@@ -8,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::artifact::{ModuleKey, ModuleSet};
+use crate::artifact::{BuildRecord, ModuleKey, ModuleSet};
 use crate::signature::Evidence;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
@@ -80,6 +81,16 @@ pub trait SetStore {
 
     /// The evidence of a set; None if there is none or it cannot be read.
     fn evidence(&self, set: &ModuleSet) -> Option<Evidence>;
+
+    /// Stores the record of the compile that made a set.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    fn put_build_record(&self, set: &ModuleSet, record: &BuildRecord) -> Result<(), Failure>;
+
+    /// The record of the compile that made exactly the modules of a set; None if they were not compiled
+    /// into this store, or the record cannot be read.
+    fn build_record(&self, set: &ModuleSet) -> Option<BuildRecord>;
 }
 
 impl SetStore for Store {
@@ -147,6 +158,14 @@ impl SetStore for Store {
 
     fn evidence(&self, set: &ModuleSet) -> Option<Evidence> {
         evidence::read(self, set)
+    }
+
+    fn put_build_record(&self, set: &ModuleSet, record: &BuildRecord) -> Result<(), Failure> {
+        build_record::put(self, set, record)
+    }
+
+    fn build_record(&self, set: &ModuleSet) -> Option<BuildRecord> {
+        build_record::read(self, set)
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use longshore_core::flavour::Flavour;
 
-use crate::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
+use crate::artifact::{BuildRecord, HeadersFrom, InputPackage, ModuleEntry, ModuleKey, ModuleSet};
 
 /// A signature that sign-file made with sha512, by `Example: Module signing`.
 pub const SIGNATURE: &[u8] = include_bytes!("module_signing/testdata/sign-file.p7s");
@@ -40,5 +40,28 @@ pub fn set() -> ModuleSet {
             srcversion: None,
             depends: vec!["drm".into()],
         }],
+    }
+}
+
+/// The record of the compile of [`set`].
+pub fn build_record() -> BuildRecord {
+    let package = |name: &str, arch: &str, digit: &str| InputPackage {
+        name: name.into(),
+        version: "1:2.0-3~deb13u1".into(),
+        arch: arch.into(),
+        sha256: digit.repeat(64),
+    };
+    BuildRecord {
+        modules: set().modules.into_iter().map(|module| module.sha256).collect(),
+        driver: "nvidia-open-kernel-source 535.261.03-1".into(),
+        compiler: "gcc-14".into(),
+        packages: vec![
+            package("linux-headers-6.12.117+deb13-amd64", "amd64", "2"),
+            package("gcc-14", "amd64", "4"),
+            package("make", "all", "5"),
+        ],
+        longshore: "0.1.0".into(),
+        started: "2026-11-20T14:03:05Z".into(),
+        finished: "2026-11-20T14:04:11Z".into(),
     }
 }

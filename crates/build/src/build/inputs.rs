@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::build_root::{self, BuildRoot, KEYED};
@@ -21,8 +22,10 @@ use longshore_core::flavour::Flavour;
 use longshore_core::progress::Progress;
 use longshore_core::root::Root;
 use longshore_core::store::Store;
-use longshore_debian::archive::Archive;
-use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet, PACKAGING_PATCHES};
+use longshore_debian::archive::{Archive, Package};
+use longshore_modules::artifact::{
+    BuildRecord, HeadersFrom, InputPackage, ModuleKey, ModuleSet, PACKAGING_PATCHES,
+};
 use longshore_modules::sets::SetStore;
 
 /// The module that is compiled against MOFED's headers, as the sources name it.
@@ -132,6 +135,28 @@ impl Inputs {
         }
     }
 
+    /// Returns the record of the compile of `set` that began at `started` and ended now.
+    pub(super) fn record(&self, set: &ModuleSet, started: Timestamp) -> BuildRecord {
+        let package = |package: &Package| InputPackage {
+            name: package.name.clone(),
+            version: package.version.clone(),
+            arch: package.arch.clone(),
+            sha256: package.sha256.clone(),
+        };
+        let packages: Vec<_> = self.headers.toolchain.iter().map(package).collect();
+        let is_compiler = |package: &&InputPackage| package.name == self.headers.compiler;
+        let compiler = packages.iter().find(is_compiler).map(|package| package.name.clone());
+        BuildRecord {
+            modules: set.modules.iter().map(|module| module.sha256.clone()).collect(),
+            driver: self.driver.describe(),
+            compiler: compiler.unwrap_or_default(),
+            packages,
+            longshore: env!("CARGO_PKG_VERSION").to_owned(),
+            started: in_seconds(started),
+            finished: in_seconds(Timestamp::now()),
+        }
+    }
+
     /// Digest of everything that decides which candidates are applied.
     pub(super) fn patch_question(&self) -> String {
         let key = self.key(String::new(), patches::named(&self.candidates));
@@ -195,16 +220,28 @@ impl Inputs {
         Attempt { tag: key.tag(), inputs, jobs: request.jobs(), limit: request.limit }
     }
 
+    /// Returns the digest (hex) of everything that the outcome of this build depends on: the inputs, and the sources
+    /// of longshore that decide how they are compiled (build.rs).
+    pub(super) fn identity(&self, request: &Request) -> String {
+        let sources = env!("LONGSHORE_BUILD_SOURCES");
+        hex(&Sha256::digest(format!("{sources} {}", self.attempt(request).inputs)))
+    }
+
     /// Returns the store's set of exactly this, where its patches are known. The compiler has not
     /// been queried for its version yet, but distributions include the version of its package in
     /// it.
-    pub(super) fn stored(&self, store: &Store) -> Result<Option<ModuleSet>, Failure> {
+    pub(super) fn stored(
+        &self,
+        request: &Request,
+        store: &Store,
+    ) -> Result<Option<ModuleSet>, Failure> {
         let Some(applied) = self.applied(store) else { return Ok(None) };
         let compiler = self.headers.toolchain.iter().find(|p| p.name == self.headers.compiler);
         let version = compiler.map(|p| format!(" {})", p.version)).unwrap_or_default();
         let is_this = |set: &ModuleSet| {
             set.key.compiler.contains(&version)
                 && set.key == self.key(set.key.compiler.clone(), applied.clone())
+                && request.accepts(set, store)
         };
         Ok(store.sets()?.into_iter().find(|set| is_this(set) && store.holds(set)))
     }
@@ -220,6 +257,11 @@ impl Inputs {
         let digest = hex(&Sha256::digest(key.digest()));
         store.dir("sets").join(format!(".{}-{}.lock", key.tag(), &digest[..12]))
     }
+}
+
+/// Returns a time by RFC 3339, in whole seconds, as SPDX demands.
+fn in_seconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// True if a kernel was built with clang and lld, and a build root has both: then make takes all of LLVM's tools
@@ -272,6 +314,12 @@ fn options(realtime: bool, llvm: bool) -> Vec<String> {
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[test]
+    fn times_are_whole_seconds_in_utc() {
+        let time = Timestamp::from_millisecond(1_795_183_385_678).expect("a time");
+        assert_eq!(in_seconds(time), "2026-11-20T14:03:05Z");
+    }
 
     #[rstest]
     #[case("PREEMPT_RT", false, false, 0)]

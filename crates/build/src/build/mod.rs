@@ -39,6 +39,7 @@ use compile::Compile;
 use failure_cache::Attempt;
 pub use failure_cache::failed_before;
 use inputs::Inputs;
+use jiff::Timestamp;
 use longshore_core::driver_modules::{self, DriverModule};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
@@ -88,6 +89,9 @@ pub struct Request {
     pub mofed: Option<Mofed>,
     /// Compile even where the same inputs failed a short while ago.
     pub retry: bool,
+    /// Use a stored set only where the record of its compile is beside it: for a set that is signed as
+    /// compiled here.
+    pub recorded: bool,
     /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
     /// [`sandbox::SUBCOMMAND`] and [`sandbox::INIT_SUBCOMMAND`].
     pub helper: PathBuf,
@@ -110,12 +114,19 @@ impl Request {
             available_headers: None,
             mofed: None,
             retry: false,
+            recorded: false,
             helper: PathBuf::from("/proc/self/exe"),
         }
     }
 
     fn jobs(&self) -> usize {
         self.jobs.unwrap_or_else(processors)
+    }
+
+    /// True if a stored set may be returned instead of compiling. One with the same key may have been
+    /// pulled, or put there by an older longshore: then its origin is not known.
+    fn accepts(&self, set: &ModuleSet, store: &Store) -> bool {
+        !self.recorded || store.build_record(set).is_some()
     }
 }
 
@@ -142,12 +153,13 @@ async fn build_from(
     progress: &dyn Progress,
 ) -> Result<ModuleSet, Failed> {
     let inputs = Inputs::resolve(request, archive, store, progress).await?;
-    if let Some(set) = inputs.stored(store)? {
+    tracing::info!(inputs = inputs.identity(request), "building {}", inputs.tag());
+    if let Some(set) = inputs.stored(request, store)? {
         return Ok(set);
     }
     let (path, what) = (inputs.lock_path(store), inputs.tag());
     let _lock = build_lock::take(&path, request.limit, &what, progress).await?;
-    if let Some(set) = inputs.stored(store)? {
+    if let Some(set) = inputs.stored(request, store)? {
         return Ok(set);
     }
     let attempt = inputs.attempt(request);
@@ -165,6 +177,21 @@ async fn build_from(
     let set = prepared.compile(request, store, progress).await?;
     prepared.work.remove();
     Ok(set)
+}
+
+/// Returns the digest (hex) of everything that the outcome of [`build`] depends on, and compiles nothing: the same
+/// digest gives the same modules, or the same compile failure. Older revisions of the driver's package, which are tried
+/// where this one does not compile, are not part of it.
+///
+/// # Errors
+/// Exit code 11 without headers, 12 for downloads, 13 for damaged packages.
+pub async fn identity(
+    request: &Request,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<String, Failure> {
+    Ok(Inputs::resolve(request, archive, store, progress).await?.identity(request))
 }
 
 /// Checks that NVIDIA's driver has these modules.
@@ -223,7 +250,7 @@ impl Prepared {
         let kernel_dirs = self.kernel_dirs(&request.kernel_release)?;
         let (selected, applied) = self.sources(request, &kernel_dirs, store).await?;
         let key = self.inputs.key(self.toolchain.compiler.version.clone(), applied);
-        if let Some(set) = store.find_set(&key)? {
+        if let Some(set) = store.find_set(&key)?.filter(|set| request.accepts(set, store)) {
             return Ok(set);
         }
         patches::apply(&selected, &self.work.sources())?;
@@ -247,12 +274,14 @@ impl Prepared {
             limit: request.limit,
             log: &store.dir("logs").join(format!("{}.log", key.tag())),
         };
+        let started = Timestamp::now();
         let files = match compile.run(progress).await {
             Ok(files) => files,
             Err(failed) => return Err(self.remember(failed, &key, store)),
         };
         let modules = compile::store_modules(&files, &compile, store)?;
         let set = ModuleSet { key, modules, headers_from: self.inputs.headers_from() };
+        store.put_build_record(&set, &self.inputs.record(&set, started))?;
         store.put_set(&set)?;
         store.note_compiled(&set);
         Ok(set)
@@ -356,6 +385,43 @@ mod tests {
     fn modules_are_built_in_load_order(#[case] extra: &[&str], #[case] wanted: &[&str]) {
         let extra: Vec<String> = extra.iter().map(|s| (*s).to_owned()).collect();
         assert_eq!(wanted_modules(&extra).expect("known"), wanted);
+    }
+
+    #[rstest]
+    #[case::of_this_compile(false, true, true)]
+    #[case::compiled_by_an_older_longshore_or_pulled(false, false, false)]
+    #[case::pulled_over_the_compiled_one(true, true, false)]
+    fn a_set_to_sign_is_taken_from_the_store_only_with_its_record(
+        #[case] other_modules: bool,
+        #[case] has_record: bool,
+        #[case] expected: bool,
+    ) {
+        let dir = tempfile::tempdir().expect("dir");
+        let store = Store::open(dir.path(), longshore_core::disk::Disk::default()).expect("store");
+        let mut set = longshore_modules::testing::set();
+        if has_record {
+            let record = longshore_modules::testing::build_record();
+            store.put_build_record(&set, &record).expect("records");
+        }
+        if other_modules {
+            set.modules[0].sha256 = "9".repeat(64);
+        }
+        let driver = AvailableDriver {
+            version: set.key.driver_version.clone(),
+            flavour: set.key.flavour,
+            origin: crate::source::driver::DriverOrigin::Package {
+                name: "nvidia-open-kernel-source".into(),
+                version: "535.261.03-1".into(),
+                suite: "bookworm".into(),
+                phased: None,
+                host_flat: false,
+            },
+            sha256: set.key.driver_digest.clone(),
+        };
+        let request = Request::new(driver, &set.key.kernel_release);
+        assert!(request.accepts(&set, &store), "any set, where it is not to be signed");
+        let to_sign = Request { recorded: true, ..request };
+        assert_eq!(to_sign.accepts(&set, &store), expected);
     }
 
     #[test]

@@ -82,6 +82,9 @@ pub struct Manifest {
     pub config: Descriptor,
     /// The modules, in load order.
     pub layers: Vec<Descriptor>,
+    /// The manifest that this one refers to, which makes it a referrer of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Descriptor>,
     /// Free annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
@@ -112,6 +115,11 @@ impl Described {
     /// `sha256:...` of the manifest.
     pub fn digest(&self) -> String {
         digest(&self.manifest)
+    }
+
+    /// Descriptor of the manifest, as others refer to it.
+    pub fn descriptor(&self) -> Descriptor {
+        Descriptor::of(MANIFEST_TYPE, &self.manifest)
     }
 
     /// Parses a manifest and the config it names, from `place` (as messages call it).
@@ -207,6 +215,7 @@ fn manifest(set: &ModuleSet, config: &[u8]) -> Manifest {
         artifact_type: Some(ARTIFACT_TYPE.to_owned()),
         config: Descriptor::of(CONFIG_TYPE, config),
         layers: layers.collect(),
+        subject: None,
         annotations,
     }
 }

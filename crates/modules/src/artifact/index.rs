@@ -1,15 +1,51 @@
-//! Image indexes, which hold one manifest per architecture under one tag.
+//! Image indexes: lists of manifests, of a layout, of a set's referrers, or one per architecture
+//! under one tag.
 //!
-//! longshore pushes none: the architecture is in its tags. Other tools may put its sets into one.
+//! longshore pushes none of the last kind: the architecture is in its tags. Other tools may put its
+//! sets into one.
 
-use serde::Deserialize;
+use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
+use super::image::Descriptor;
 use longshore_core::digest::is_sha256;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::machine::Machine;
 
+/// Media type of an index.
+pub const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
+
+/// An index, as the file `index.json` of a layout.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Index {
+    /// Version of its schema: 2.
+    pub schema_version: u8,
+    /// Its own media type.
+    #[serde(default)]
+    pub media_type: Option<String>,
+    /// Its manifests.
+    pub manifests: Vec<Descriptor>,
+    /// All other fields, kept as they are.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, serde_json::Value>,
+}
+
+impl Default for Index {
+    /// An index without any manifest.
+    fn default() -> Self {
+        Self {
+            schema_version: 2,
+            media_type: Some(INDEX_TYPE.to_owned()),
+            manifests: Vec::new(),
+            other: BTreeMap::new(),
+        }
+    }
+}
+
 #[derive(Deserialize)]
-struct Index {
+struct Platforms {
     manifests: Vec<Entry>,
 }
 
@@ -30,7 +66,7 @@ struct Platform {
 /// # Errors
 /// Exit code 13 where the index has no such entry.
 pub fn entry_for(bytes: &[u8], arch: &str, place: &str) -> Result<Option<String>, Failure> {
-    let Ok(index) = serde_json::from_slice::<Index>(bytes) else { return Ok(None) };
+    let Ok(index) = serde_json::from_slice::<Platforms>(bytes) else { return Ok(None) };
     let wanted = go_name(arch);
     let architecture = |entry: &Entry| entry.platform.as_ref().map(|p| p.architecture.clone());
     let digest = |entry: &Entry| entry.digest.strip_prefix("sha256:").is_some_and(is_sha256);

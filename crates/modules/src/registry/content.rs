@@ -1,11 +1,14 @@
-//! Reading of a repository's contents: manifests, small blobs, sets and their signatures.
+//! Reading of a repository's contents: manifests, small blobs, sets, their signatures and
+//! attestations.
 
 use reqwest::{Method, StatusCode};
 
+use super::referrers;
 use super::session::{Call, Session, unexpected};
 use crate::artifact::image::{Described, Descriptor, Manifest, digest, hex_of, parse_manifest};
 use crate::artifact::index;
-use crate::signature::{self, Evidence, signature_tag};
+use crate::signature::attestation::{AttestationReader, attestation_tag};
+use crate::signature::{self, Evidence, Trust, signature_tag};
 use longshore_core::failure::{Failure, FailureKind};
 
 /// Accepted kinds of manifest; an index is recognized by its media type.
@@ -84,10 +87,12 @@ pub(crate) async fn described(
     Described::assemble(bytes, config, &place).map(Some)
 }
 
-/// Fetches the evidence; true if there is any signature.
+/// Fetches the evidence, with attestations where `trust` requires any and the set is signed as it
+/// demands; true if there is any signature.
 pub(crate) async fn evidence_in(
     session: &Session,
     set: &Described,
+    trust: &Trust,
 ) -> Result<(Evidence, bool), Failure> {
     let tag = signature_tag(&set.digest());
     let mut signatures = Vec::new();
@@ -101,7 +106,51 @@ pub(crate) async fn evidence_in(
     }
     let any = !signatures.is_empty();
     let evidence = Evidence::new(set.manifest.clone(), set.config.clone(), signatures)?;
+    if !evidence.needs_attestations(&set.set, trust) {
+        return Ok((evidence, any));
+    }
+    let mut reader = AttestationReader::default();
+    attestations_at(session, &attestation_tag(&set.digest()), &mut reader).await?;
+    let mut evidence = evidence.with_attestations(reader.found().clone());
+    if evidence.meets(&set.set, trust).is_err() {
+        for referrer in referrers::attestations_of(session, &set.digest()).await? {
+            // The image under the tag is a referrer, too.
+            attestations_at(session, &referrer, &mut reader).await?;
+        }
+        evidence = evidence.with_attestations(reader.found().clone());
+    }
     Ok((evidence, any))
+}
+
+/// Fetches the attestations in the image under a tag or digest; none where there is no such image. A
+/// damaged one does not count; a registry that cannot be asked is a failure.
+async fn attestations_at(
+    session: &Session,
+    reference: &str,
+    reader: &mut AttestationReader,
+) -> Result<(), Failure> {
+    if !reader.wants(reference) {
+        return Ok(());
+    }
+    let image = match manifest(session, reference).await {
+        Ok(Some(image)) => image,
+        Ok(None) => return Ok(()),
+        Err(failure) if failure.kind() == FailureKind::Verification => {
+            reader.add_damaged(&failure);
+            return Ok(());
+        }
+        Err(failure) => return Err(failure),
+    };
+    for layer in reader.layers(&image) {
+        match find_small_blob(session, &layer).await {
+            Ok(envelope) => reader.add(envelope.ok_or_else(|| missing(session, &layer.digest))),
+            Err(failure) if failure.kind() == FailureKind::Verification => {
+                reader.add_damaged(&failure);
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(())
 }
 
 fn legal_digest<'d>(session: &Session, digest: &'d str) -> Result<&'d str, Failure> {

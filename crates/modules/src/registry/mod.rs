@@ -11,6 +11,7 @@ mod listing;
 mod login;
 mod pull;
 pub mod push;
+mod referrers;
 pub mod session;
 pub mod source;
 
@@ -18,8 +19,7 @@ use std::path::Path;
 
 use crate::artifact::ModuleSet;
 use crate::artifact::image::{Described, Descriptor};
-use crate::signature::Evidence;
-use crate::signature::key::PublicKey;
+use crate::signature::{Evidence, Trust};
 use content::{described, evidence_in, missing};
 use credentials::DockerConfig;
 use image::image_from;
@@ -180,18 +180,35 @@ impl Registry {
         Err(failed.unwrap_or_else(|| nobody(&self.name)))
     }
 
-    /// Fetches a set's evidence, with the signatures of the first repository that has one by
-    /// `keys`; where none has, those of the last that has any: a mirror may have outdated or
-    /// foreign ones.
+    /// Fetches the description of the set with a tag or a digest, from the first repository that has it; None where
+    /// none has.
+    ///
+    /// # Errors
+    /// Exit code 12 where a repository cannot be asked and no other has it, 13 where it is not a set or damaged.
+    pub async fn look_up(&self, reference: &str) -> Result<Option<Described>, Failure> {
+        let mut failed = None;
+        for session in &self.sessions {
+            match described(session, reference).await {
+                Ok(Some(set)) => return Ok(Some(set)),
+                Ok(None) => {}
+                Err(failure) => self.next_mirror(session, failure, &mut failed),
+            }
+        }
+        failed.map_or(Ok(None), Err)
+    }
+
+    /// Fetches a set's evidence, with the signatures, and attestations where `trust` requires any, of
+    /// the first repository whose meet `trust`; where none has, those of the last that has any: a
+    /// mirror may have outdated or foreign ones.
     ///
     /// # Errors
     /// Exit code 12 where it cannot be fetched, 13 where it is damaged.
-    pub async fn evidence(&self, set: &Described, keys: &[PublicKey]) -> Result<Evidence, Failure> {
+    pub async fn evidence(&self, set: &Described, trust: &Trust) -> Result<Evidence, Failure> {
         let mut failed = None;
         let mut best = None;
         for session in &self.sessions {
-            match evidence_in(session, set).await {
-                Ok((evidence, _)) if evidence.verify(&set.set, keys).is_ok() => {
+            match evidence_in(session, set, trust).await {
+                Ok((evidence, _)) if evidence.meets(&set.set, trust).is_ok() => {
                     return Ok(evidence);
                 }
                 Ok((evidence, any)) if any || best.is_none() => best = Some(evidence),

@@ -1,15 +1,17 @@
-//! Pushing of sets and signatures to a registry: blobs first, the manifest last, so that a reader
-//! sees a complete set or none.
+//! Pushing of sets, signatures and attestations to a registry: blobs first, the manifest last, so
+//! that a reader sees a complete set or none, and all its attestations or none.
 
 use reqwest::header::LOCATION;
 use reqwest::{Method, StatusCode, Url};
 
 use super::Registry;
 use super::content::manifest;
+use super::referrers;
 use super::session::{Call, Session, unexpected};
 use crate::artifact::ModuleSet;
-use crate::artifact::image::{Described, MANIFEST_TYPE, digest};
+use crate::artifact::image::{Described, Descriptor, MANIFEST_TYPE, digest};
 use crate::registry::RegistrySource;
+use crate::signature::attestation::{Attestation, AttestationImage, attestation_tag};
 use crate::signature::key::SecretKey;
 use crate::signature::{Signature, SignatureImage, signature_tag};
 use longshore_core::environment::Env;
@@ -118,6 +120,36 @@ impl Registry {
         Ok(true)
     }
 
+    /// Adds attestations to the existing ones of the manifest `subject`, and lists them as its
+    /// referrers; false where they existed already.
+    ///
+    /// # Errors
+    /// Exit code 12 where the registry refuses it, 13 where its list of referrers is none.
+    pub async fn attest(
+        &self,
+        subject: &Descriptor,
+        attestations: &[Attestation],
+    ) -> Result<bool, Failure> {
+        let session = self.only()?;
+        let tag = attestation_tag(&subject.digest);
+        let existing = manifest(session, &tag).await?;
+        let image = AttestationImage::with(existing.as_deref(), subject, attestations)?;
+        let Some(stored) = image.as_ref().map(|image| &image.manifest).or(existing.as_ref()) else {
+            return Ok(false);
+        };
+        if let Some(image) = &image {
+            for blob in &image.blobs {
+                ensure_blob(session, blob).await?;
+            }
+            overwrite_manifest(session, &tag, &image.manifest).await?;
+        }
+        // Done again where an earlier push did not come this far.
+        let replaced = existing.as_deref().map(digest);
+        let entry = AttestationImage::descriptor(stored);
+        referrers::ensure_listed(session, &subject.digest, entry, replaced).await?;
+        Ok(image.is_some())
+    }
+
     /// Returns the session of the repository itself, which is the last one.
     ///
     /// # Errors
@@ -201,8 +233,18 @@ async fn put_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<bool
 
 /// Puts a manifest under `tag`, replacing any other.
 pub async fn overwrite_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<(), Failure> {
+    overwrite(session, tag, MANIFEST_TYPE, bytes).await
+}
+
+/// Puts a manifest or an index under `tag`, replacing any other.
+pub(super) async fn overwrite(
+    session: &Session,
+    tag: &str,
+    media_type: &'static str,
+    bytes: &[u8],
+) -> Result<(), Failure> {
     let call = Call::new(Method::PUT, session.url(&format!("manifests/{tag}"))?)
-        .header("content-type", MANIFEST_TYPE)
+        .header("content-type", media_type)
         .body(bytes.to_vec());
     let answer = session.exchange(&call).await?;
     match answer.status {

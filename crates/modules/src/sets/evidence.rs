@@ -1,4 +1,4 @@
-//! Signatures that a set came with, stored beside the set. They are verified anew at each use, so
+//! Signatures and attestations that a set came with, stored beside the set. They are verified anew at each use, so
 //! trust does not depend on who can write to the store.
 
 use std::fs;
@@ -9,8 +9,9 @@ use crate::signature::Evidence;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
-/// Size limit of manifest, config and at most 64 signatures.
-const MOST_BYTES: u64 = 16 << 20;
+/// Size limit of manifest, config, at most 64 signatures, and 8 MiB of attestations with their
+/// quotes escaped.
+const MOST_BYTES: u64 = 32 << 20;
 
 /// See [`SetStore::put_evidence`](super::SetStore::put_evidence).
 pub(super) fn put(store: &Store, set: &ModuleSet, evidence: &Evidence) -> Result<(), Failure> {

@@ -1,11 +1,16 @@
-//! Signatures of sets of modules, in cosign's format and storage.
+//! Signatures and attestations of sets of modules, in cosign's format and storage.
 //!
 //! cosign signs a small payload that names the digest of a manifest; the manifest names the config
-//! and the modules by digest. [`Evidence`] holds that whole chain, so that it can be verified
-//! wherever the set is, the store included, with the keys then configured.
+//! and the modules by digest. An attestation is a signed statement about the same digest.
+//! [`Evidence`] holds that whole chain, so that it can be verified wherever the set is, the store
+//! included, with the keys then configured.
 
+pub mod attestation;
+mod dsse;
+mod foreign;
 pub mod key;
 pub mod payload;
+pub mod statement;
 
 use std::path::PathBuf;
 
@@ -13,8 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::artifact::ModuleSet;
 use crate::artifact::image::{Described, Descriptor, MANIFEST_TYPE, Manifest, digest, json};
+use attestation::{Attestation, NotAttested, ReadAttestations};
 use key::{PublicKey, SecretKey};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use statement::PredicateType;
 
 /// Media type of a payload.
 const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
@@ -22,7 +29,7 @@ const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const IMAGE_CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
 /// The annotation with the signature.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// Maximum number of signatures of one set that are read.
+/// Maximum number of signatures, and of attestations, of one set that are read.
 const MOST: usize = 64;
 
 /// Returns the tag under which cosign stores the signatures of the manifest `digest`
@@ -40,15 +47,20 @@ pub struct Signature {
     pub signature: String,
 }
 
-/// Signed manifest and config of a set, and the signatures found.
+/// Signed manifest and config of a set, and the signatures and attestations found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     manifest: String,
     config: String,
     signatures: Vec<Signature>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    attestations: Vec<Attestation>,
+    /// Fault of an attestation that could not be read.
+    #[serde(skip)]
+    damaged: Option<String>,
 }
 
-/// Reason why a set does not count as signed.
+/// Reason why a set does not count as signed, or as attested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotSigned {
     /// There is no signature.
@@ -65,6 +77,9 @@ pub enum NotSigned {
     /// The signed set is another one.
     #[error("the signed set is not this set: {0}")]
     Other(String),
+    /// It is signed, and lacks a required attestation.
+    #[error(transparent)]
+    Unattested(#[from] NotAttested),
 }
 
 impl Evidence {
@@ -79,7 +94,48 @@ impl Evidence {
             String::from_utf8(bytes)
                 .or_fail(FailureKind::Verification, || "reading the manifest of a set")
         };
-        Ok(Self { manifest: text(manifest)?, config: text(config)?, signatures })
+        let (manifest, config) = (text(manifest)?, text(config)?);
+        Ok(Self { manifest, config, signatures, attestations: Vec::new(), damaged: None })
+    }
+
+    /// Adds the attestations found.
+    #[must_use]
+    pub fn with_attestations(self, found: ReadAttestations) -> Self {
+        let ReadAttestations { attestations, damaged } = found;
+        Self { attestations, damaged, ..self }
+    }
+
+    /// Verifies that the set is signed and attested as `trust` requires; returns the name of the key
+    /// that signed it.
+    ///
+    /// # Errors
+    /// The reason why it does not count.
+    pub fn meets(&self, set: &ModuleSet, trust: &Trust) -> Result<String, NotSigned> {
+        let by = self.verify(set, &trust.keys)?;
+        for kind in &trust.attestations {
+            self.attested(kind, &trust.keys)?;
+        }
+        Ok(by)
+    }
+
+    /// Verifies an attestation of the type `kind` by one of `keys`; returns the key's name.
+    ///
+    /// # Errors
+    /// The reason why none counts.
+    pub fn attested(
+        &self,
+        kind: &PredicateType,
+        keys: &[PublicKey],
+    ) -> Result<String, NotAttested> {
+        let manifest = digest(self.manifest.as_bytes());
+        attestation::verify(&manifest, &self.attestations, kind, keys)
+            .map_err(|why| why.beside(self.damaged.as_deref()))
+    }
+
+    /// True if attestations are worth reading: `trust` requires some, and the set is signed as it
+    /// demands.
+    pub fn needs_attestations(&self, set: &ModuleSet, trust: &Trust) -> bool {
+        !trust.attestations.is_empty() && self.verify(set, &trust.keys).is_ok()
     }
 
     /// Verifies the chain from a signature by one of `keys` down to `set`; returns the key's name.
@@ -104,6 +160,11 @@ impl Evidence {
     /// Returns the signatures found.
     pub fn signatures(&self) -> &[Signature] {
         &self.signatures
+    }
+
+    /// Returns the attestations found.
+    pub fn attestations(&self) -> &[Attestation] {
+        &self.attestations
     }
 }
 
@@ -199,6 +260,7 @@ impl SignatureImage {
             artifact_type: None,
             config: Descriptor::of(IMAGE_CONFIG_TYPE, &config),
             layers,
+            subject: None,
             annotations: std::collections::BTreeMap::new(),
         };
         let payload = signature.payload.clone().into_bytes();
@@ -253,13 +315,15 @@ pub fn layers_of(manifest: &[u8]) -> Vec<SignatureLayer> {
         .collect()
 }
 
-/// Configured keys, and the requirement of a signature.
+/// Configured keys, and the requirements of a signature and of attestations.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
     /// True to refuse a set without a signature by one of the keys.
     pub required: bool,
     /// The keys.
     pub keys: Vec<PublicKey>,
+    /// Types of the attestations by one of the keys that a set has to have, too.
+    pub attestations: Vec<PredicateType>,
 }
 
 impl Trust {
@@ -269,12 +333,25 @@ impl Trust {
     /// Exit code 2 where one cannot be read.
     pub fn read(required: bool, keys: &[PathBuf]) -> Result<Self, Failure> {
         let keys = keys.iter().map(|path| PublicKey::read(path)).collect::<Result<_, _>>()?;
-        Ok(Self { required, keys })
+        Ok(Self { required, keys, attestations: Vec::new() })
+    }
+
+    /// Requires attestations of these types, too.
+    #[must_use]
+    pub fn requiring(self, attestations: Vec<PredicateType>) -> Self {
+        Self { attestations, ..self }
     }
 }
 
-/// Returns the failure for a set that does not count as signed.
+/// Returns the failure for a set that does not count as signed, or as attested.
 pub fn refusal(place: &str, why: &NotSigned) -> Failure {
+    if let NotSigned::Unattested(why) = why {
+        let cause = format!("the attestations of {place}: {why}");
+        return Failure::new(FailureKind::Verification, cause).remedy(
+            "attest it with a key whose public half is configured (`longshore attest`, `longshore \
+             push --attest`, `cosign attest --key`), or do not require it (require-attestation)",
+        );
+    }
     Failure::new(FailureKind::Verification, format!("the signature of {place}: {why}")).remedy(
         "sign it with a key whose public half is configured (`longshore push --sign-key`, \
          `cosign sign --key`), or add the key that signed it to signature-keys",

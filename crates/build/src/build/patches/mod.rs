@@ -42,7 +42,17 @@ macro_rules! shipped {
     };
 }
 
-shipped!["list-only-opened-files", "pci-resize-resource-exclude-bars"];
+shipped![
+    "dma-map-phys",
+    "drm-atomic-commit",
+    "in-irq-gone",
+    "list-only-opened-files",
+    "pci-resize-resource-exclude-bars",
+    "strncpy-gone",
+    "uvm-hmm-off",
+    "vma-flags-by-function",
+    "vma-flags-by-word",
+];
 
 /// Selection of the compatibility patches that a compile may apply.
 #[derive(Debug, Clone, PartialEq, Eq)]

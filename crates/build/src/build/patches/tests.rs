@@ -3,6 +3,8 @@ use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use rstest::rstest;
 
+mod linux_7;
+
 const ABOUT: &str = r#"
 reason = "r"
 origin = "o"

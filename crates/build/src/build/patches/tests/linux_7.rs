@@ -1,0 +1,246 @@
+//! Patches for Linux 7.2 and later, each on the lines of headers and sources that it is about.
+
+use super::*;
+
+/// Lines of a file: path, text.
+type Lines = (&'static str, &'static str);
+
+/// As in Debian's headers of 6.12.
+const OLD: &[Lines] = &[
+    (
+        "include/linux/string.h",
+        "extern char * strncpy(char *,const char *, __kernel_size_t);\n\
+         extern char * strchr(const char *,int);\n",
+    ),
+    (
+        "include/linux/preempt.h",
+        "#define in_hardirq()\t\t(hardirq_count())\n#define in_irq()\t\t(hardirq_count())\n",
+    ),
+    (
+        "include/linux/mm_types.h",
+        "union {\n\tconst vm_flags_t vm_flags;\n\tvm_flags_t __private __vm_flags;\n};\n",
+    ),
+    (
+        "include/linux/mm.h",
+        "static inline void vm_flags_set(struct vm_area_struct *vma,\n\tvm_flags_t flags)\n\
+         static inline void vm_flags_clear(struct vm_area_struct *vma,\n\tvm_flags_t flags)\n",
+    ),
+    (
+        "include/linux/mmap_lock.h",
+        "static bool __is_vma_write_locked(struct vm_area_struct *vma, unsigned int *mm_lock_seq)\n",
+    ),
+    (
+        "include/linux/dma-map-ops.h",
+        "dma_addr_t (*map_resource)(struct device *dev, phys_addr_t phys_addr,\n",
+    ),
+    ("include/linux/memremap.h", "void (*page_free)(struct page *page);\n"),
+    ("include/drm/drm_atomic.h", "struct drm_atomic_state {\n"),
+];
+
+/// As in Debian's headers of 7.3.
+const NEW: &[Lines] = &[
+    (
+        "include/linux/string.h",
+        "extern char * strchr(const char *,int);\n/* Preferred to strncpy() */\n",
+    ),
+    ("include/linux/preempt.h", "#define in_hardirq()\t\t(hardirq_count())\n"),
+    (
+        "include/linux/mm_types.h",
+        "union {\n\tconst vm_flags_t vm_flags;\n\tvma_flags_t flags;\n};\n",
+    ),
+    (
+        "include/linux/mm.h",
+        "static inline void vm_flags_set(struct vm_area_struct *vma,\n\tvm_flags_t flags)\n{\n\
+         \tvma_start_write(vma);\n\tvma_flags_set_word(&vma->flags, flags);\n}\n\
+         static inline void vm_flags_clear(struct vm_area_struct *vma,\n\tvm_flags_t flags)\n{\n\
+         \tVM_WARN_ON_ONCE(1);\n\tvma_start_write(vma);\n\
+         \tvma_flags_clear_word(&vma->flags, flags);\n}\n",
+    ),
+    (
+        "include/linux/mmap_lock.h",
+        "\treturn (refcnt & VM_REFCNT_EXCLUDE_READERS_FLAG) &&\n\
+         \t\trefcnt <= VM_REFCNT_EXCLUDE_READERS_FLAG + 1;\n\
+         \t\trcuwait_wake_up(&mm->vma_writer_wait);\n\
+         static inline bool __is_vma_write_locked(struct vm_area_struct *vma)\n{\n\
+         \t/* a comment */\n\treturn vma->vm_lock_seq == __vma_raw_mm_seqnum(vma);\n}\n",
+    ),
+    (
+        "include/linux/dma-map-ops.h",
+        "dma_addr_t (*map_phys)(struct device *dev, phys_addr_t phys,\n",
+    ),
+    ("include/linux/memremap.h", "void (*folio_free)(struct folio *folio);\n"),
+    (
+        "include/drm/drm_atomic.h",
+        "struct drm_atomic_commit {\n\
+         static inline void drm_atomic_commit_put(struct drm_atomic_commit *state)\n",
+    ),
+];
+
+/// As in the sources of 550.163.01, but for the flavours' own.
+const SOURCES: &[Lines] = &[
+    (
+        "common/inc/nv-linux.h",
+        "#include <linux/stddef.h>           /* NULL, offsetof                   */\n\
+         #include <linux/wait.h>             /* wait queues                      */\n\
+         #include <linux/string.h>           /* strchr(), strpbrk()              */\n\n\
+         #include <linux/ctype.h>            /* isspace(), etc                   */\n",
+    ),
+    (
+        "nvidia-modeset/nvidia-modeset-linux.c",
+        "#include \"conftest.h\"\n#include \"nv-procfs.h\"\n#include \"nv-kthread-q.h\"\n\
+         \x20   return strncpy(dest, src, n);\n",
+    ),
+    ("nvidia/linux_nvswitch.c", "    return strncpy(dest, src, length);\n"),
+    (
+        "common/inc/nv-time.h",
+        "    if (in_irq() && (us > NV_MAX_ISR_DELAY_US))\n\
+         \x20   if (in_irq() && (ms > NV_MAX_ISR_DELAY_MS))\n",
+    ),
+    ("nvidia/os-interface.c", "    return (in_irq());\n"),
+    (
+        "nvidia/nv-dma.c",
+        "#endif\n    }\n\n    return (ops->map_resource != NULL);\n#else\n    return NV_FALSE;\n\
+         #endif\n",
+    ),
+    (
+        "common/inc/nv-mm.h",
+        "#define NV_CAN_CALL_VMA_START_WRITE 0\n
+#if !NV_CAN_CALL_VMA_START_WRITE
+/*
+ * Commit 45ad9f5290dc updated vma_start_write() to call __vma_start_write().
+ */
+#endif
+static inline void nv_vm_flags_set(struct vm_area_struct *vma, vm_flags_t flags)
+{
+#if !NV_CAN_CALL_VMA_START_WRITE
+    nv_vma_start_write(vma);
+    ACCESS_PRIVATE(vma, __vm_flags) |= flags;
+#elif defined(NV_VM_AREA_STRUCT_HAS_CONST_VM_FLAGS)
+    vm_flags_set(vma, flags);
+#else
+    vma->vm_flags |= flags;
+#endif
+}
+static inline void nv_vm_flags_clear(struct vm_area_struct *vma, vm_flags_t flags)
+{
+#if !NV_CAN_CALL_VMA_START_WRITE
+    nv_vma_start_write(vma);
+    ACCESS_PRIVATE(vma, __vm_flags) &= ~flags;
+#elif defined(NV_VM_AREA_STRUCT_HAS_CONST_VM_FLAGS)
+    vm_flags_clear(vma, flags);
+#else
+    vma->vm_flags &= ~flags;
+#endif
+}
+",
+    ),
+    (
+        "nvidia/nv-mmap.c",
+        "    NvU32 tgt_refcnt = VMA_LOCK_OFFSET;
+    if (!refcount_add_not_zero(VMA_LOCK_OFFSET, &vma->vm_refcnt))
+        // Clean up on error: release refcount and dep_map
+        refcount_sub_and_test(VMA_LOCK_OFFSET, &vma->vm_refcnt);
+    NvU32 mm_lock_seq;
+    NvBool locked;
+    if (__is_vma_write_locked(vma, &mm_lock_seq))
+        return;
+        NvBool detached;
+        detached = refcount_sub_and_test(VMA_LOCK_OFFSET, &vma->vm_refcnt);
+",
+    ),
+    (
+        "conftest.sh",
+        "        #include <linux/autoconf.h>\n        #endif\"\nfi\n\ntest_configuration_option() {\n",
+    ),
+    ("nvidia-drm/nvidia-drm-conftest.h", "#include \"conftest.h\"\n#include \"nvtypes.h\"\n"),
+    ("nvidia-drm/nvidia-drm-modeset.c", "    struct drm_atomic_state base;\n"),
+];
+
+/// Of the open flavour alone.
+const OPEN: &[Lines] = &[
+    ("nvidia/nv.c", "MODULE_LICENSE(\"Dual MIT/GPL\");\n"),
+    ("nvidia-drm/nvidia-drm-linux.c", "  MODULE_LICENSE(\"Dual MIT/GPL\");\n"),
+    ("nvidia-uvm/uvm.c", "MODULE_LICENSE(\"Dual MIT/GPL\");\n"),
+    ("nvidia-uvm/uvm_pmm_gpu.c", "    .page_free = devmem_page_free,\n"),
+    (
+        "nvidia-uvm/uvm_linux.h",
+        "        #define UVM_IS_CONFIG_HMM() 1\n    #else\n        #define UVM_IS_CONFIG_HMM() 0\n",
+    ),
+];
+
+/// Of the proprietary flavour alone.
+const PROPRIETARY: &[Lines] = &[
+    ("nvidia/nv.c", "MODULE_LICENSE(\"NVIDIA\");\n"),
+    ("nvidia-uvm/uvm_linux.h", "    #define UVM_IS_CONFIG_HMM() 0\n"),
+];
+
+/// As in Debian's 550.163.01-5.1, which has changes for Linux 7.0.
+const LEARNT: &[Lines] = &[
+    ("common/inc/nv-time.h", "static inline NvBool nv_in_hardirq(void)\n    return in_irq();\n"),
+    ("nvidia/os-interface.c", "    return (nv_in_hardirq());\n"),
+    (
+        "nvidia/nv-dma.c",
+        "    return (ops->map_phys != NULL);\n#else\n    return (ops->map_resource != NULL);\n#endif\n\
+         #else\n    return NV_FALSE;\n#endif\n",
+    ),
+    (
+        "common/inc/nv-mm.h",
+        "    nv_vma_start_write(vma);\n#if defined(NV_VMA_FLAGS_SET_WORD_PRESENT)\n\
+         \x20   vma_flags_set_word(&vma->flags, flags);\n#else\n\
+         \x20   ACCESS_PRIVATE(vma, __vm_flags) |= flags;\n#endif\n",
+    ),
+    ("nvidia/nv-mmap.c", "    if (nv_is_vma_write_locked(vma, &mm_lock_seq))\n        return;\n"),
+];
+
+/// Selects as for 550.163.01, on these headers and sources, and applies.
+fn patched(flavour: Flavour, headers: &[Lines], sources: &[Lines]) -> (Vec<String>, String) {
+    let (headers, sources) = (tree(headers), tree(sources));
+    let candidates = candidates(&config(), "550.163.01", flavour).expect("candidates");
+    let selected = select(&candidates, headers.path(), &[Path::new("/")], sources.path());
+    let selected = selected.expect("reads");
+    apply(&selected, sources.path()).expect("applies");
+    let mut text = String::new();
+    for diff in selected.iter().flat_map(|patch| &patch.diff.files) {
+        text += &fs::read_to_string(sources.path().join(&diff.path)).expect("read");
+    }
+    (selected.into_iter().map(|patch| patch.name).collect(), text)
+}
+
+#[rstest]
+#[case::open_on_7(Flavour::Open, NEW, &[SOURCES, OPEN], &["dma-map-phys", "drm-atomic-commit", "in-irq-gone", "strncpy-gone", "uvm-hmm-off", "vma-flags-by-function"])]
+#[case::open_on_6(Flavour::Open, OLD, &[SOURCES, OPEN], &[])]
+#[case::proprietary_on_7(Flavour::Proprietary, NEW, &[SOURCES, PROPRIETARY], &["dma-map-phys", "drm-atomic-commit", "in-irq-gone", "strncpy-gone", "vma-flags-by-word"])]
+#[case::proprietary_on_6(Flavour::Proprietary, OLD, &[SOURCES, PROPRIETARY], &[])]
+#[case::proprietary_with_changes_on_7(Flavour::Proprietary, NEW, &[SOURCES, PROPRIETARY, LEARNT], &["drm-atomic-commit", "strncpy-gone"])]
+#[case::no_headers(Flavour::Open, &[], &[SOURCES, OPEN], &[])]
+#[case::a_proprietary_licence(Flavour::Open, NEW, &[SOURCES, OPEN, PROPRIETARY], &["dma-map-phys", "drm-atomic-commit", "in-irq-gone", "strncpy-gone"])]
+fn each_interface_that_is_gone_has_a_patch_for_sources_that_still_use_it(
+    #[case] flavour: Flavour,
+    #[case] headers: &[Lines],
+    #[case] sources: &[&[Lines]],
+    #[case] expected: &[&str],
+) {
+    let (names, _) = patched(flavour, headers, &sources.concat());
+    assert_eq!(names, expected);
+}
+
+#[rstest]
+#[case::open(Flavour::Open, OPEN, &["vm_flags_set(vma, flags);", "#define NV_CAN_CALL_VMA_START_WRITE 1"])]
+#[case::proprietary(Flavour::Proprietary, PROPRIETARY, &["vma_flags_set_word(&vma->flags, flags);", "VM_REFCNT_EXCLUDE_READERS_FLAG", "if (__is_vma_write_locked(vma))"])]
+fn together_they_leave_no_use_of_an_interface_that_is_gone(
+    #[case] flavour: Flavour,
+    #[case] own: &[Lines],
+    #[case] used: &[&str],
+) {
+    let (_, text) = patched(flavour, NEW, &[SOURCES, own].concat());
+    for gone in ["in_irq()", "__vm_flags)", "map_resource", "UVM_IS_CONFIG_HMM() 1"] {
+        assert!(!text.contains(gone), "{gone} is left in {text}");
+    }
+    if flavour == Flavour::Proprietary {
+        assert!(!text.contains("VMA_LOCK_OFFSET"), "{text}");
+    }
+    let always = ["#include \"nv-strncpy.h\"", "in_hardirq()", "ops->map_phys"];
+    for new in used.iter().chain(&always) {
+        assert!(text.contains(new), "{new} is not in {text}");
+    }
+}

@@ -1,0 +1,144 @@
+//! Statements about a compiled set: its provenance, and a bill of materials.
+
+mod slsa;
+mod spdx;
+
+use longshore_core::value::Uri;
+
+use crate::artifact::{BuildRecord, InputPackage, ModuleSet, PACKAGING_PATCHES};
+use crate::signature::statement::PredicateType;
+
+/// A compiled set, and its compile.
+#[derive(Debug, Clone, Copy)]
+pub struct Compiled<'a> {
+    /// The set.
+    pub set: &'a ModuleSet,
+    /// Record of its compile.
+    pub record: &'a BuildRecord,
+    /// Identity of the host or service that compiled it, as its operator names it.
+    pub builder: &'a Uri,
+}
+
+impl Compiled<'_> {
+    /// Returns the predicates of its attestations, with their types. The same set and record always
+    /// give the same bytes.
+    pub fn predicates(&self) -> Vec<(PredicateType, serde_json::Value)> {
+        vec![
+            (PredicateType::named(PredicateType::PROVENANCE), slsa::predicate(self)),
+            (PredicateType::named(PredicateType::SPDX), spdx::document(self)),
+        ]
+    }
+
+    /// Returns everything that the modules were made of, and the tools.
+    fn materials(&self) -> Vec<Material> {
+        let key = &self.set.key;
+        let mut materials = vec![Material {
+            role: Role::Driver,
+            name: self.record.driver.clone(),
+            version: key.driver_version.clone(),
+            sha256: key.driver_digest.clone(),
+            uri: None,
+        }];
+        let packages = &self.record.packages;
+        materials.extend(packages.iter().map(|package| self.of_package(package)));
+        // Headers that are no packages of the build root: directories, or a given root.
+        let others = key
+            .headers
+            .iter()
+            .filter(|(_, sha256)| !packages.iter().any(|package| package.sha256 == **sha256));
+        materials.extend(others.map(|(name, sha256)| Material {
+            role: Role::Headers,
+            name: name.clone(),
+            version: key.kernel_release.clone(),
+            sha256: sha256.clone(),
+            uri: None,
+        }));
+        materials.extend(key.patches.iter().map(|(name, sha256)| Material {
+            role: if name == PACKAGING_PATCHES { Role::PackagingPatches } else { Role::Patch },
+            name: name.clone(),
+            version: String::new(),
+            sha256: sha256.clone(),
+            uri: None,
+        }));
+        materials
+    }
+
+    fn of_package(&self, package: &InputPackage) -> Material {
+        let role = match package {
+            _ if self.set.key.headers.values().any(|sha256| *sha256 == package.sha256) => {
+                Role::Headers
+            }
+            _ if package.name == self.record.compiler => Role::Compiler,
+            _ => Role::Tool,
+        };
+        Material {
+            role,
+            name: package.name.clone(),
+            version: package.version.clone(),
+            sha256: package.sha256.clone(),
+            uri: Some(package_url(package, self.vendor())),
+        }
+    }
+
+    /// Returns the distribution that the packages are of: that of the kernel, which has its headers
+    /// and its compiler in one archive.
+    fn vendor(&self) -> &'static str {
+        if self.set.key.kernel_version.contains("Ubuntu") { "ubuntu" } else { "debian" }
+    }
+}
+
+/// Part that a material has in a compile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Driver,
+    Headers,
+    Compiler,
+    Tool,
+    Patch,
+    PackagingPatches,
+}
+
+impl Role {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Headers => "headers",
+            Self::Compiler => "compiler",
+            Self::Tool => "tool",
+            Self::Patch => "patch",
+            Self::PackagingPatches => "packaging-patches",
+        }
+    }
+}
+
+/// An input of a compile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Material {
+    role: Role,
+    name: String,
+    /// Empty where it has none.
+    version: String,
+    /// sha256 (hex); empty where it is not known.
+    sha256: String,
+    /// Package URL.
+    uri: Option<String>,
+}
+
+/// Returns the package URL (github.com/package-url/purl-spec).
+fn package_url(package: &InputPackage, vendor: &str) -> String {
+    let (name, version) = (escaped(&package.name), escaped(&package.version));
+    format!("pkg:deb/{vendor}/{name}@{version}?arch={}", escaped(&package.arch))
+}
+
+/// Percent-encodes all but the characters that RFC 3986 never reserves.
+fn escaped(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let escape = |byte: u8| match is_plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests;
