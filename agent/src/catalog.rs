@@ -29,7 +29,8 @@ use longshore_modules::sets::SetStore;
 pub struct Catalog {
     /// Built module sets, best first (the store before prebuilt directories before registries).
     pub sets: Vec<AvailableSet>,
-    /// Sets that are not used because they are not signed as the configuration requires.
+    /// Sets that are not used because they are not signed, or not attested, as the configuration
+    /// requires.
     pub refused: Vec<RefusedSet>,
     /// Registries that could not be read.
     pub unread: Vec<UnreadRegistry>,
@@ -194,13 +195,15 @@ pub struct AvailableSet {
     pub place: SetPlace,
 }
 
-/// A set that is not signed as the configuration requires.
+/// A set that is not signed, or not attested, as the configuration requires.
 #[derive(Debug, Clone)]
 pub struct RefusedSet {
     /// The set.
     pub at_hand: AvailableSet,
-    /// Reason why it does not count as signed.
+    /// Reason why it does not count.
     pub why: String,
+    /// True if it is signed, and only lacks an attestation.
+    pub is_signed: bool,
 }
 
 /// A registry that could not be read.

@@ -1,5 +1,6 @@
 //! Commands of the command line, dispatched to the modules that implement them.
 
+mod attest;
 mod background;
 mod build_root;
 mod bundle;
@@ -10,6 +11,7 @@ mod docker_args;
 mod doctor;
 mod environment;
 mod fleet;
+mod list;
 mod output;
 pub mod peermem;
 mod registry;
@@ -20,6 +22,7 @@ mod store_of_host;
 mod supply;
 mod upkeep;
 mod usage;
+mod verify;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -40,7 +43,7 @@ use self::configurations::Configurations;
 use self::environment::{check_environment, check_unknown};
 use self::output::{print, print_json, put_out};
 use self::peermem::SideCar;
-use self::supply::{build, fetch, fetched};
+use self::supply::{Layout, build, fetch, fetched};
 use crate::build_lease::Claims;
 use crate::cluster::{self, VersionUnknown};
 use crate::config::{self, Config, Fragment, TerminationMessage};
@@ -95,19 +98,31 @@ enum Command {
         /// COSIGN_PASSWORD
         #[arg(long, value_name = "FILE", requires = "out")]
         sign_key: Option<PathBuf>,
+        /// Attest the modules in the layout, too: provenance and a bill of materials, signed with the
+        /// same key
+        #[arg(long, requires = "sign_key")]
+        attest: bool,
         /// Compile even where the same build failed a short while ago
         #[arg(long)]
         retry: bool,
+        /// Compile nothing, and print the digest of everything that the outcome depends on
+        #[arg(long, conflicts_with_all = ["out", "retry"])]
+        print_inputs: bool,
     },
     /// List the kernels and compilers in a build root
     #[command(subcommand)]
     BuildRoot(build_root::BuildRootCommand),
     /// Sign built modules for kernels that require it (Secure Boot), here or elsewhere
     SignModules(sign_modules::SignModules),
-    /// Push built modules to an OCI registry, and sign them
+    /// Push built modules to an OCI registry, sign and attest them
     Push(registry::Push),
-    /// Verify the signature of modules in an OCI registry or image layout
-    Verify(registry::Verify),
+    /// Attest modules in an OCI registry or image layout: sign a statement about them, such as the
+    /// result of tests
+    Attest(attest::Attest),
+    /// Verify the signature of modules in an OCI registry or image layout, and their attestations
+    Verify(verify::Verify),
+    /// List the module sets in an OCI registry that are for a kernel, or under a tag
+    List(list::List),
     /// Generate a key pair for signing, as cosign does
     GenerateKeyPair(registry::GenerateKeyPair),
     /// Download or compile everything a host needs into the store, and install nothing
@@ -262,14 +277,20 @@ async fn dispatch(
         }
         Command::Plan { json } => stoppable(plan(config, json)).await,
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
-        Command::Build { kernel, out, sign_key, retry } => {
+        Command::Build { kernel, print_inputs: true, .. } => {
+            stoppable(supply::print_inputs(&Provisioner::new(config), kernel)).await
+        }
+        Command::Build { kernel, out, sign_key, attest, retry, .. } => {
             let provisioner = Provisioner::new(config).retrying(retry).claiming(claims);
-            stoppable(build(config, &provisioner, kernel, out, sign_key)).await
+            let layout = out.map(|dir| Layout { dir, sign_key, attest });
+            stoppable(build(config, &provisioner, kernel, layout)).await
         }
         Command::BuildRoot(asked) => stoppable(build_root::build_root(config, asked)).await,
         Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
-        Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,
+        Command::List(list) => stoppable(list::list(config, list)).await,
+        Command::Attest(asked) => stoppable(attest::attest(config, asked)).await,
+        Command::Verify(asked) => stoppable(verify::verify(config, asked)).await,
         Command::GenerateKeyPair(generate) => {
             registry::generate_key_pair(&generate, config.disk()).map(CommandOutcome::Code)
         }

@@ -37,7 +37,35 @@ impl Offers {
 /// Reason why a set of a registry is not used.
 enum Unfit {
     OtherKernel,
-    NotSigned(String),
+    Refused(Refusal),
+}
+
+/// Reason why a set does not count as signed, or as attested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason.
+    pub why: String,
+    /// True if the set is signed, and only lacks an attestation.
+    pub is_signed: bool,
+}
+
+impl Refusal {
+    fn of(self, at_hand: AvailableSet) -> RefusedSet {
+        RefusedSet { at_hand, why: self.why, is_signed: self.is_signed }
+    }
+}
+
+impl From<NotSigned> for Refusal {
+    fn from(why: NotSigned) -> Self {
+        let is_signed = matches!(why, NotSigned::Unattested(_));
+        Self { why: why.to_string(), is_signed }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self { why: failure.one_line(), is_signed: false }
+    }
 }
 
 /// Criteria for a registry's set: built for this kernel, and signed as required.
@@ -63,7 +91,7 @@ impl Judge for Fit<'_> {
             );
             return Err(Unfit::OtherKernel);
         }
-        self.of.counts(self.registry, described).await.map_err(Unfit::NotSigned)
+        self.of.counts(self.registry, described).await.map_err(Unfit::Refused)
     }
 }
 
@@ -81,7 +109,8 @@ impl<'a> Prebuilt<'a> {
     /// Exit code 2 where one is unreadable.
     pub fn new(config: &'a Config) -> Result<Self, Failure> {
         let signatures = &config.signatures;
-        let trust = Trust::read(signatures.required, &signatures.keys)?;
+        let trust = Trust::read(signatures.required, &signatures.keys)?
+            .requiring(signatures.attestations.clone());
         Ok(Self { config, trust, away: UnreachableHosts::default() })
     }
 
@@ -91,8 +120,8 @@ impl<'a> Prebuilt<'a> {
         Self { away: away.clone(), ..self }
     }
 
-    /// Removes the sets for `kernel` from the catalog that do not count as signed, where signatures
-    /// are required.
+    /// Removes the sets for `kernel` from the catalog that do not count as signed and attested, where
+    /// signatures are required.
     pub fn judge(&self, kernel: &Kernel, store: &Store, catalog: &mut Catalog) {
         if !self.trust.required {
             return;
@@ -105,7 +134,9 @@ impl<'a> Prebuilt<'a> {
                 SetPlace::Store => Ok(store.evidence(&at_hand.set)),
                 // No signature key signs a package's modules.
                 SetPlace::Package { .. } => Ok(None),
-                SetPlace::Layout { dir, manifest } => layout::evidence(dir, manifest).map(Some),
+                SetPlace::Layout { dir, manifest } => {
+                    layout::evidence(dir, manifest, &self.trust).map(Some)
+                }
                 // Sets of registries were judged when found.
                 SetPlace::Registry { .. } => {
                     catalog.sets.push(at_hand);
@@ -118,7 +149,7 @@ impl<'a> Prebuilt<'a> {
             };
             match verdict {
                 Ok(()) => catalog.sets.push(at_hand),
-                Err(why) => catalog.refused.push(RefusedSet { at_hand, why }),
+                Err(refusal) => catalog.refused.push(refusal.of(at_hand)),
             }
         }
     }
@@ -152,30 +183,30 @@ impl<'a> Prebuilt<'a> {
             };
             offers.sets.extend(found.taken.into_iter().map(at_hand));
             for (described, unfit) in found.refused {
-                if let Unfit::NotSigned(why) = unfit {
-                    offers.refused.push(RefusedSet { at_hand: at_hand(described), why });
+                if let Unfit::Refused(refusal) = unfit {
+                    offers.refused.push(refusal.of(at_hand(described)));
                 }
             }
         }
         Ok(offers)
     }
 
-    /// Checks that a set of a registry counts as signed, where that is required.
+    /// Checks that a set of a registry counts as signed and attested, where that is required.
     ///
     /// # Errors
     /// The reason why it does not.
-    pub async fn counts(&self, registry: &Registry, described: &Described) -> Result<(), String> {
+    pub async fn counts(&self, registry: &Registry, described: &Described) -> Result<(), Refusal> {
         if !self.trust.required {
             return Ok(());
         }
-        let evidence = registry.evidence(described, &self.trust.keys).await.map(Some);
+        let evidence = registry.evidence(described, &self.trust).await.map(Some);
         self.verdict(evidence, &described.set)
     }
 
     /// Copies a set out of a layout into the store, with its signatures where required.
     ///
     /// # Errors
-    /// As [`layout::import`]; 13 where it does not count as signed.
+    /// As [`layout::import`]; 13 where it does not count as signed and attested.
     pub async fn import(
         &self,
         dir: &Path,
@@ -187,10 +218,10 @@ impl<'a> Prebuilt<'a> {
         let import = move || {
             let mut evidence = None;
             if trust.required {
-                let found = layout::evidence(&dir, &manifest)?;
+                let found = layout::evidence(&dir, &manifest, &trust)?;
                 let set = layout::describe(&dir, &manifest)?;
                 let place = format!("{manifest} in {}", dir.display());
-                found.verify(&set, &trust.keys).map_err(|why| refusal(&place, &why))?;
+                found.meets(&set, &trust).map_err(|why| refusal(&place, &why))?;
                 evidence = Some(found);
             }
             let set = layout::import(&dir, &manifest, &store)?;
@@ -205,7 +236,7 @@ impl<'a> Prebuilt<'a> {
     /// Fetches a set from a registry into the store, with its signatures where required.
     ///
     /// # Errors
-    /// As [`Registry::pull`]; 13 where it does not count as signed.
+    /// As [`Registry::pull`]; 13 where it does not count as signed and attested.
     pub async fn pull(
         &self,
         registry: &RegistrySource,
@@ -217,9 +248,9 @@ impl<'a> Prebuilt<'a> {
         let mut evidence = None;
         if self.trust.required {
             let described = registry.describe(manifest).await?;
-            let found = registry.evidence(&described, &self.trust.keys).await?;
+            let found = registry.evidence(&described, &self.trust).await?;
             let place = format!("{}@{manifest}", registry.name());
-            found.verify(&described.set, &self.trust.keys).map_err(|why| refusal(&place, &why))?;
+            found.meets(&described.set, &self.trust).map_err(|why| refusal(&place, &why))?;
             evidence = Some(found);
         }
         let set = registry.pull(manifest, store, progress).await?;
@@ -236,9 +267,9 @@ impl<'a> Prebuilt<'a> {
     }
 
     /// Judges a set that was signed here for the kernel by the unsigned set that it was made of.
-    fn verdict_of_signed(&self, set: &ModuleSet, store: &Store) -> Result<(), String> {
+    fn verdict_of_signed(&self, set: &ModuleSet, store: &Store) -> Result<(), Refusal> {
         let made_of = match set.key.signed_by {
-            Some(_) => signed_sets::made_of(set, store).map_err(|f| f.one_line())?,
+            Some(_) => signed_sets::made_of(set, store)?,
             None => None,
         };
         match made_of {
@@ -251,9 +282,8 @@ impl<'a> Prebuilt<'a> {
         &self,
         evidence: Result<Option<Evidence>, Failure>,
         set: &ModuleSet,
-    ) -> Result<(), String> {
-        let evidence = evidence.map_err(|failure| failure.one_line())?;
-        let evidence = evidence.ok_or_else(|| NotSigned::Unsigned.to_string())?;
-        evidence.verify(set, &self.trust.keys).map(drop).map_err(|why| why.to_string())
+    ) -> Result<(), Refusal> {
+        let evidence = evidence?.ok_or(NotSigned::Unsigned)?;
+        Ok(evidence.meets(set, &self.trust).map(drop)?)
     }
 }

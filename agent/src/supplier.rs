@@ -2,6 +2,7 @@
 //! lacks. Everything here reads the host and writes only the store.
 
 mod acquire;
+mod attest;
 mod finished;
 mod fits;
 mod inventory;
@@ -16,6 +17,7 @@ mod signing;
 mod sources;
 mod store_access;
 
+pub(crate) use attest::{attest_compiled, compile_record};
 pub use inventory::Inventory;
 pub use next_kernel::HostKernels;
 pub(crate) use next_kernel::at_boot_of;

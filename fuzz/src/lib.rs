@@ -20,7 +20,8 @@ use longshore_modules::artifact::image::{Described, digest};
 use longshore_modules::artifact::{ModuleEntry, index};
 use longshore_modules::kernel::modinfo;
 use longshore_modules::layout;
-use longshore_modules::signature::{self, Evidence};
+use longshore_modules::signature::attestation::{Attestation, AttestationReader};
+use longshore_modules::signature::{self, Evidence, Trust};
 
 /// A reader and its name.
 pub type Target = (&'static str, fn(&[u8]));
@@ -136,6 +137,11 @@ pub fn oci(bytes: &[u8]) {
     let _ = Described::assemble(manifest.to_vec(), config.to_vec(), "here");
     let _ = index::entry_for(manifest, "x86_64", "here");
     let _ = signature::layers_of(manifest);
+    let _ = AttestationReader::default().layers(manifest);
+    if let Some(attestation) = Attestation::from_bytes(manifest.to_vec()) {
+        let kind = "provenance".parse().expect("a type");
+        attestation.verify(&digest(config), &kind, &[]).expect_err("no key signed it");
+    }
     if let Ok(evidence) = serde_json::from_slice::<Evidence>(manifest) {
         let _ = serde_json::to_vec(&evidence);
     }
@@ -174,5 +180,5 @@ fn lay_out(dir: &Path, listing: &[u8], manifest: &[u8], config: &[u8]) {
     }
     let _ = layout::list(dir);
     let _ = layout::describe(dir, &digest(manifest));
-    let _ = layout::evidence(dir, &digest(manifest));
+    let _ = layout::evidence(dir, &digest(manifest), &Trust::default());
 }

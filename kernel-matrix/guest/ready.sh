@@ -2,12 +2,23 @@
 # Reports of a host whose driver is Ready. Sourced after lib.sh.
 
 versions() {
-    for module in nvidia nvidia_uvm nvidia_modeset nvidia_drm; do
+    for module in nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem; do
         [ -e /sys/module/$module ] || continue
         # Neither file exists for a module without MODULE_VERSION.
         srcversion=$(cat /sys/module/$module/srcversion 2>/dev/null || true)
         echo "$module $srcversion $(cat /sys/module/$module/version 2>/dev/null || true)"
     done
+}
+
+# Prints the parameters of nvidia_drm, the kernel's DRM devices and what the kernel said of them.
+drm() {
+    for parameter in /sys/module/nvidia_drm/parameters/*; do
+        echo "parameter ${parameter##*/} $(cat "$parameter")"
+    done
+    for device in /sys/class/drm/card[0-9]* /sys/class/drm/renderD*; do
+        [ -e "$device" ] && echo "device ${device##*/} $(readlink -f "$device/device/driver")"
+    done
+    dmesg | sed -n 's/.*\(\[drm.*\)/kernel \1/p'
 }
 
 nodes() { find "$1" -path '*nvidia*' -type c -exec stat -c '%n %Hr:%Lr %a' {} +; }
@@ -62,6 +73,7 @@ report_kernel_side() {
     section "$1.versions" versions
     section "$1.host-nodes" nodes /dev
     section "$1.root-nodes" nodes "$DRIVER_ROOT/dev"
+    [ ! -e /sys/module/nvidia_drm ] || section "$1.drm" drm
 }
 
 # Prints the devices of NVIDIA's that the driver root's own sysfs has, as the GPU operator's

@@ -56,10 +56,10 @@ if [ -n "$NETWORK" ]; then
     ip address add "$NETWORK" dev eth0
 fi
 
-if [ -n "$ARCHIVE" ]; then
+if [ -n "$APT_SOURCES" ]; then
     # The host's own apt sources, at the address at which this guest reaches them.
     rm -f /etc/apt/sources.list.d/*
-    echo "deb $ARCHIVE $SUITE main" >/etc/apt/sources.list
+    printf '%s' "$APT_SOURCES" >/etc/apt/sources.list
 fi
 
 for name in /sys/class/virtio-ports/*/name; do

@@ -13,20 +13,36 @@ use crate::error::Error;
 /// # Errors
 /// No source serves the suite.
 pub fn source_for(suite: &str, frozen: bool, root: &Path) -> Result<String, Error> {
+    let options = if frozen { "Check-Valid-Until: no\n" } else { "" };
+    Ok(stanza(&serving(suite, root)?, suite) + options)
+}
+
+/// Returns the release to which a suite's packages belong, and a stanza of both as [`source_for`]
+/// does. Backports are beside their release in the archive; every other suite is its own release.
+///
+/// # Errors
+/// No source serves the release.
+pub fn source_with_base<'a>(suite: &'a str, root: &Path) -> Result<(&'a str, String), Error> {
+    let base = suite.strip_suffix("-backports").unwrap_or(suite);
+    let suites = if base == suite { suite.to_owned() } else { format!("{base} {suite}") };
+    Ok((base, stanza(&serving(base, root)?, &suites)))
+}
+
+fn serving(suite: &str, root: &Path) -> Result<AptSource, Error> {
     let sources = apt_sources::read(root, "amd64").sources;
     let of =
         |serves: &dyn Fn(&String) -> bool| sources.iter().find(|s| s.suites.iter().any(serves));
     let is_release = |suite: &str| !suite.contains('-');
-    let serving =
+    let found =
         of(&|s| s == suite).or_else(|| of(&|s| is_release(s)).filter(|_| is_release(suite)));
-    let options = if frozen { "Check-Valid-Until: no\n" } else { "" };
-    serving.map(|source| stanza(source, suite) + options).ok_or_else(|| {
+    found.cloned().ok_or_else(|| {
         Error::Unexpected(format!("no apt source of {} serves {suite}", root.display()))
     })
 }
 
-fn stanza(source: &AptSource, suite: &str) -> String {
-    let mut text = format!("Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n", source.url);
+fn stanza(source: &AptSource, suites: &str) -> String {
+    let mut text =
+        format!("Types: deb\nURIs: {}\nSuites: {suites}\nComponents: main\n", source.url);
     if let Some(key) = &source.signed_by.inline {
         let lines: Vec<&str> = key.lines().map(|l| if l.is_empty() { "." } else { l }).collect();
         text.push_str(&format!("Signed-By:\n {}\n", lines.join("\n ")));
@@ -60,6 +76,15 @@ mod tests {
         );
         let trixie = source_for("trixie", true, dir.path()).unwrap();
         assert!(trixie.contains("Suites: trixie\n") && trixie.ends_with("Check-Valid-Until: no\n"));
+        let (base, backports) = source_with_base("trixie-backports", dir.path()).unwrap();
+        assert_eq!(base, "trixie");
+        assert_eq!(
+            backports,
+            trixie
+                .replace("Suites: trixie\n", "Suites: trixie trixie-backports\n")
+                .replace("Check-Valid-Until: no\n", "")
+        );
+        assert_eq!(source_with_base("forky", dir.path()).unwrap().0, "forky");
         let error = source_for("bookworm-security", false, dir.path()).unwrap_err();
         assert!(error.to_string().contains("bookworm-security"));
     }

@@ -1,5 +1,6 @@
 //! `longshore build` for cells of the rules, with the packages of a lock.
 
+mod inputs;
 pub mod log;
 pub mod results;
 pub mod verdict;
@@ -27,6 +28,8 @@ use crate::rules::{Cell, KernelFlavour, flavour_name};
 
 /// Maximum size of an output that is kept.
 const MOST_OUTPUT: usize = 8 << 20;
+/// Time limit for resolving the inputs of a build: headers that the store does not have are fetched.
+const INPUTS_LIMIT: Duration = Duration::from_secs(900);
 /// Remark on realtime kernels.
 const REALTIME: &str = "NVIDIA does not support PREEMPT_RT: the modules are compiled with the driver's \
                         own switch for it, IGNORE_PREEMPT_RT_PRESENCE";
@@ -59,14 +62,19 @@ impl BuildRun<'_> {
             }
         };
         let began = Instant::now();
-        let captured = capture(&self.command(cell, kernel, driver), self.limit, MOST_OUTPUT)?;
+        let mut command = self.command(cell, kernel, driver);
+        // A remembered failure would lack the compiler's messages.
+        command.arg("--retry");
+        let captured = capture(&command, self.limit, MOST_OUTPUT)?;
         let took = began.elapsed();
         let drivers: Vec<&str> = driver.revisions.iter().map(|r| r.sha256.as_str()).collect();
         let allowed = Allowed { release: &kernel.release, drivers: &drivers };
         let (verdict, set) = judge(&captured, self.limit, allowed);
         let log = self.log(cell, &captured, &verdict)?;
         Ok(CellResult {
-            key: Digest::try_from(self.key(cell, kernel, driver)).ok(),
+            // As this build had resolved them: an archive may have changed since anyone asked.
+            key: inputs::of_log(&captured.err.text())
+                .and_then(|inputs| key(cell, kernel, driver, &inputs)),
             resolved: Some(resolved(cell, kernel, driver, set.as_ref())),
             times: Times { compile_ms: milliseconds(took), ..Times::default() },
             log: Some(log),
@@ -75,7 +83,10 @@ impl BuildRun<'_> {
     }
 
     /// Returns the locked kernel and driver of a cell.
-    fn parts(&self, cell: &Cell) -> Result<(&LockedKernel, &LockedDriver), Missing> {
+    ///
+    /// # Errors
+    /// The lock does not have one of them, or knows that it is unavailable.
+    pub(crate) fn parts(&self, cell: &Cell) -> Result<(&LockedKernel, &LockedDriver), Missing> {
         let unknown = |part, id: &str| Missing { part, why: format!("the lock has no {id}") };
         let kernel = self.lock.kernel(&cell.kernel.id);
         let kernel = kernel.ok_or_else(|| unknown(Part::Kernel, &cell.kernel.id))?;
@@ -87,6 +98,23 @@ impl BuildRun<'_> {
         }
     }
 
+    /// Returns the digest of everything that the cell's result depends on; None where a part is missing, or longshore
+    /// cannot resolve the inputs: the build then explains it.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn key_of(&self, cell: &Cell) -> Result<Option<Digest>, Error> {
+        let Ok((kernel, driver)) = self.parts(cell) else { return Ok(None) };
+        let mut command = self.command(cell, kernel, driver);
+        command.arg("--print-inputs");
+        let captured = capture(&command, INPUTS_LIMIT, MOST_OUTPUT)?;
+        if captured.code != Some(0) {
+            return Ok(None);
+        }
+        let inputs = inputs::of_answer(&captured.out.text());
+        Ok(inputs.ok().and_then(|inputs| key(cell, kernel, driver, &inputs)))
+    }
+
     fn command(&self, cell: &Cell, kernel: &LockedKernel, driver: &LockedDriver) -> Command {
         let version = driver.revisions.first().map_or("", |newest| upstream(&newest.version));
         let suites = suites(cell, driver);
@@ -94,11 +122,11 @@ impl BuildRun<'_> {
         command
             .args(["build", "--kernel", &kernel.release, "--driver", version])
             .args(["--flavour", flavour_name(cell.driver.flavour)])
-            // A remembered failure would lack the compiler's messages.
-            .arg("--retry")
             .arg("--store")
             .arg(self.store)
-            .env("LONGSHORE_LOG_FORMAT", "json");
+            .env("LONGSHORE_LOG_FORMAT", "json")
+            // The line with the inputs is of this level.
+            .env("LONGSHORE_LOG", "info");
         for suite in &suites {
             command.args(["--archive-suite", suite]);
         }
@@ -106,14 +134,6 @@ impl BuildRun<'_> {
             command.arg("--archive-frozen");
         }
         command
-    }
-
-    /// Returns the digest of everything that the result depends on.
-    fn key(&self, cell: &Cell, kernel: &LockedKernel, driver: &LockedDriver) -> String {
-        let packages = kernel.image.iter().chain(&kernel.headers).chain(&driver.revisions);
-        let mut inputs = vec!["build", cell.rule.as_str(), kernel.release.as_str()];
-        inputs.extend(packages.map(|package| package.sha256.as_str()));
-        digest(&inputs)
     }
 
     /// Keeps the log of a build, and returns an excerpt.
@@ -145,9 +165,23 @@ impl BuildRun<'_> {
     }
 }
 
+/// Returns the digest of everything that the result depends on: the locked packages, of which a failed compile tries
+/// every revision, and what longshore makes of them.
+fn key(
+    cell: &Cell,
+    kernel: &LockedKernel,
+    driver: &LockedDriver,
+    inputs: &Digest,
+) -> Option<Digest> {
+    let packages = kernel.image.iter().chain(&kernel.headers).chain(&driver.revisions);
+    let mut parts = vec!["build 2", cell.rule.as_str(), kernel.release.as_str(), inputs.as_str()];
+    parts.extend(packages.map(|package| package.sha256.as_str()));
+    Digest::try_from(digest(&parts)).ok()
+}
+
 /// Returns the suites that longshore has to read for a cell: those of the kernel, its compiler and the
 /// driver's packages.
-fn suites(cell: &Cell, driver: &LockedDriver) -> Vec<String> {
+pub(crate) fn suites(cell: &Cell, driver: &LockedDriver) -> Vec<String> {
     let kernel = cell.kernel.suite.as_str();
     let of_driver = driver.revisions.iter().map(|revision| revision.suite.as_str());
     let mut suites: Vec<String> = Vec::new();
@@ -181,6 +215,8 @@ fn resolved(
         driver_version: Line::new(newest.map_or("", |newest| upstream(&newest.version))),
         revision: used.or(newest).map(named).unwrap_or_default(),
         refused_revisions: Vec::new(),
+        set: key.and_then(|key| Digest::try_from(key.digest()).ok()),
+        compile_key: None,
         patches: key.into_iter().flat_map(|k| k.patches.keys()).map(|p| Line::new(p)).collect(),
         notes: realtime.into_iter().collect(),
     }
@@ -197,10 +233,11 @@ fn result(cell: &Cell, verdict: Verdict) -> CellResult {
         times: Times::default(),
         log: None,
         reused_from: None,
+        unproven: false,
     }
 }
 
-fn milliseconds(of: Duration) -> u64 {
+pub(crate) fn milliseconds(of: Duration) -> u64 {
     u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
 }
 

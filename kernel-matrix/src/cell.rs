@@ -13,6 +13,7 @@ use crate::guest::{Boot, Guest};
 use crate::in_use;
 use crate::judge::{self, Evidence};
 use crate::matrix::{Cell, Scenario, Supply};
+use crate::next_kernel;
 use crate::operator;
 use crate::operator_pod;
 use crate::power;
@@ -49,9 +50,12 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     let started = Instant::now();
     let mut guest = Guest::prepare(cell, &cell.name, &mut hold(workbench), sink)?;
     sink.tell(What::Prepared { took: started.elapsed() });
-    let expected = expected(&guest.prepared);
+    let expected = expected(cell, &guest.prepared);
     if cell.scenario == Scenario::PowerCut {
         return cut_power(&guest, &expected, sink);
+    }
+    if cell.scenario == Scenario::NextKernel {
+        return next_kernel::run(&mut guest, sink);
     }
     let processors = if cell.from == Supply::Compile { 2 } else { 1 };
     let boot = Boot { processors, ..Boot::of(scenario(cell)) };
@@ -216,12 +220,15 @@ pub fn hold(workbench: &Mutex<Workbench>) -> std::sync::MutexGuard<'_, Workbench
     workbench.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn scenario(cell: &Cell) -> &'static str {
+/// Returns the script of a cell's scenario.
+pub(crate) fn scenario(cell: &Cell) -> &'static str {
     match cell.scenario {
         Scenario::RoundTrip | Scenario::Build => include_str!("../guest/round-trip.sh"),
         Scenario::Refused => include_str!("../guest/refused.sh"),
         Scenario::Interrupted => include_str!("../guest/interrupted.sh"),
         Scenario::PowerCut => POWER_CUT,
+        Scenario::Ima => include_str!("../guest/ima.sh"),
+        Scenario::NextKernel => next_kernel::SCRIPT,
         Scenario::InUse => include_str!("../guest/in-use.sh"),
         Scenario::Restored => include_str!("../guest/restored.sh"),
         Scenario::BadInput => include_str!("../guest/bad-input.sh"),
@@ -237,28 +244,36 @@ fn scenario(cell: &Cell) -> &'static str {
     }
 }
 
-fn expected(prepared: &Prepared) -> Expected {
-    let next = prepared.seed.next.as_ref().map(|set| Box::new(Expected::of(set)));
-    Expected { next, ..Expected::of(&prepared.seed.set) }
+/// Returns the driver that the guest must have.
+pub(crate) fn expected(cell: &Cell, prepared: &Prepared) -> Expected {
+    let of = |set| Expected::of(set, &cell.extra_modules);
+    let next = prepared.seed.next.as_ref().map(|set| Box::new(of(set)));
+    Expected { next, ..of(&prepared.seed.set) }
 }
 
 fn measure(evidence: &Evidence, sink: &Sink<'_>) {
+    for (what, value) in measurements(evidence) {
+        sink.tell(What::Measured { what, value });
+    }
+}
+
+/// Returns the time from start to Ready, and the memory in use when Ready, as far as the guest came.
+pub(crate) fn measurements(evidence: &Evidence) -> Vec<(String, String)> {
+    let mut found = Vec::new();
     let at = |phase: &str| evidence.reached.iter().find(|(name, _)| name == phase).map(|r| r.1);
     if let (Some(start), Some(ready)) = (at("start"), at("ready")) {
         let value = format!("{:.1} s", ready.saturating_sub(start).as_secs_f64());
-        sink.tell(What::Measured { what: "start to Ready".into(), value });
+        found.push(("start to Ready".to_owned(), value));
     }
     for line in evidence.records.section("ready.guest-memory").unwrap_or_default() {
         if let Some((what, value)) = line.split_once(": ") {
-            sink.tell(What::Measured { what: what.to_owned(), value: value.to_owned() });
+            found.push((what.to_owned(), value.to_owned()));
         }
     }
     for line in evidence.records.section("ready.memory").unwrap_or_default() {
         if let Some((what, value)) = line.split_once(':') {
-            sink.tell(What::Measured {
-                what: format!("agent {what}"),
-                value: value.trim().to_owned(),
-            });
+            found.push((format!("agent {what}"), value.trim().to_owned()));
         }
     }
+    found
 }

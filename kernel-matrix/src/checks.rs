@@ -19,10 +19,13 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Returns the expected state for the driver of this set.
-    pub fn of(set: &ModuleSet) -> Self {
+    /// Returns the expected state for the driver of this set, with these modules beyond the usual ones.
+    pub fn of(set: &ModuleSet, extra: &[String]) -> Self {
         let always = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
-        let modules = set.modules.iter().filter(|m| always.contains(&m.name.as_str()));
+        let is_wanted = |name: &str| {
+            always.contains(&name) || extra.iter().any(|extra| extra.replace('-', "_") == name)
+        };
+        let modules = set.modules.iter().filter(|m| is_wanted(&m.name));
         Self {
             version: set.key.driver_version.clone(),
             modules: modules

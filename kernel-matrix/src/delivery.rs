@@ -44,6 +44,8 @@ pub struct Delivery {
     pub archive: Option<Relay>,
     /// Store that the guest keeps from boot to boot, if any.
     pub kept_store: Option<Disk>,
+    /// Disk of the kernels' modules, if not that of the cell's kernel.
+    pub modules: Option<Disk>,
 }
 
 /// Makes a cell's delivery, with files in `dir`.
@@ -62,6 +64,15 @@ pub fn make(
         disk::copy(&prepared.seed.disk, &store)?;
         disk::volatile(&store, &disk)?;
         delivery.kept_store = Some(Disk::Volatile(disk));
+    }
+    if let Some(next) = &prepared.next_kernel {
+        let (store, modules) = (dir.join("store.ext4"), dir.join("modules.ext4"));
+        disk::copy(&prepared.seed.disk, &store)?;
+        disk::larger(&prepared.kernel.disk, &next.disk, &modules)?;
+        delivery.kept_store = Some(Disk::Kept(store));
+        delivery.modules = Some(Disk::Snapshot(modules));
+        delivery.media = Some(next.disk.clone());
+        delivery.arguments.extend(arguments_of(&["--next-kernel", "prepare"]));
     }
     if cell.scenario.is_in_cluster() {
         let (cluster, media) = (Cluster::start(dir)?, dir.join("node.ext4"));
@@ -95,7 +106,7 @@ fn supply(
             of_bundle(command, &Signed::new(workbench.agent(), dir)?)
         }
         (Supply::Compile, _) => {
-            let archive = Relay::start(&cell.kernel.suite, Path::new("/"))?;
+            let archive = Relay::start(&cell.kernel_suites(), Path::new("/"))?;
             Ok(Delivery { archive: Some(archive), ..Delivery::default() })
         }
         (Supply::Registry, _) => of_registry(&prepared.seed, &Signed::new(workbench.agent(), dir)?),

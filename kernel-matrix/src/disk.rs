@@ -1,8 +1,10 @@
 //! ext4 images of directory trees. They are sparse; guests get snapshots of them.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use longshore_core::deadlines::Deadlines;
@@ -58,9 +60,106 @@ pub fn make_for(tree: &Path, image: &Path, spare: u64, files: u64) -> Result<(),
 /// # Errors
 /// cp or tune2fs failed.
 pub fn copy(image: &Path, to: &Path) -> Result<(), Error> {
-    run(Command::new("cp").arg("--sparse=always").arg(image).arg(to), LIMIT)?;
+    copy_sparse(image, to)?;
     run(Command::new("tune2fs").args(["-O", "has_journal"]).arg(to), LIMIT)?;
     Ok(())
+}
+
+/// Copies an image, with room for the contents of another one.
+///
+/// # Errors
+/// An image cannot be read; cp or resize2fs failed.
+pub fn larger(image: &Path, other: &Path, to: &Path) -> Result<(), Error> {
+    let size = |path: &Path| Ok::<_, Error>(fs::metadata(path).at("look at", path)?.len());
+    let mib = (size(image)? + size(other)?).div_ceil(MIB);
+    copy_sparse(image, to)?;
+    // Nothing has written to the copy, so that it needs no check before.
+    run(Command::new("resize2fs").args(["-f"]).arg(to).arg(format!("{mib}M")), LIMIT)?;
+    Ok(())
+}
+
+/// Copies an image; blocks of zeros take no space.
+///
+/// # Errors
+/// cp failed.
+pub fn copy_sparse(image: &Path, to: &Path) -> Result<(), Error> {
+    run(Command::new("cp").arg("--sparse=always").arg(image).arg(to), LIMIT).map(drop)
+}
+
+/// Returns the JSON files of a directory, sorted by name; none where there is no directory yet.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn json_files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.at("read", dir)?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.at("read", dir)?.path();
+        if path.extension().is_some_and(|ending| ending == "json") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Returns the paths of all files and directories below `tree`, relative to it.
+///
+/// # Errors
+/// A directory cannot be read.
+pub fn paths(tree: &Path) -> Result<BTreeSet<PathBuf>, Error> {
+    let (mut found, mut open) = (BTreeSet::new(), vec![tree.to_path_buf()]);
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir).at("read", &dir)? {
+            let path = entry.at("read", &dir)?.path();
+            if fs::symlink_metadata(&path).at("inspect", &path)?.is_dir() {
+                open.push(path.clone());
+            }
+            found.extend(path.strip_prefix(tree).map(Path::to_path_buf).ok());
+        }
+    }
+    Ok(found)
+}
+
+/// Adds the files and directories below `tree` to an image that has those of `before`. No mount is needed.
+///
+/// # Errors
+/// debugfs is missing or failed, or a path has a character that its commands cannot have.
+pub fn add(tree: &Path, before: &BTreeSet<PathBuf>, image: &Path) -> Result<(), Error> {
+    let (mut commands, mut wanted) = (String::new(), 0);
+    for path in paths(tree)?.difference(before) {
+        let shown = path.to_string_lossy();
+        if shown.contains(|c: char| c == '"' || c.is_control()) {
+            let why = format!("{shown:?}: no name for debugfs; add it to the image in another way");
+            return Err(Error::Unexpected(why));
+        }
+        if tree.join(path).is_dir() {
+            commands.push_str(&format!("mkdir \"/{shown}\"\n"));
+        } else {
+            commands.push_str(&format!("write \"{shown}\" \"/{shown}\"\n"));
+            wanted += 1;
+        }
+    }
+    let script = image.with_extension("debugfs");
+    fs::write(&script, commands).at("write", &script)?;
+    let mut debugfs = Command::new("debugfs");
+    debugfs.arg("-w").arg("-f").arg(absolute(&script)?).arg(absolute(image)?).current_dir(tree);
+    let said = run(&mut debugfs, LIMIT)?;
+    // debugfs ends with 0 after a failed command, too: it reports an inode for each file that it wrote.
+    let made = said.iter().filter(|line| line.starts_with("Allocated inode: ")).count();
+    let is_fault = |line: &String| line.starts_with("mkdir: ") || line.starts_with("write: ");
+    if made == wanted && !said.iter().any(is_fault) {
+        return fs::remove_file(&script).at("remove", &script);
+    }
+    let (image, said) = (image.display(), said.join("; "));
+    Err(Error::Unexpected(format!("{image}: {made} of {wanted} files were added: {said}")))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    path.canonicalize().at("find", path)
 }
 
 /// Makes `to`, a disk with the contents of the raw `image`, whose cache loses unflushed writes when
@@ -117,11 +216,42 @@ mod tests {
         let shown =
             run(Command::new("debugfs").args(["-R", "cat /a/file"]).arg(&image), LIMIT).unwrap();
         assert!(shown.contains(&"content".to_owned()), "{shown:?}");
+        let large = dir.path().join("large");
+        larger(&image, &image, &large).unwrap();
+        let size = |path: &Path| fs::metadata(path).unwrap().len();
+        assert_eq!(size(&large), 2 * size(&image));
+        let shown =
+            run(Command::new("debugfs").args(["-R", "cat /a/file"]).arg(&large), LIMIT).unwrap();
+        assert!(shown.contains(&"content".to_owned()), "{shown:?}");
         let kept = dir.path().join("kept");
         copy(&image, &kept).unwrap();
         let described =
             run(Command::new("dumpe2fs").arg("-h").arg(&kept), LIMIT).unwrap().join("\n");
         assert!(described.contains("has_journal"), "{described}");
+    }
+
+    #[test]
+    fn files_are_added_to_a_copy_of_an_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+        fs::create_dir_all(tree.join("a")).unwrap();
+        fs::write(tree.join("a/old"), "old").unwrap();
+        make(&tree, &image, 1).unwrap();
+        let before = paths(&tree).unwrap();
+        fs::create_dir(tree.join("a/b c")).unwrap();
+        fs::write(tree.join("a/b c/new"), "new content").unwrap();
+        let copied = dir.path().join("copied");
+        copy_sparse(&image, &copied).unwrap();
+        add(&tree, &before, &copied).unwrap();
+        let dump = |image: &Path| {
+            let mut debugfs = Command::new("debugfs");
+            run(debugfs.args(["-R", "cat \"/a/b c/new\""]).arg(image), LIMIT).unwrap().join(" ")
+        };
+        assert!(dump(&copied).contains("new content"), "{}", dump(&copied));
+        assert!(!dump(&image).contains("new content"), "{}", dump(&image));
+        run(Command::new("e2fsck").arg("-fn").arg(&copied), LIMIT).unwrap();
+        let error = add(&tree, &before, &copied).unwrap_err().to_string();
+        assert!(error.contains("0 of 1 files were added"), "a second time: {error}");
     }
 
     #[test]

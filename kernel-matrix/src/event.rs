@@ -88,6 +88,10 @@ pub struct Resolved {
     pub driver_sha256: String,
     /// sha256 of the agent's image; empty where none is used.
     pub image_sha256: String,
+    /// Version of QEMU; empty where no VM was started.
+    pub qemu_version: String,
+    /// Backend of the simulated GPU; empty where no VM was started.
+    pub gpu_backend: String,
 }
 
 impl Resolved {

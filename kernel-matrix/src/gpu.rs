@@ -3,6 +3,13 @@
 //! The module's probe reads vendor, class, device id, three memory BARs, an interrupt pin with a
 //! line, and registers 0x0 (BOOT_0), 0x4 (BOOT_1) and 0xA00 (BOOT_42) of BAR0. Nothing else of the
 //! device has to exist until a process opens /dev/nvidia0.
+//!
+//! A [`device`] is what a guest sees; a [`backend`] is QEMU's way to it, [`proxy`] or [`vfio_user`].
+
+pub mod backend;
+pub mod device;
+pub mod proxy;
+pub mod vfio_user;
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,12 +22,6 @@ const VENDOR: u16 = 0x10de;
 const MOST_GPUS: usize = 8;
 /// Most NVSwitches of a VM, as on an HGX A100 board. They have no BARs, but a slot each.
 const MOST_SWITCHES: usize = 6;
-/// Value of every register when the device has fallen off the bus.
-const OFF_BUS: u32 = 0xffff_ffff;
-
-const COMMAND: usize = 0x04;
-const BAR0: usize = 0x10;
-const INTERRUPT_LINE: usize = 0x3c;
 
 /// A GPU or NVSwitch that can be simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,13 +103,12 @@ impl Model {
         }
     }
 
-    /// Returns the BAR sizes in bytes. 32-bit only, as QEMU's proxy drops the 64-bit and prefetch
-    /// flags; with several devices BAR1 is small, or the 32-bit hole overflows and the firmware
-    /// hangs.
-    fn bars(self, alone: bool) -> [u32; 3] {
+    /// Returns the BAR sizes in bytes. With several devices BAR1 is small, or the 32-bit hole
+    /// overflows and the firmware hangs.
+    fn bars(self, alone: bool) -> [u32; device::BARS] {
         const MIB: u32 = 1 << 20;
         match self {
-            Self::NvSwitch => [0; 3],
+            Self::NvSwitch => [0; device::BARS],
             _ => [16 * MIB, if alone { 256 * MIB } else { 32 * MIB }, 32 * MIB],
         }
     }
@@ -166,88 +166,9 @@ pub fn check(devices: &[Spec]) -> Result<(), String> {
     Ok(())
 }
 
-/// One simulated device: its configuration space and its register values.
-#[derive(Debug, Clone)]
-pub struct Device {
-    config: [u8; 256],
-    bars: [u32; 3],
-    boot_0: u32,
-    boot_1: u32,
-    boot_42: u32,
-    off_bus: bool,
-}
-
-impl Device {
-    /// Makes the device `spec`; `alone` where the VM has no other.
-    pub fn new(spec: Spec, alone: bool) -> Self {
-        let traits = spec.model.traits();
-        let mut device = Self {
-            config: [0; 256],
-            bars: spec.model.bars(alone),
-            boot_0: traits.boot_0,
-            boot_1: 0,
-            boot_42: traits.boot_42,
-            off_bus: spec.fault == Some(Fault::OffBus),
-        };
-        device.config[0x00..0x02].copy_from_slice(&VENDOR.to_le_bytes());
-        device.config[0x02..0x04].copy_from_slice(&traits.device.to_le_bytes());
-        device.config[0x08] = 0xa1;
-        device.config[0x09..0x0c].copy_from_slice(&traits.class.to_le_bytes()[..3]);
-        device.config[0x2c..0x2e].copy_from_slice(&VENDOR.to_le_bytes());
-        device.config[0x2e..0x30].copy_from_slice(&traits.subdevice.to_le_bytes());
-        device.config[0x3d] = u8::from(spec.fault != Some(Fault::NoIrq));
-        device
-    }
-
-    /// Reads `len` (1 to 4) bytes of configuration space; ones beyond its end.
-    pub fn config_read(&self, address: u32, len: u32) -> u64 {
-        let start = address as usize;
-        let bytes = len.clamp(1, 4) as usize;
-        self.config
-            .get(start..start + bytes)
-            .map_or(u64::from(OFF_BUS), |at| at.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)))
-    }
-
-    /// Writes to configuration space: command, BARs and interrupt line; the rest is read-only.
-    pub fn config_write(&mut self, address: u32, value: u32, len: u32) {
-        let start = address as usize;
-        for (offset, byte) in value.to_le_bytes().iter().take(len.clamp(1, 4) as usize).enumerate()
-        {
-            let at = start + offset;
-            let bar_bytes = BAR0..BAR0 + 4 * self.bars.len();
-            if bar_bytes.contains(&at) {
-                let mask = self.bars[(at - BAR0) / 4].checked_sub(1).map_or(0, |low| !low);
-                self.config[at] = byte & mask.to_le_bytes()[(at - BAR0) % 4];
-            } else if (COMMAND..COMMAND + 2).contains(&at) || at == INTERRUPT_LINE {
-                self.config[at] = *byte;
-            }
-        }
-    }
-
-    /// Reads memory at an absolute bus address that falls into one of the BARs.
-    pub fn memory_read(&self, address: u64, size: u32) -> u64 {
-        let all_ones = u64::MAX >> (64 - 8 * size.clamp(1, 8));
-        if self.off_bus {
-            return all_ones;
-        }
-        let base = self.config_read(BAR0 as u32, 4);
-        let register = match address.checked_sub(base) {
-            Some(0x000) => self.boot_0,
-            Some(0x004) => self.boot_1,
-            Some(0xa00) => self.boot_42,
-            _ => 0,
-        };
-        u64::from(register) & all_ones
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn device(spec: &str) -> Device {
-        Device::new(spec.parse().unwrap(), true)
-    }
 
     #[test]
     fn names_round_trip_and_unknown_ones_are_refused() {
@@ -277,52 +198,5 @@ mod tests {
         let devices = ["h100".parse::<Spec>().unwrap(); MOST_GPUS];
         let bars = devices.iter().flat_map(|gpu| gpu.model.bars(false)).map(u64::from);
         assert!(bars.sum::<u64>() + (16 << 20) <= 0xfec0_0000 - 0xc000_0000);
-    }
-
-    #[test]
-    fn identity_is_what_the_module_looks_for() {
-        let t4 = device("t4");
-        assert_eq!(t4.config_read(0x00, 4), 0x1eb8_10de);
-        assert_eq!(t4.config_read(0x08, 4), 0x0302_00a1);
-        assert_eq!(t4.config_read(0x0a, 2), 0x0302);
-        assert_eq!(t4.config_read(0x3d, 1), 1);
-        assert_eq!(device("t4:no-irq").config_read(0x3d, 1), 0);
-        assert_eq!(device("nvswitch").config_read(0x08, 4) >> 8, 0x0006_8000);
-    }
-
-    #[test]
-    fn bars_answer_sizing_and_keep_addresses() {
-        let mut t4 = device("t4");
-        for (bar, mask) in [(0x10, 0xff00_0000u32), (0x14, 0xf000_0000), (0x18, 0xfe00_0000)] {
-            t4.config_write(bar, u32::MAX, 4);
-            assert_eq!(t4.config_read(bar, 4), u64::from(mask));
-        }
-        t4.config_write(0x1c, u32::MAX, 4);
-        assert_eq!(t4.config_read(0x1c, 4), 0, "there is no fourth BAR");
-        t4.config_write(0x10, 0xfb00_0000, 4);
-        assert_eq!(t4.config_read(0x10, 4), 0xfb00_0000);
-        let mut switch = device("nvswitch");
-        switch.config_write(0x10, u32::MAX, 4);
-        assert_eq!(switch.config_read(0x10, 4), 0);
-    }
-
-    #[test]
-    fn identity_cannot_be_written() {
-        let mut t4 = device("t4");
-        t4.config_write(0x00, 0, 4);
-        t4.config_write(0xfe, 0xdead_beef, 4);
-        assert_eq!(t4.config_read(0x00, 2), 0x10de);
-        assert_eq!(t4.config_read(0xfe, 4), u64::from(OFF_BUS), "past the end");
-    }
-
-    #[test]
-    fn registers_follow_bar0() {
-        let mut t4 = device("t4");
-        t4.config_write(0x10, 0xfb00_0000, 4);
-        assert_eq!(t4.memory_read(0xfb00_0000, 4), 0x1640_00a1);
-        assert_eq!(t4.memory_read(0xfb00_0004, 4), 0);
-        assert_eq!(t4.memory_read(0xfb00_0a00, 4), 0x164a_1000);
-        assert_eq!(t4.memory_read(0x1000, 4), 0);
-        assert_eq!(device("t4:off-bus").memory_read(0xa00, 4), u64::from(OFF_BUS));
     }
 }

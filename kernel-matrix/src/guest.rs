@@ -3,8 +3,10 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
+use crate::cache::Cache;
 use crate::cluster;
 use crate::delivery::{self, Delivery};
 use crate::error::{At, Error};
@@ -12,11 +14,11 @@ use crate::event::{Sink, What};
 use crate::image;
 use crate::initramfs::{self, Modules};
 use crate::judge::Evidence;
+use crate::kernel::Kernel;
 use crate::matrix::{Cell, DriverWanted, Scenario};
 use crate::operator;
 use crate::operator_pod;
 use crate::registry;
-use crate::relay::Relay;
 use crate::transcript::Transcript;
 use crate::vm::{Disk, Ended, Network, Spec, Vm};
 use crate::workbench::{Prepared, Workbench};
@@ -54,6 +56,33 @@ pub fn run_dir(workbench: &Workbench, name: &str) -> Result<PathBuf, Error> {
     }
     fs::create_dir_all(&dir).at("make", &dir)?;
     Ok(dir)
+}
+
+/// Beginning of the name of a directory of files that are removed after a run.
+const WORK: &str = "work-";
+
+/// Removes the disks and other files that killed runs have left.
+///
+/// # Errors
+/// A directory cannot be read or removed.
+pub fn remove_leftovers(cache: &Cache) -> Result<(), Error> {
+    let runs = cache.dir("runs");
+    if !runs.exists() {
+        return Ok(());
+    }
+    for run in fs::read_dir(&runs).at("read", &runs)? {
+        let run = run.at("read", &runs)?;
+        let name = run.file_name().to_string_lossy().into_owned();
+        // A run that is going on holds it.
+        let Some(_held) = cache.try_lock(&format!("run-{name}"))? else { continue };
+        for entry in fs::read_dir(run.path()).at("read", &run.path())? {
+            let path = entry.at("read", &run.path())?.path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(WORK)) {
+                fs::remove_dir_all(&path).at("remove", &path)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn nonce() -> Result<String, Error> {
@@ -125,10 +154,11 @@ impl<'a> Guest<'a> {
         workbench: &mut Workbench,
         sink: &Sink<'_>,
     ) -> Result<Self, Error> {
-        let prepared = workbench.prepare(cell, sink)?;
+        let mut prepared = workbench.prepare(cell, sink)?;
         let dir = run_dir(workbench, name)?;
-        let work = tempfile::Builder::new().prefix("work-").tempdir_in(&dir);
+        let work = tempfile::Builder::new().prefix(WORK).tempdir_in(&dir);
         let work = work.at("make a directory in", &dir)?;
+        prepared.seed.complete(work.path())?;
         let mut delivery = delivery::make(cell, workbench, &prepared, work.path())?;
         if let (Some(cluster), Some(next)) = (&mut delivery.cluster, &cell.next_driver) {
             let branches = [cell.driver.branch.as_str(), next.branch.as_str()];
@@ -137,11 +167,18 @@ impl<'a> Guest<'a> {
         Ok(Self { cell, prepared, delivery, dir, work })
     }
 
+    /// Returns the path of the console's log of a boot.
+    pub fn console_log(&self, boot: &Boot) -> PathBuf {
+        self.dir.join(format!("{}console.log", boot.name))
+    }
+
     /// Returns the settings that the guest's scripts source.
     fn settings(&self, boot: &Boot, nonce: &str) -> String {
         let Self { cell, delivery, .. } = self;
         let of = |flag: bool, word: &'static str| if flag { word } else { "" };
-        let arguments: String = delivery.arguments.iter().map(|word| format!(" {word}")).collect();
+        let own = cell.own_arguments();
+        let words = delivery.arguments.iter().chain(&own);
+        let arguments: String = words.map(|word| format!(" {word}")).collect();
         // An agent that compiles has the host's apt sources; every other one has no archive.
         let host_apt = of(delivery.archive.is_none(), " --host-apt=false");
         let branch_and_flavour =
@@ -158,8 +195,8 @@ impl<'a> Guest<'a> {
         format!(
             "NONCE={nonce}\nIMAGE={}\nPULL={}\nVERSION={}\n{drivers}\
              AGENT_ARGUMENTS='run{flags}{host_apt}{arguments}'\n\
-             IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\nARCHIVE={}\nSUITE={}\n\
-             LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\nENGINE={}\nDAEMONS='{}'\nCONSUMERS='{}'\nINIT={}\nSELINUX={}\n",
+             IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\nAPT_SOURCES='{}'\n\
+             LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\nENGINE={}\nDAEMONS='{}'\nCONSUMERS='{}'\nINIT={}\nSELINUX={}\nNEXT_RELEASE={}\n",
             delivery.image.as_deref().unwrap_or(image::NAME),
             of(delivery.image.is_some(), "yes"),
             self.prepared.seed.set.key.driver_version,
@@ -169,8 +206,7 @@ impl<'a> Guest<'a> {
             of(cell.persistenced, "auto"),
             of(delivery.media.is_some(), delivery::PLACE),
             of(self.reaches().is_some(), "10.0.2.15/24"),
-            self.archive_url(),
-            cell.kernel.suite,
+            self.apt_sources(),
             of(boot.loses_power, "yes"),
             boot.after,
             boot.cut,
@@ -180,7 +216,28 @@ impl<'a> Guest<'a> {
             cell.consumers.iter().map(|consumer| consumer.name()).collect::<Vec<_>>().join(" "),
             cell.init.name(),
             of(cell.selinux, "yes"),
+            self.installs().map(|next| next.release.as_str()).unwrap_or_default(),
         )
+    }
+
+    /// Returns the kernel that the guest installs while it runs, if any.
+    fn installs(&self) -> Option<&Kernel> {
+        self.prepared
+            .next_kernel
+            .as_ref()
+            .filter(|next| next.release != self.prepared.kernel.release)
+    }
+
+    /// Returns the images of its kernels, by their names in /boot, for a guest that installs a kernel.
+    fn kernel_images(&self) -> Result<Vec<(String, Vec<u8>)>, Error> {
+        let Some(next) = &self.prepared.next_kernel else { return Ok(Vec::new()) };
+        let image = |kernel: &Kernel| {
+            let bytes = fs::read(&kernel.vmlinuz).at("read", &kernel.vmlinuz)?;
+            Ok((format!("boot/vmlinuz-{}", kernel.release), bytes))
+        };
+        let mut kernels = vec![&self.prepared.kernel, next];
+        kernels.dedup_by_key(|kernel| &kernel.release);
+        kernels.into_iter().map(image).collect()
     }
 
     /// Returns the address that the guest reaches, and the port on this machine; None for none.
@@ -192,10 +249,14 @@ impl<'a> Guest<'a> {
         registry.or(archive).or(cluster)
     }
 
-    /// Returns the archive's URL as the guest reaches it; empty where it reaches none.
-    fn archive_url(&self) -> String {
-        let url = |relay: &Relay| format!("http://{}{}", registry::IN_GUEST, relay.path);
-        self.delivery.archive.as_ref().map(url).unwrap_or_default()
+    /// Returns the host's apt sources, at the address at which the guest reaches them; empty where it
+    /// reaches none.
+    fn apt_sources(&self) -> String {
+        let archives = self.delivery.archive.iter().flat_map(|relay| &relay.archives);
+        let line = |(suite, path): &(String, String)| {
+            format!("deb http://{}{path} {suite} main\n", registry::IN_GUEST)
+        };
+        archives.map(line).collect()
     }
 
     /// Returns the VM of a boot.
@@ -235,6 +296,8 @@ impl<'a> Guest<'a> {
         let Prepared { kernel, rootfs, stand_in, .. } = &self.prepared;
         let stand_in = stand_in.as_ref().map(|path| fs::read(path).at("read", path)).transpose()?;
         files.extend(stand_in.as_deref().map(|module| ("nouveau.ko", 0o644, module)));
+        let images = self.kernel_images()?;
+        files.extend(images.iter().map(|(name, bytes)| (name.as_str(), 0o644, bytes.as_slice())));
         let payload = initramfs::payload(&files);
         let modules = Modules::open(&kernel.modules)?;
         let mut initrd = initramfs::base(&rootfs.busybox, INIT, &modules)?;
@@ -248,6 +311,7 @@ impl<'a> Guest<'a> {
             inbound: self.delivery.cluster.as_ref().map(|cluster| cluster.kubelet),
         });
         Ok(Spec {
+            qemu: Arc::clone(&self.prepared.qemu),
             kernel: kernel.vmlinuz.clone(),
             initrd: path,
             arguments: self.arguments(),
@@ -276,9 +340,10 @@ impl<'a> Guest<'a> {
         let Prepared { kernel, rootfs, image, seed, .. } = &self.prepared;
         let kept = self.delivery.kept_store.clone();
         let store = kept.unwrap_or_else(|| Disk::snapshot(&seed.disk));
+        let modules = self.delivery.modules.clone();
+        let modules = modules.unwrap_or_else(|| Disk::snapshot(&kernel.disk));
         let mut disks =
-            [&rootfs.image, &kernel.disk, &image.disk].map(|i| Disk::snapshot(i)).to_vec();
-        disks.push(store);
+            vec![Disk::snapshot(&rootfs.image), modules, Disk::snapshot(&image.disk), store];
         disks.extend(self.delivery.media.as_deref().map(Disk::snapshot));
         disks
     }
@@ -303,6 +368,32 @@ impl<'a> Guest<'a> {
         }
         evidence.power_lost = matches!(ended, Ended::PowerLost);
         evidence.overdue = matches!(ended, Ended::Overdue);
+        evidence.killed_by = match ended {
+            Ended::Killed(signal) => Some(signal),
+            _ => None,
+        };
         Ok(evidence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_killed_runs_are_removed_and_those_of_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().into()).unwrap();
+        remove_leftovers(&cache).unwrap();
+        let made = ["killed", "running"].map(|name| {
+            let run = cache.dir("runs").join(name);
+            fs::create_dir_all(run.join("work-1")).unwrap();
+            fs::write(run.join("console.log"), "").unwrap();
+            run
+        });
+        let _running = cache.lock("run-running").unwrap();
+        remove_leftovers(&cache).unwrap();
+        assert!(!made[0].join("work-1").exists() && made[0].join("console.log").exists());
+        assert!(made[1].join("work-1").exists());
     }
 }

@@ -11,7 +11,9 @@ use crate::cluster;
 use crate::cluster_upgrade;
 use crate::confinement;
 use crate::dead_disk;
+use crate::drm;
 use crate::event::Outcome;
+use crate::ima;
 use crate::in_use;
 use crate::matrix::{Cell, Scenario};
 use crate::nouveau;
@@ -47,6 +49,8 @@ pub struct Evidence {
     pub overdue: bool,
     /// True if its power went off.
     pub power_lost: bool,
+    /// Signal that ended QEMU.
+    pub killed_by: Option<i32>,
 }
 
 /// Judges a cell that ran in a VM. QEMU's own exit code means nothing and is ignored.
@@ -57,7 +61,9 @@ pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
         // A guest that did not finish has no state to compare.
         wrong.push(why);
         wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
-        wrong.extend(cluster_upgrade::complaints(&evidence.records));
+        if cell.scenario == Scenario::ClusterUpgrade {
+            wrong.extend(cluster_upgrade::complaints(&evidence.records));
+        }
     } else {
         wrong.extend(agent(cell, &evidence.records));
         wrong.extend(scenario(cell, expected, &evidence.records));
@@ -99,6 +105,9 @@ pub(crate) fn unfinished(cell: &Cell, evidence: &Evidence) -> Option<String> {
     let phase = evidence.records.phases.last().map_or("boot", String::as_str);
     if evidence.overdue {
         return Some(format!("still at `{phase}` after {} s, killed", cell.deadline_seconds));
+    }
+    if let Some(signal) = evidence.killed_by {
+        return Some(format!("QEMU was ended by signal {signal} at `{phase}`"));
     }
     let (Some(console), Some(results)) = (&evidence.console_verdict, &evidence.records.verdict)
     else {
@@ -150,6 +159,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
                 wrong.extend(checks::store_of_host(records));
             }
             wrong.extend(confinement::wrong(cell, records));
+            wrong.extend(drm::wrong(cell, records));
             wrong.extend(cell.selinux.then(|| selinux::wrong(records)).into_iter().flatten());
         }
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
@@ -160,12 +170,14 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Attacked => wrong.extend(attacked::wrong(expected, records)),
         Scenario::Killed => wrong.extend(killed(records)),
         Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
+        Scenario::Ima => wrong.extend(ima::wrong(expected, records)),
         Scenario::Nouveau => wrong.extend(nouveau::wrong(expected, records)),
         Scenario::Operator => wrong.extend(operator::wrong(expected, records)),
         Scenario::Cluster => wrong.extend(cluster::wrong(expected, records)),
         Scenario::ClusterUpgrade => wrong.extend(cluster_upgrade::wrong(expected, records)),
         Scenario::OperatorPod => wrong.extend(operator_pod::wrong(expected, records)),
-        Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}
+        // Scenarios of several boots judge each.
+        Scenario::Refused | Scenario::PowerCut | Scenario::NextKernel | Scenario::Build => {}
     }
     wrong
 }

@@ -4,17 +4,21 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use longshore_debian::archive::Package;
 use longshore_debian::deb;
 
 use crate::bits::Bits;
-use crate::cache::Cache;
+use crate::cache::{Cache, Held};
 use crate::disk;
 use crate::error::{At, Error};
 use crate::initramfs::Modules;
 use crate::matrix::KernelWanted;
 use crate::process::{LIMIT, run};
+
+/// Kind of the cached kernels.
+pub const KERNEL: &str = "kernel";
 
 /// A kernel that is ready to boot.
 #[derive(Debug, Clone)]
@@ -27,6 +31,7 @@ pub struct Kernel {
     pub modules: PathBuf,
     /// ext4 image for /usr/lib/modules.
     pub disk: PathBuf,
+    _held: Arc<Held>,
 }
 
 /// The packages of a kernel.
@@ -104,7 +109,7 @@ pub fn release_of(image: &Package) -> String {
 pub fn make(cache: &Cache, bits: &Bits, packages: &KernelPackages) -> Result<Kernel, Error> {
     let packages = &packages.all();
     let digests: Vec<&str> = packages.iter().map(|p| p.sha256.as_str()).collect();
-    let dir = cache.produce("kernel", &digests, |dir| fill(dir, bits, packages))?;
+    let (dir, held) = cache.produce_held(KERNEL, &digests, |dir| fill(dir, bits, packages))?;
     let all = dir.join("modules");
     let release = only_name(&all)?;
     Ok(Kernel {
@@ -112,6 +117,7 @@ pub fn make(cache: &Cache, bits: &Bits, packages: &KernelPackages) -> Result<Ker
         modules: all.join(&release),
         disk: dir.join("modules.ext4"),
         release,
+        _held: Arc::new(held),
     })
 }
 

@@ -2,8 +2,8 @@
 //!
 //! matrix.toml ([`matrix`]) declares the cells. The [`workbench`] makes their files: [`kernel`],
 //! [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the [`cache`]; a
-//! [`delivery`] is a guest's source of the driver. A [`cell`] boots a [`vm`] whose devices are a
-//! [`gpu`] behind QEMU's [`proxy`] protocol; the guest's scripts (guest/) only report [`records`],
+//! [`delivery`] is a guest's source of the driver. A [`cell`] boots a [`vm`] in a [`qemu`] whose
+//! devices are a [`gpu`] behind a backend that this QEMU has; the guest's scripts (guest/) only report [`records`],
 //! a [`transcript`] keeps them within bounds, and [`judge`] decides from these alone. [`trials`] judges agents that
 //! are killed repeatedly,
 //! [`upgrade`] the change from one driver to another. [`secure_boot`] makes guests whose kernel
@@ -11,13 +11,16 @@
 //! them. [`results`] are a whole matrix as a file, and [`matrix_report`] is its page for people.
 //!
 //! rules.toml ([`rules`]) declares the matrix of kernels and drivers. [`rules::resolve`] looks each of them up
-//! in the archives for a [`rules::lock`] file, [`rules::filter`] selects cells, and [`build_run`] compiles them. Each
-//! verdict goes to the [`build_run::log`] at once, and all of them to [`build_run::results`] in the end.
+//! in the archives for a [`rules::lock`] file, [`rules::filter`] selects cells, [`build_run`] compiles them, and
+//! [`boot_run`] boots those that have a scenario. Each verdict goes to the [`build_run::log`] at once, and all of
+//! them to [`build_run::results`] in the end. Outcomes of earlier runs stand for cells of the same key ([`reuse`]);
+//! [`push`] fills a registry with the sets that passed, and [`published`] finds them there.
 
 pub mod apt;
 pub mod attacked;
 pub mod bad_input;
 pub mod bits;
+pub mod boot_run;
 pub mod bounded_output;
 pub mod build_run;
 pub mod cache;
@@ -34,6 +37,7 @@ pub mod cpio;
 pub mod dead_disk;
 pub mod delivery;
 pub mod disk;
+pub mod drm;
 pub mod ending;
 pub mod error;
 pub mod event;
@@ -43,6 +47,7 @@ pub mod guest;
 pub mod guests;
 pub mod heartbeat;
 pub mod identity;
+pub mod ima;
 pub mod image;
 pub mod in_use;
 pub mod initramfs;
@@ -50,12 +55,16 @@ pub mod judge;
 pub mod kernel;
 pub mod matrix;
 pub mod matrix_report;
+pub mod next_kernel;
 pub mod nouveau;
 pub mod operator;
 pub mod operator_pod;
+pub mod platform;
 pub mod power;
 pub mod process;
-pub mod proxy;
+pub mod published;
+pub mod push;
+pub mod qemu;
 pub mod records;
 pub mod registry;
 pub mod relay;
@@ -64,6 +73,7 @@ pub mod report;
 pub mod rest;
 pub mod restored;
 pub mod results;
+pub mod reuse;
 pub mod rootfs;
 pub mod roots;
 pub mod rules;
@@ -76,6 +86,7 @@ pub mod selinux;
 pub mod served;
 pub mod shaped;
 pub mod show;
+pub mod sockets;
 pub mod stand_in;
 pub mod start_times;
 pub mod timing;

@@ -20,9 +20,8 @@ use kernel_matrix::guests::Guests;
 use kernel_matrix::heartbeat::Heartbeat;
 use kernel_matrix::matrix::{Cell, Matrix};
 use kernel_matrix::process;
+use kernel_matrix::qemu;
 use kernel_matrix::report::Report;
-use kernel_matrix::results::Key;
-use kernel_matrix::results::seal::RESULTS_KEY;
 use kernel_matrix::show::Detail;
 use kernel_matrix::workbench::{Agent, Workbench};
 
@@ -61,7 +60,7 @@ enum Verb {
         #[arg(long)]
         icount: bool,
         #[command(flatten)]
-        agent: AgentOptions,
+        vm: VmOptions,
     },
     /// Measures the idle agent's resource use in a cell's VM over five minutes without requests,
     /// and the time of its end beside rmmod.
@@ -70,34 +69,46 @@ enum Verb {
         #[arg(default_value = "bookworm-535-open")]
         cell: String,
         #[command(flatten)]
-        agent: AgentOptions,
+        vm: VmOptions,
     },
+    /// Pushes the module sets of all cells that passed to an OCI registry. Exits with 1 unless the registry has every
+    /// one of them.
+    Push(commands::PushOptions),
     /// Writes the report on a run, of all its shards. Exits with 2 if results cannot be used.
-    Report(kernel_matrix::matrix_report::Options),
+    Report {
+        #[command(flatten)]
+        options: kernel_matrix::matrix_report::Options,
+        #[command(flatten)]
+        seal_key: commands::SealKey,
+    },
     /// Boots a cell's VM with a shell on this terminal instead of its scenario; end it with
     /// `/run/matrix/busybox poweroff -f`, or Ctrl-A X.
     Shell {
         /// Name of the cell.
         cell: String,
         #[command(flatten)]
-        agent: AgentOptions,
+        vm: VmOptions,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct AgentOptions {
+struct VmOptions {
     /// OCI archive with the agent's image; by default scripts/image makes it.
     #[arg(long, requires = "longshore")]
     image: Option<PathBuf>,
     /// longshore program for this machine, the same as in the image.
     #[arg(long, requires = "image")]
     longshore: Option<PathBuf>,
+    #[command(flatten)]
+    qemu: qemu::Options,
 }
 
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// Names of cells.
+    /// Names of cells; with --rules filters.
     cells: Vec<String>,
+    #[command(flatten)]
+    over_rules: commands::OverRules,
     /// Run the core set: the cells that CI runs after every change.
     #[arg(long, conflicts_with = "cells")]
     core: bool,
@@ -109,7 +120,7 @@ struct Run {
     #[arg(long)]
     jobs: Option<NonZeroUsize>,
     #[command(flatten)]
-    agent: AgentOptions,
+    vm: VmOptions,
     /// Show the guests' reports for people, and the agent's log.
     #[arg(long)]
     show: bool,
@@ -119,9 +130,9 @@ struct Run {
 }
 
 impl Run {
-    fn jobs(&self) -> usize {
+    fn jobs(&self) -> NonZeroUsize {
         let processors = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        self.jobs.unwrap_or_else(processors).get()
+        self.jobs.unwrap_or_else(processors)
     }
 }
 
@@ -152,7 +163,7 @@ fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
     let Line { matrix, verb } = line;
     let matrix = || Matrix::read(&matrix);
     match verb {
-        Verb::Report(options) => report(&options),
+        Verb::Report { options, seal_key } => report(&options, &seal_key),
         Verb::List(list) if list.is_of_rules() => commands::list(&list),
         Verb::List(_) => {
             for cell in &matrix()?.cells {
@@ -162,32 +173,39 @@ fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
         }
         Verb::Resolve(options) => commands::resolve(&options),
         Verb::Build(options) => commands::build(&options, ending),
-        Verb::Run(options) => run(matrix()?, &options, ending),
-        Verb::Time { cell, icount: true, agent } => {
+        Verb::Push(options) => commands::push(&options, ending),
+        Verb::Run(options) => match options.over_rules.rules() {
+            Some(rules) => run_rules(rules, matrix()?.guests(), &options, ending),
+            None => run(matrix()?, &options, ending),
+        },
+        Verb::Time { cell, icount: true, vm } => {
             let count = kernel_matrix::cell::time_and_count;
-            let [counted, timed] = alone(matrix()?, &cell, &agent, count)?;
+            let [counted, timed] = alone(matrix()?, &cell, &vm, count)?;
             print(&counted.executed());
             print(&timed.table());
             Ok(true)
         }
-        Verb::Time { cell, icount: false, agent } => {
-            let timing = alone(matrix()?, &cell, &agent, kernel_matrix::cell::time)?;
+        Verb::Time { cell, icount: false, vm } => {
+            let timing = alone(matrix()?, &cell, &vm, kernel_matrix::cell::time)?;
             print(&timing.table());
             Ok(true)
         }
-        Verb::Rest { cell, agent } => {
-            let rest = alone(matrix()?, &cell, &agent, kernel_matrix::cell::rest)?;
+        Verb::Rest { cell, vm } => {
+            let rest = alone(matrix()?, &cell, &vm, kernel_matrix::cell::rest)?;
             print(&rest.table());
             Ok(true)
         }
-        Verb::Shell { cell, agent } => {
-            alone(matrix()?, &cell, &agent, kernel_matrix::cell::shell).map(|()| true)
+        Verb::Shell { cell, vm } => {
+            alone(matrix()?, &cell, &vm, kernel_matrix::cell::shell).map(|()| true)
         }
     }
 }
 
-fn report(options: &kernel_matrix::matrix_report::Options) -> Result<bool, Error> {
-    let key = Key::of(&Cache::of_user()?.dir(RESULTS_KEY))?;
+fn report(
+    options: &kernel_matrix::matrix_report::Options,
+    seal_key: &commands::SealKey,
+) -> Result<bool, Error> {
+    let key = seal_key.read(&Cache::of_user()?)?;
     let reported = kernel_matrix::matrix_report::report(options, Some(&key))?;
     print(&reported.summary);
     Ok(reported.is_good)
@@ -208,6 +226,20 @@ fn describe(cell: &Cell) -> String {
         gpus.join(", "),
         cell.exit
     )
+}
+
+/// Runs cells of rules, in the guests of matrix.toml.
+fn run_rules(rules: &Path, guests: Guests, options: &Run, ending: &Ending) -> Result<bool, Error> {
+    let detail = Detail { looks: options.show, console: options.console };
+    let means = commands::Means {
+        guests,
+        agent: agent(&options.vm)?,
+        qemu: options.vm.qemu.clone(),
+        jobs: options.jobs(),
+        detail: (detail != Detail::default()).then_some(detail),
+        ending,
+    };
+    commands::run_rules(&options.over_rules, rules, &options.cells, means)
 }
 
 fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
@@ -231,8 +263,10 @@ fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
         }
         report.take(&event, after);
     };
-    match open(matrix.guests(), &cells, &options.agent) {
-        Ok(workbench) => run_all(&cells, options.jobs(), &Mutex::new(workbench), ending, &take),
+    match open(matrix.guests(), &cells, &options.vm) {
+        Ok(workbench) => {
+            run_all(&cells, options.jobs().get(), &Mutex::new(workbench), ending, &take)
+        }
         Err(error) => cells.iter().for_each(|cell| {
             let outcome = Outcome::NotRun(error.to_string());
             Sink::new(&cell.name, &take).tell(What::Verdict(outcome));
@@ -251,7 +285,7 @@ fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
 fn alone<T>(
     matrix: Matrix,
     name: &str,
-    options: &AgentOptions,
+    options: &VmOptions,
     act: impl FnOnce(&Cell, Workbench, &Sink<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let cell = matrix.select(&[name.to_owned()])?[0].clone();
@@ -287,13 +321,14 @@ fn run_all(
     });
 }
 
-fn open(guests: Guests, cells: &[&Cell], options: &AgentOptions) -> Result<Workbench, Error> {
-    Workbench::open(Cache::of_user()?, guests, cells, agent(options)?)
+fn open(guests: Guests, cells: &[&Cell], options: &VmOptions) -> Result<Workbench, Error> {
+    let agent = agent(options)?;
+    Workbench::open(Cache::of_user()?, guests, cells, agent, options.qemu.clone())
 }
 
 /// Returns the agent's image and program: those given, else the result of scripts/image for this
 /// checkout.
-fn agent(options: &AgentOptions) -> Result<Agent, Error> {
+fn agent(options: &VmOptions) -> Result<Agent, Error> {
     if let (Some(image), Some(program)) = (&options.image, &options.longshore) {
         return Ok(Agent { image: image.clone(), program: program.clone() });
     }

@@ -42,6 +42,14 @@ pub struct Cell {
     pub driver: DriverWanted,
     /// Driver that it is changed to, if any.
     pub next_driver: Option<DriverWanted>,
+    /// Kernel that is installed while the driver is Ready, and booted then, if any.
+    pub next_kernel: Option<KernelWanted>,
+    /// Modules of the driver that the agent loads beyond the usual ones.
+    #[serde(default)]
+    pub extra_modules: Vec<String>,
+    /// Module parameters for the agent: `nvidia_drm.modeset=1`.
+    #[serde(default)]
+    pub parameters: Vec<String>,
     /// Source of the guest's driver.
     #[serde(default)]
     pub from: Supply,
@@ -60,6 +68,9 @@ pub struct Cell {
     /// Programs that each give a container the GPUs.
     #[serde(default = "default_consumers")]
     pub consumers: Vec<Consumer>,
+    /// Suites that longshore reads beside those of kernel and driver, for a cell of the rules.
+    #[serde(skip)]
+    pub further_suites: Vec<String>,
     /// Simulated devices.
     #[serde(default)]
     pub gpus: Vec<gpu::Spec>,
@@ -128,6 +139,11 @@ pub enum Scenario {
     Nouveau,
     /// SIGKILL at many points, one agent run after the other.
     Killed,
+    /// The kernel's integrity policy (IMA) loads only modules from files with their digest.
+    Ima,
+    /// A newer kernel is installed while the driver is Ready, and prepared; then it boots, with the prepared
+    /// store and with one that nothing was prepared in.
+    NextKernel,
     /// Losses of power while the store is filled and the driver installed, one boot after the other.
     PowerCut,
     /// `longshore build`, without a VM.
@@ -243,6 +259,14 @@ fn default_deadline() -> u64 {
 }
 
 impl Cell {
+    /// Returns a cell with the defaults of matrix.toml for all but these keys.
+    ///
+    /// # Errors
+    /// A key is unknown, missing or of another type.
+    pub fn with_defaults(keys: toml::Table) -> Result<Self, Error> {
+        keys.try_into().map_err(|e| Error::Matrix(format!("a cell: {e}")))
+    }
+
     /// Returns the deadline as a duration.
     pub fn deadline(&self) -> Duration {
         Duration::from_secs(self.deadline_seconds)
@@ -253,18 +277,47 @@ impl Cell {
         guests::daemons(self.engine, &self.consumers)
     }
 
+    /// Returns the arguments of `longshore run` for its modules and their parameters.
+    pub fn own_arguments(&self) -> Vec<String> {
+        let modules = self.extra_modules.iter().map(|name| ["--extra-module", name]);
+        let parameters = self.parameters.iter().map(|one| ["--parameter", one]);
+        modules.chain(parameters).flatten().map(str::to_owned).collect()
+    }
+
     /// Returns the cell with its next driver as its driver.
     pub fn next(&self) -> Option<Self> {
         let driver = self.next_driver.clone()?;
         Some(Self { driver, next_driver: None, ..self.clone() })
     }
 
-    /// Returns the suites of its kernel, its driver and the compiler for both.
-    pub fn suites(&self) -> Vec<&str> {
-        let suite = self.kernel.suite.as_str();
-        let mut suites = vec![suite];
-        suites.extend(suite_below(suite).into_iter().chain(self.driver.suite.as_deref()));
+    /// Returns the cell with its next kernel as its kernel.
+    pub fn on_next_kernel(&self) -> Option<Self> {
+        let kernel = self.next_kernel.clone()?;
+        Some(Self { kernel, ..self.clone() })
+    }
+
+    /// Returns the suites of its kernels.
+    pub fn kernel_suites(&self) -> Vec<&str> {
+        let kernels = std::iter::once(&self.kernel).chain(&self.next_kernel);
+        let mut suites: Vec<&str> = kernels.map(|kernel| kernel.suite.as_str()).collect();
         suites.dedup();
+        for further in &self.further_suites {
+            if !suites.contains(&further.as_str()) {
+                suites.push(further);
+            }
+        }
+        suites
+    }
+
+    /// Returns the suites of its kernels, its driver and the compiler for them.
+    pub fn suites(&self) -> Vec<&str> {
+        let mut suites = Vec::new();
+        for suite in self.kernel_suites() {
+            suites.extend(std::iter::once(suite).chain(suite_below(suite)));
+        }
+        suites.extend(self.driver.suite.as_deref());
+        let mut seen = BTreeSet::new();
+        suites.retain(|suite| seen.insert(*suite));
         suites
     }
 }
@@ -337,6 +390,12 @@ impl Matrix {
             if cell.next_driver.is_some() && cell.from != Supply::Archive {
                 return Err(format!("{}: two drivers come from the archive only", cell.name));
             }
+            if (cell.scenario == Scenario::NextKernel) != cell.next_kernel.is_some() {
+                return Err(format!("{}: next-kernel has a next-kernel, no other cell", cell.name));
+            }
+            if cell.next_kernel.is_some() && cell.from != Supply::Compile {
+                return Err(format!("{}: a next kernel is compiled for in the guest", cell.name));
+            }
             gpu::check(&cell.gpus).map_err(|why| format!("{}: {why}", cell.name))?;
         }
         Ok(matrix)
@@ -372,121 +431,4 @@ fn is_kebab_case(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OWN: &str = include_str!("../matrix.toml");
-    const CELL: &str = "[guest]\nsuite = 's'\npackages = []\n[[cell]]\nname = 'a'\n\
-        scenario = 'refused'\nkernel = { suite = 's', package = 'p' }\n\
-        driver = { branch = '535', flavour = 'open' }\n";
-    const NEXT: &str = "next-driver = { branch = '550', flavour = 'open', suite = 't' }\n";
-
-    #[test]
-    fn the_next_driver_has_a_cell_of_its_own() {
-        let text = format!("{}{NEXT}", CELL.replace("'refused'", "'upgrade'"));
-        let cell = Matrix::parse(&text).unwrap().cells.remove(0);
-        let next = cell.next().unwrap();
-        assert_eq!((next.driver.branch.as_str(), next.suites().join(" ")), ("550", "s t".into()));
-        assert!(next.next().is_none());
-    }
-
-    #[test]
-    fn the_own_matrix_is_good() {
-        let matrix = Matrix::parse(OWN).unwrap();
-        assert_eq!(matrix.select(&[]).unwrap().len(), matrix.cells.len());
-        let one = matrix.select(&["bookworm-535-open".into()]).unwrap();
-        assert_eq!(one[0].gpus[0].to_string(), "t4");
-    }
-
-    /// Scenarios that run with every cell only, before a release: CI's time is limited.
-    const ON_DEMAND: [Scenario; 4] =
-        [Scenario::BadInput, Scenario::Cluster, Scenario::ClusterUpgrade, Scenario::OperatorPod];
-
-    #[test]
-    fn the_core_set_has_every_scenario_in_a_vm_but_those_on_demand() {
-        let matrix = Matrix::parse(OWN).unwrap();
-        let core = matrix.core();
-        assert!(core.len() < matrix.cells.len());
-        let without =
-            |cell: &&Cell| cell.scenario == Scenario::Build || ON_DEMAND.contains(&cell.scenario);
-        for cell in matrix.cells.iter().filter(|cell| !without(cell)) {
-            assert!(core.iter().any(|c| c.scenario == cell.scenario), "{:?}", cell.scenario);
-        }
-    }
-
-    #[test]
-    fn what_is_wrong_is_refused_with_its_name() {
-        let cases = [
-            (CELL.replace("'a'", "'A b'"), "kebab-case"),
-            (CELL.replace("scenario =", "scenari ="), "scenari"),
-            (format!("{CELL}gpus = ['t5']"), "t5"),
-            (format!("{CELL}gpu = []"), "gpu"),
-            (
-                format!("{CELL}gpus = ['t4','t4','t4','t4','t4','t4','t4','t4','t4']"),
-                "a: at most 8 GPUs",
-            ),
-            (CELL.replace("'open'", "'closed'"), "closed"),
-            (format!("{CELL}from = 'nowhere'"), "nowhere"),
-            (format!("{}from = 'registry'", CELL.replace("'refused'", "'build'")), "no guest"),
-            (format!("{CELL}by-digest = true"), "from a registry"),
-            (CELL.replace("'refused'", "'upgrade'"), "next-driver"),
-            (format!("{CELL}{NEXT}"), "next-driver"),
-            (CELL.replace("'refused'", "'cluster'"), "in a cluster only"),
-            (format!("{CELL}engine = 'kubelet'"), "in a cluster only"),
-            (
-                format!(
-                    "{}engine = 'kubelet'\nfrom = 'bundle'",
-                    CELL.replace("'refused'", "'cluster'")
-                ),
-                "nothing but its cluster",
-            ),
-            (
-                format!("{}{NEXT}from = 'bundle'", CELL.replace("'refused'", "'upgrade'")),
-                "archive only",
-            ),
-        ];
-        for (text, expected) in cases {
-            let error = Matrix::parse(&text).unwrap_err();
-            assert!(error.contains(expected), "{expected}: {error}");
-        }
-    }
-
-    #[test]
-    fn the_suite_below_an_update_is_a_cells_too() {
-        let of = |kernel: &str, driver: &str| {
-            let text =
-                CELL.replace("suite = 's', package", &format!("suite = '{kernel}', package"));
-            let text = text.replace("'open'", &format!("'open', suite = '{driver}'"));
-            Matrix::parse(&text).unwrap().cells.remove(0).suites().join(" ")
-        };
-        assert_eq!(of("trixie-security", "bookworm"), "trixie-security trixie bookworm");
-        assert_eq!(of("trixie-security", "trixie"), "trixie-security trixie");
-        assert_eq!(of("bookworm", "bookworm"), "bookworm");
-    }
-
-    #[test]
-    fn two_cells_of_one_name_are_refused() {
-        let second = CELL.split_once("[[cell]]").map_or("", |(_, cell)| cell);
-        let error = Matrix::parse(&format!("{CELL}[[cell]]{second}")).unwrap_err();
-        assert!(error.contains("`a`"), "{error}");
-    }
-
-    #[test]
-    fn an_unknown_cell_is_an_error_that_lists_the_known() {
-        let error = Matrix::parse(OWN).unwrap().select(&["nope".into()]).unwrap_err().to_string();
-        assert!(error.contains("nope") && error.contains("bookworm-535-open"), "{error}");
-    }
-
-    #[test]
-    fn a_branch_is_met_by_its_versions_only() {
-        let wanted = DriverWanted {
-            branch: "535".into(),
-            flavour: Flavour::Open,
-            suite: None,
-            no_patches: Vec::new(),
-            archive_frozen: false,
-        };
-        assert!(wanted.is_met_by("535.261.03") && wanted.is_met_by("535"));
-        assert!(!wanted.is_met_by("5351.1"));
-    }
-}
+mod tests;

@@ -24,18 +24,19 @@ const STALL_LIMIT: Duration = Duration::from_secs(120);
 pub struct Relay {
     /// Port on 127.0.0.1.
     pub port: u16,
-    /// Path of the archive below the relay's address, with a slash before it.
-    pub path: String,
+    /// The archives: suite, and path below the relay's address, with a slash before it.
+    pub archives: Vec<(String, String)>,
     ended: Arc<AtomicBool>,
 }
 
 impl Relay {
-    /// Starts a relay to the first archive of the apt sources below `root` that serves `suite`.
+    /// Starts a relay to the first archives of the apt sources below `root` that serve `suites`.
     ///
     /// # Errors
-    /// No source serves the suite, its address is not plain http, or no port can be listened on.
-    pub fn start(suite: &str, root: &Path) -> Result<Self, Error> {
-        let (host, path) = archive(suite, root)?;
+    /// No source serves a suite, its address is not plain http, two are on different hosts, or no port
+    /// can be listened on.
+    pub fn start(suites: &[&str], root: &Path) -> Result<Self, Error> {
+        let (host, archives) = archives(suites, root)?;
         let at = Path::new("127.0.0.1");
         let listener = TcpListener::bind("127.0.0.1:0").at("listen on", at)?;
         let port = listener.local_addr().at("listen on", at)?.port();
@@ -44,7 +45,7 @@ impl Relay {
             let ended = Arc::clone(&ended);
             move || accept(&listener, &host, &ended)
         });
-        Ok(Self { port, path, ended })
+        Ok(Self { port, archives, ended })
     }
 }
 
@@ -58,18 +59,39 @@ impl Drop for Relay {
     }
 }
 
-/// Configuration with the one archive that a guest reaches through a relay, and no other: what this
+/// Configuration with the archives that a guest reaches through a relay, and no other: what this
 /// machine compiles with it, the guest compiles from the same packages, and so reuses its results.
 ///
 /// # Errors
 /// As [`Relay::start`].
-pub fn configuration(suite: &str, root: &Path) -> Result<String, Error> {
-    let (host, path) = archive(suite, root)?;
-    Ok(format!(
-        "host-apt = false\n\n[[archive]]\nurl = \"http://{host}{path}\"\nsuites = [\"{suite}\"]\n\
-         components = [\"main\", \"contrib\", \"non-free\", \"non-free-firmware\"]\n\
-         keyring = \"/usr/share/keyrings/debian-archive-keyring.gpg\"\n"
-    ))
+pub fn configuration(suites: &[&str], root: &Path) -> Result<String, Error> {
+    let (host, archives) = archives(suites, root)?;
+    let mut text = "host-apt = false\n".to_owned();
+    for (suite, path) in archives {
+        text.push_str(&format!(
+            "\n[[archive]]\nurl = \"http://{host}{path}\"\nsuites = [\"{suite}\"]\n\
+             components = [\"main\", \"contrib\", \"non-free\", \"non-free-firmware\"]\n\
+             keyring = \"/usr/share/keyrings/debian-archive-keyring.gpg\"\n"
+        ));
+    }
+    Ok(text)
+}
+
+/// Returns the one host that serves all suites, and each suite with its path there.
+fn archives(suites: &[&str], root: &Path) -> Result<(String, Vec<(String, String)>), Error> {
+    let mut one = None;
+    let mut archives = Vec::new();
+    for suite in suites {
+        let (host, path) = archive(suite, root)?;
+        let first = one.get_or_insert_with(|| host.clone());
+        if *first != host {
+            let why = "the apt sources have on different hosts";
+            return Err(Error::Unexpected(format!("a relay cannot serve {suites:?}, which {why}")));
+        }
+        archives.push(((*suite).to_owned(), path));
+    }
+    let host = one.ok_or_else(|| Error::Unexpected("a relay without a suite".into()))?;
+    Ok((host, archives))
 }
 
 /// Returns host (with its port) and path of the archive that serves `suite`.
@@ -175,8 +197,15 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let parts = root.path().join("etc/apt/sources.list.d");
         std::fs::create_dir_all(&parts).unwrap();
-        let stanza =
-            format!("Types: deb\nURIs: http://{host}/debian\nSuites: s\nComponents: main\n");
+        let stanza = |suite: &str, url: &str| {
+            format!("Types: deb\nURIs: http://{url}\nSuites: {suite}\nComponents: main\n\n")
+        };
+        let stanza = [
+            stanza("s", &format!("{host}/debian")),
+            stanza("u", &format!("{host}/debian-u")),
+            stanza("t", "archive.example.com/debian"),
+        ]
+        .concat();
         std::fs::write(parts.join("a.sources"), stanza).unwrap();
         let served = thread::spawn(move || {
             let (mut connection, _) = server.accept().unwrap();
@@ -185,14 +214,18 @@ mod tests {
             connection.write_all(b"HTTP/1.1 200 OK\r\n\r\nbody").unwrap();
             first
         });
-        let relay = Relay::start("s", root.path()).unwrap();
-        assert_eq!(relay.path, "/debian");
+        let relay = Relay::start(&["s", "u"], root.path()).unwrap();
+        let archives: Vec<_> = relay.archives.iter().map(|(s, p)| format!("{s} {p}")).collect();
+        assert_eq!(archives, ["s /debian", "u /debian-u"]);
         let mut client = TcpStream::connect(("127.0.0.1", relay.port)).unwrap();
         client.write_all(b"GET /debian/x HTTP/1.1\r\nHost: g\r\n\r\n").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         assert!(answer.ends_with("body"), "{answer}");
         assert_eq!(served.join().unwrap().trim_end(), "GET /debian/x HTTP/1.1");
-        assert!(Relay::start("other", root.path()).is_err());
+        for (suites, why) in [(["other", "s"], "no apt source"), (["s", "t"], "different hosts")] {
+            let error = Relay::start(&suites, root.path()).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }

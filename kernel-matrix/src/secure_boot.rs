@@ -56,17 +56,24 @@ pub fn signer(cache: &Cache) -> Result<Signer, Error> {
 pub fn firmware(cache: &Cache, signer: &Signer, vmlinuz: &Path) -> Result<Firmware, Error> {
     let kernel = fs::read(vmlinuz).at("read", vmlinuz)?;
     let ours = fs::read(&signer.certificate).at("read", &signer.certificate)?;
-    let template = Path::new(VARIABLES);
-    let template = fs::read(template).at("read (scripts/setup installs ovmf)", template)?;
-    let digests = [&kernel, &ours, &template].map(|bytes| digest(bytes));
-    let [kernel_is, ours_is, template_is] = digests.each_ref().map(String::as_str);
-    let dir = cache.produce("firmware", &[RECIPE, kernel_is, ours_is, template_is], |dir| {
+    let [template, code] = [VARIABLES, CODE].map(|path| {
+        let path = Path::new(path);
+        fs::read(path).at("read (scripts/setup installs ovmf)", path)
+    });
+    let (template, code) = (template?, code?);
+    let digests = [&kernel, &ours, &template, &code].map(|bytes| digest(bytes));
+    let mut inputs = vec![RECIPE];
+    inputs.extend(digests.iter().map(String::as_str));
+    let dir = cache.produce("firmware", &inputs, |dir| {
         let theirs = kernels_signer(&kernel, dir)?;
         let filled = fill(template, &ours, &[&theirs, &ours])?;
         let path = dir.join("variables.fd");
-        fs::write(&path, filled).at("write", &path)
+        fs::write(&path, filled).at("write", &path)?;
+        // A QEMU of another suite does not see this machine's /usr.
+        let path = dir.join("code.fd");
+        fs::write(&path, code).at("write", &path)
     })?;
-    Ok(Firmware { code: CODE.into(), variables: dir.join("variables.fd") })
+    Ok(Firmware { code: dir.join("code.fd"), variables: dir.join("variables.fd") })
 }
 
 fn digest(bytes: &[u8]) -> String {

@@ -1,5 +1,8 @@
 //! The agent's store in a guest: modules and user-mode files for one kernel and driver, made by the
 //! real `longshore` on this machine and given to the guest as a disk.
+//!
+//! The user-mode files take most of it and are the same for every kernel: the cache has one image of them per
+//! driver, and a guest gets a copy with the modules added, which is removed after its run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +14,7 @@ use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::sets::SetStore;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Held};
 use crate::disk;
 use crate::error::{At, Error};
 use crate::event::{Sink, What};
@@ -21,12 +24,17 @@ use crate::process::{LIMIT, run, run_with};
 /// A store for one kernel and driver.
 #[derive(Debug)]
 pub struct Seed {
-    /// ext4 image for /var/lib/longshore.
+    /// ext4 image for /var/lib/longshore. It has the modules once it is [completed](Seed::complete).
     pub disk: PathBuf,
+    /// True if the guest's store has the modules from the beginning.
+    has_modules: bool,
+    _held: Held,
     /// The modules in it, or those that the guest gets in another way.
     pub set: ModuleSet,
     /// The modules of the driver that the first one is changed to.
     pub next: Option<ModuleSet>,
+    /// The modules for the next kernel, which the guest compiles itself.
+    pub next_kernel: Option<ModuleSet>,
     /// Store on this machine that has the set.
     store: Store,
 }
@@ -52,6 +60,8 @@ impl Parts {
     }
 }
 
+/// Kind of the cached images.
+pub const SEED: &str = "seed";
 /// Directories of a store in which compiles keep results for later ones.
 const COMPILED: [&str; 2] = ["conftests", "objects"];
 /// Number of files of a build root with a kernel's headers, and of a driver's sources beside it.
@@ -68,6 +78,26 @@ pub struct Fetch<'a> {
     pub command: Command,
     /// The driver.
     pub driver: &'a DriverWanted,
+    /// The kernel's release.
+    pub release: &'a str,
+}
+
+/// Everything that is fetched for a seed.
+pub struct Fetches<'a> {
+    /// The driver that is installed first.
+    pub first: Fetch<'a>,
+    /// The driver that it is changed to, if any.
+    pub next: Option<Fetch<'a>>,
+    /// The first driver for the kernel that is booted next, if any: the guest has the results of its
+    /// compile, and not its modules.
+    pub next_kernel: Option<Fetch<'a>>,
+}
+
+impl<'a> Fetches<'a> {
+    /// Returns the fetch of one driver alone.
+    pub fn of(first: Fetch<'a>) -> Self {
+        Self { first, next: None, next_kernel: None }
+    }
 }
 
 /// A driver in the store on this machine.
@@ -77,56 +107,86 @@ struct Fetched {
     userspace: PathBuf,
 }
 
-/// Fetches the driver for the kernel `release` into `store`, with `next`, the driver that it is
-/// changed to, and makes a disk of the parts that a guest with its driver `from` there has from the
-/// beginning.
+/// Fetches drivers into `store`, and makes a disk of the parts that a guest with its driver `from`
+/// there has from the beginning.
 ///
 /// # Errors
 /// `longshore fetch` failed, or left no such modules in the store.
 pub fn make(
     cache: &Cache,
-    first: Fetch<'_>,
-    next: Option<Fetch<'_>>,
+    fetches: Fetches<'_>,
     store: &Path,
-    release: &str,
     from: Supply,
     sink: &Sink<'_>,
 ) -> Result<Seed, Error> {
-    let (store, drivers) = {
+    let Fetches { first, next, next_kernel } = fetches;
+    let (store, drivers, next_kernel) = {
         let _held = cache.lock("store")?;
-        let fetched = |fetch: Fetch<'_>| fetched(fetch, store, release, sink);
+        let fetched = |fetch: Fetch<'_>| fetched(fetch, store, sink);
         let drivers: Result<Vec<_>, _> = [first].into_iter().chain(next).map(fetched).collect();
-        (Store::open(store, disk::of_this_machine())?, drivers?)
+        let next_kernel = next_kernel.map(fetched).transpose()?;
+        (Store::open(store, disk::of_this_machine())?, drivers?, next_kernel)
     };
-    let parts = Parts::of(from);
-    let mut inputs = Vec::new();
-    for Fetched { set, userspace } in &drivers {
-        let digests: Vec<&str> = set.modules.iter().map(|m| m.sha256.as_str()).collect();
-        inputs.extend([set.key.file_stem(), digests.join(","), userspace.display().to_string()]);
-    }
-    inputs.push(format!("{parts:?}"));
-    if parts.compiled {
-        inputs.push(format!("{BUILD_FILES} files"));
-    }
+    let mut parts = Parts::of(from);
+    // An agent that prepares for a kernel has a driver that is Ready.
+    (parts.modules, parts.userspace) =
+        (parts.modules || next_kernel.is_some(), parts.userspace || next_kernel.is_some());
+    let inputs = inputs(&drivers, next_kernel.as_ref(), parts);
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-    let dir = cache.produce("seed", &inputs, |dir| fill(dir, &store, &drivers, parts))?;
+    let filled = |dir: &Path| fill(dir, &store, &drivers, parts);
+    let (dir, held) = cache.produce_held(SEED, &inputs, filled)?;
     let mut sets = drivers.into_iter().map(|fetched| fetched.set);
     let set = sets.next().ok_or_else(|| Error::Unexpected("no driver was fetched".into()))?;
-    Ok(Seed { disk: dir.join("store.ext4"), set, next: sets.next(), store })
+    let (disk, next) = (dir.join("store.ext4"), sets.next());
+    let next_kernel = next_kernel.map(|fetched| fetched.set);
+    Ok(Seed { disk, has_modules: parts.modules, _held: held, set, next, next_kernel, store })
 }
 
-fn fetched(
-    mut fetch: Fetch<'_>,
-    store: &Path,
-    release: &str,
-    sink: &Sink<'_>,
-) -> Result<Fetched, Error> {
+/// Returns all that the cached image depends on; without modules, it is the same for every kernel.
+fn inputs(drivers: &[Fetched], next_kernel: Option<&Fetched>, parts: Parts) -> Vec<String> {
+    let mut inputs = vec!["without modules".to_owned()];
+    for Fetched { set, userspace } in drivers.iter().chain(next_kernel) {
+        if parts.userspace {
+            inputs.push(userspace.display().to_string());
+        }
+        if parts.compiled {
+            let digests: Vec<&str> = set.modules.iter().map(|m| m.sha256.as_str()).collect();
+            inputs.extend([set.key.file_stem(), digests.join(","), format!("{BUILD_FILES} files")]);
+        }
+    }
+    inputs
+}
+
+impl Seed {
+    /// Adds the modules, if the guest's store has them from the beginning, in a copy of the image in `dir`.
+    ///
+    /// # Errors
+    /// A file cannot be read or written; cp or debugfs failed.
+    pub fn complete(&mut self, dir: &Path) -> Result<(), Error> {
+        if !self.has_modules {
+            return Ok(());
+        }
+        let (tree, image) = (dir.join("modules"), dir.join("seed.ext4"));
+        let own = Store::open(&tree, disk::of_this_machine())?;
+        let before = disk::paths(&tree)?;
+        for set in [&self.set].into_iter().chain(&self.next) {
+            copy(&self.store, set, &own)?;
+        }
+        disk::copy_sparse(&self.disk, &image)?;
+        disk::add(&tree, &before, &image)?;
+        fs::remove_dir_all(&tree).at("remove", &tree)?;
+        self.disk = image;
+        Ok(())
+    }
+}
+
+fn fetched(mut fetch: Fetch<'_>, store: &Path, sink: &Sink<'_>) -> Result<Fetched, Error> {
     fetch.command.env("LONGSHORE_LOG_FORMAT", "pretty");
     let tell = |line: &str| sink.tell(What::Output(line.to_owned()));
     let said = run_with(&mut fetch.command, FETCH_LIMIT, tell)?.join("\n");
     let store = Store::open(store, disk::of_this_machine())?;
     Ok(Fetched {
-        set: find_set(&store, &said, release, fetch.driver)?,
+        set: find_set(&store, &said, fetch.release, fetch.driver)?,
         userspace: find_userspace(&store, &said)?,
     })
 }
@@ -197,10 +257,7 @@ fn find_userspace(store: &Store, said: &str) -> Result<PathBuf, Error> {
 fn fill(dir: &Path, store: &Store, drivers: &[Fetched], parts: Parts) -> Result<(), Error> {
     let tree = dir.join("tree");
     let own = Store::open(&tree, disk::of_this_machine())?;
-    for Fetched { set, userspace } in drivers {
-        if parts.modules {
-            copy(store, set, &own)?;
-        }
+    for Fetched { userspace, .. } in drivers {
         if parts.userspace {
             run(Command::new("cp").arg("-a").arg(userspace).arg(own.dir("userspace")), LIMIT)?;
         }

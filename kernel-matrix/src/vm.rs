@@ -2,23 +2,31 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::Instant;
 
-use command_fds::{CommandFdExt, FdMapping};
+use command_fds::CommandFdExt;
 
 use crate::bounded_output::{self, Lines, QUEUED_LINES};
 use crate::error::{At, Error};
 use crate::gpu;
-use crate::proxy;
+use crate::gpu::backend::{Attached, Link};
+use crate::gpu::device::Device;
+use crate::platform::GUEST;
+use crate::qemu::Qemu;
 use crate::secure_boot::Firmware;
+use crate::sockets::Sockets;
 
 /// Specification of a VM.
 #[derive(Debug)]
 pub struct Spec {
+    /// QEMU, and its backend of the simulated devices.
+    pub qemu: Arc<Qemu>,
     /// bzImage.
     pub kernel: PathBuf,
     /// Initramfs.
@@ -112,6 +120,8 @@ pub enum Power {
 pub enum Ended {
     /// QEMU ended by itself. Its exit code is not kept: a guest's panic and its power-off both give 0.
     Exited,
+    /// This signal, of another process, ended QEMU.
+    Killed(i32),
     /// It was still running at the deadline and was killed.
     Overdue,
     /// The watcher turned its power off.
@@ -123,7 +133,7 @@ pub enum Ended {
 pub struct Vm {
     qemu: Child,
     said: Receiver<Said>,
-    links: Vec<UnixStream>,
+    links: Vec<Link>,
 }
 
 impl Vm {
@@ -134,15 +144,13 @@ impl Vm {
     pub fn start(spec: &Spec) -> Result<Self, Error> {
         let mut command = qemu(spec);
         let mut sockets = Sockets::default();
+        let (say, said) = mpsc::sync_channel(QUEUED_LINES);
         let mut links = Vec::new();
         for gpu in &spec.gpus {
-            let (ours, number) = sockets.add()?;
-            let device = gpu::Device::new(*gpu, spec.gpus.len() == 1);
-            let serving = ours.try_clone().at("clone socket of", Path::new("the GPU"))?;
-            // It ends when this process shuts the socket down or QEMU closes it.
-            thread::spawn(move || proxy::serve(serving, device));
-            command.arg("-device").arg(format!("x-pci-proxy-dev,fd={number}"));
-            links.push(ours);
+            let device = Device::new(*gpu, spec.gpus.len() == 1);
+            let attached = spec.qemu.backend.attach(device, &mut sockets)?;
+            command.arg("-device").arg(&attached.argument);
+            links.push(serve(attached, *gpu, say.clone()));
         }
         let (results, number) = sockets.add()?;
         command
@@ -154,13 +162,13 @@ impl Vm {
             ])
             .arg("-chardev")
             .arg(format!("socket,id=results,fd={number}"));
-        let program = Path::new("qemu-system-x86_64");
-        let mapped = command.fd_mappings(sockets.0).map_err(io::Error::other);
+        let program = Path::new(GUEST.qemu);
+        let mapped = command.fd_mappings(sockets.into_mappings()).map_err(io::Error::other);
         mapped.at("pass sockets to", program)?;
         let mut qemu = command.spawn().at("start", program)?;
         // The command holds its ends of the sockets until then.
         drop(command);
-        let said = listen(&mut qemu, results);
+        listen(&mut qemu, results, say);
         Ok(Self { qemu, said, links })
     }
 
@@ -189,17 +197,15 @@ impl Vm {
                 }
             }
         }
-        self.qemu.wait().at("wait for", Path::new("qemu-system-x86_64"))?;
-        Ok(Ended::Exited)
+        let status = self.qemu.wait().at("wait for", Path::new(GUEST.qemu))?;
+        Ok(status.signal().map_or(Ended::Exited, Ended::Killed))
     }
 
     fn kill(&mut self) {
         // Both fail only if QEMU has ended already.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
-        for link in &self.links {
-            let _ = link.shutdown(std::net::Shutdown::Both);
-        }
+        self.links.iter().for_each(Link::end);
     }
 }
 
@@ -209,19 +215,29 @@ impl Drop for Vm {
     }
 }
 
+/// Starts the thread that serves a device. Its error is a line of the console.
+fn serve(attached: Attached, gpu: gpu::Spec, say: SyncSender<Said>) -> Link {
+    let Attached { serve, link, .. } = attached;
+    // It ends when the link is ended or QEMU closes its end.
+    thread::spawn(move || {
+        if let Err(error) = serve() {
+            // Fails only where nobody reads the console any more.
+            let _ = say.send(Said::Console(format!("simulated {gpu}: {error}")));
+        }
+    });
+    link
+}
+
 /// Returns QEMU's command line except for the devices on sockets. QEMU ends with the thread that
 /// started it.
 fn qemu(spec: &Spec) -> Command {
-    let machine = match spec.firmware {
-        Some(_) => "q35,memory-backend=m,smm=on",
-        None => "q35,memory-backend=m",
-    };
-    let mut command = Command::new("setpriv");
+    let options = spec.firmware.as_ref().map_or("", |_| GUEST.with_firmware);
+    let machine = format!("{},memory-backend=m{options}", GUEST.machine);
+    let mut command = spec.qemu.command();
     command
-        .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
-        .args(["-accel", "tcg", "-machine", machine, "-cpu", "max"])
+        .args(["-accel", "tcg", "-machine", &machine, "-cpu", "max"])
         .args(["-smp", &spec.processors.to_string()])
-        // The proxy passes guest memory as descriptors, so the memory needs one.
+        // The backends pass guest memory as descriptors, so the memory needs one.
         .arg("-object")
         .arg(format!("memory-backend-memfd,id=m,size={}M,share=on", spec.memory))
         .arg("-m")
@@ -232,8 +248,10 @@ fn qemu(spec: &Spec) -> Command {
         .arg("-initrd")
         .arg(&spec.initrd)
         .arg("-append")
-        // On a busy machine the emulated timer is too late for the kernel's test of it.
-        .arg(format!("console=ttyS0 oops=panic panic=-1 no_timer_check {}", spec.arguments));
+        .arg(format!(
+            "console={} oops=panic panic=-1 {} {}",
+            GUEST.console, GUEST.arguments, spec.arguments
+        ));
     if spec.counts {
         command.args(["-icount", "shift=1"]);
     }
@@ -271,25 +289,8 @@ fn qemu(spec: &Spec) -> Command {
     command
 }
 
-/// QEMU's ends of sockets. In this process they are closed on exec: no other VM or program that is
-/// started at the same time inherits them.
-#[derive(Default)]
-struct Sockets(Vec<FdMapping>);
-
-impl Sockets {
-    /// Adds a pair: returns our end, and the descriptor number of the other one in QEMU.
-    fn add(&mut self) -> Result<(UnixStream, i32), Error> {
-        let (ours, theirs) = UnixStream::pair().at("make", Path::new("a socket for QEMU"))?;
-        // 0, 1 and 2 are the console.
-        let child_fd = 3 + i32::try_from(self.0.len()).unwrap_or(i32::MAX);
-        self.0.push(FdMapping { parent_fd: theirs.into(), child_fd });
-        Ok((ours, child_fd))
-    }
-}
-
 /// Starts the threads that turn console, stderr and results into one stream.
-fn listen(qemu: &mut Child, results: UnixStream) -> Receiver<Said> {
-    let (say, said) = mpsc::sync_channel(QUEUED_LINES);
+fn listen(qemu: &mut Child, results: UnixStream, say: SyncSender<Said>) {
     let mut readers = vec![thread::spawn({
         let say = say.clone();
         move || lines(results, &say, Said::Result)
@@ -309,7 +310,6 @@ fn listen(qemu: &mut Child, results: UnixStream) -> Receiver<Said> {
         }
         let _ = say.send(Said::Gone);
     });
-    said
 }
 
 fn lines(from: impl Read, say: &SyncSender<Said>, kind: fn(String) -> Said) {
@@ -323,9 +323,13 @@ fn lines(from: impl Read, say: &SyncSender<Said>, kind: fn(String) -> Said) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Cache;
+    use crate::qemu;
 
     fn spec() -> Spec {
+        let cache = Cache::at(std::env::temp_dir()).unwrap();
         Spec {
+            qemu: Qemu::find(&qemu::Options::default(), &cache).unwrap(),
             kernel: "/k/vmlinuz".into(),
             initrd: "/k/initrd".into(),
             arguments: String::new(),
@@ -392,18 +396,6 @@ mod tests {
 
     fn arguments(spec: &Spec) -> Vec<String> {
         qemu(spec).get_args().map(|a| a.to_string_lossy().into_owned()).collect()
-    }
-
-    #[test]
-    fn what_is_started_at_the_same_time_inherits_no_socket() {
-        use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-        let mut sockets = Sockets::default();
-        let (ours, number) = sockets.add().unwrap();
-        assert_eq!((number, sockets.add().unwrap().1), (3, 4));
-        let theirs = sockets.0.iter().map(|mapping| fcntl(&mapping.parent_fd, FcntlArg::F_GETFD));
-        for flags in theirs.chain([fcntl(&ours, FcntlArg::F_GETFD)]) {
-            assert!(FdFlag::from_bits_truncate(flags.unwrap()).contains(FdFlag::FD_CLOEXEC));
-        }
     }
 
     #[test]

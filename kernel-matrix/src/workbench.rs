@@ -15,11 +15,12 @@ use crate::guests::Guests;
 use crate::image::{self, Image};
 use crate::kernel::{self, Kernel, KernelPackages};
 use crate::matrix::{Cell, Scenario, Supply};
+use crate::qemu::{self, Qemu};
 use crate::relay;
 use crate::rootfs::{self, Rootfs};
 use crate::runfile::{self, RunFile};
 use crate::secure_boot::{self, Firmware, Signer};
-use crate::seed::{self, Fetch, Seed};
+use crate::seed::{self, Fetch, Fetches, Seed};
 use crate::shaped::{self, Contents};
 use crate::stand_in;
 
@@ -41,14 +42,21 @@ pub struct Workbench {
     guests: Guests,
     agent: Agent,
     bits: Bits,
+    /// Options of QEMU, and the QEMU found by them.
+    wanted: qemu::Options,
+    qemu: Option<Arc<Qemu>>,
     rootfs: BTreeMap<String, Arc<Rootfs>>,
     image: BTreeMap<bool, Arc<Image>>,
 }
 
 /// Files on disk that a cell in a VM needs.
 pub struct Prepared {
+    /// QEMU.
+    pub qemu: Arc<Qemu>,
     /// The kernel.
     pub kernel: Kernel,
+    /// The kernel that is installed while the driver is Ready, if the cell has it.
+    pub next_kernel: Option<Kernel>,
     /// The root file system.
     pub rootfs: Arc<Rootfs>,
     /// The agent's image.
@@ -73,6 +81,7 @@ impl Workbench {
         guests: Guests,
         cells: &[&Cell],
         agent: Agent,
+        wanted: qemu::Options,
     ) -> Result<Self, Error> {
         let mut suites = Vec::new();
         let mut frozen = cells.iter().any(|cell| cell.driver.archive_frozen);
@@ -82,11 +91,26 @@ impl Workbench {
             frozen |= guest.archive_frozen;
         }
         suites.extend(cells.iter().flat_map(|cell| cell.suites()).map(str::to_owned));
-        suites.sort();
-        suites.dedup();
+        let suites = suites.into_iter().map(|suite| (suite, frozen)).collect();
+        Self::open_each(cache, guests, suites, agent, wanted)
+    }
+
+    /// Opens these suites, each with lists past their expiry where its value is true. One that cannot be
+    /// read is an error of the cells that need it.
+    ///
+    /// # Errors
+    /// The machine has no usable apt sources, or the cache cannot be written.
+    pub fn open_each(
+        cache: Cache,
+        guests: Guests,
+        suites: BTreeMap<String, bool>,
+        agent: Agent,
+        wanted: qemu::Options,
+    ) -> Result<Self, Error> {
         cache.prune(UNUSED)?;
-        let bits = Bits::open(&cache.dir("packages"), &suites, frozen)?;
-        Ok(Self { cache, guests, agent, bits, rootfs: BTreeMap::new(), image: BTreeMap::new() })
+        let bits = Bits::open_each(&cache.dir("packages"), &suites)?;
+        let (rootfs, image) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { cache, guests, agent, bits, wanted, qemu: None, rootfs, image })
     }
 
     /// Returns the cache of all products.
@@ -116,6 +140,9 @@ impl Workbench {
         }
         for patch in &cell.driver.no_patches {
             command.args(["--no-patch", patch]);
+        }
+        for module in &cell.extra_modules {
+            command.args(["--extra-module", module]);
         }
         command
     }
@@ -149,6 +176,10 @@ impl Workbench {
     /// Something could not be obtained or made.
     pub fn prepare(&mut self, cell: &Cell, sink: &Sink<'_>) -> Result<Prepared, Error> {
         let (packages, mut resolved) = self.resolve(cell)?;
+        sink.tell(What::Preparing("QEMU".into()));
+        let qemu = self.qemu()?;
+        resolved.qemu_version = qemu.version.to_string();
+        resolved.gpu_backend = qemu.backend.name().to_owned();
         sink.tell(What::Preparing(format!("kernel {}", resolved.kernel_release)));
         let kernel = kernel::make(&self.cache, &self.bits, &packages)?;
         sink.tell(What::Preparing("root file system".into()));
@@ -161,20 +192,32 @@ impl Workbench {
         let (branch, flavour) = (&driver.branch, driver.flavour_name());
         sink.tell(What::Preparing(format!("driver {branch} {flavour} for {}", kernel.release)));
         let run_file = self.run_file(cell)?;
+        let next_kernel = self.next_kernel(cell)?;
         let mut fetch = self.longshore("fetch", &kernel.release, cell);
         let next_cell = cell.next();
         let next = next_cell.as_ref().map(|cell| Fetch {
             command: self.longshore("fetch", &kernel.release, cell),
             driver: &cell.driver,
+            release: &kernel.release,
+        });
+        let mut for_next_kernel = next_kernel.as_ref().map(|kernel| Fetch {
+            command: self.longshore("fetch", &kernel.release, cell),
+            driver,
+            release: &kernel.release,
         });
         if let Some(file) = &run_file {
             fetch.arg("--run-file").arg(&file.path).args(["--run-file-sha256", &file.sha256]);
         }
         if cell.from == Supply::Compile {
-            let config = self.cache.dir(&format!("archive-{}.toml", cell.kernel.suite));
-            let text = relay::configuration(&cell.kernel.suite, Path::new("/"))?;
-            fs::write(&config, text).at("write", &config)?;
-            fetch.arg("--config").arg(&config);
+            let suites = cell.kernel_suites();
+            let config = self.cache.dir(&format!("archive-{}.toml", suites.join("+")));
+            fs::write(&config, relay::configuration(&suites, Path::new("/"))?)
+                .at("write", &config)?;
+            for fetch in std::iter::once(&mut fetch)
+                .chain(for_next_kernel.as_mut().map(|fetch| &mut fetch.command))
+            {
+                fetch.arg("--config").arg(&config);
+            }
         }
         let plain = self.plain(cell, &kernel, sink)?;
         self.shape(cell, &kernel, &mut fetch)?;
@@ -184,9 +227,9 @@ impl Workbench {
             firmware = Some(secure_boot::firmware(&self.cache, &signer, &kernel.vmlinuz)?);
             sign(&mut fetch, &signer);
         }
-        let (store, release) = (self.store(cell), &kernel.release);
-        let first = Fetch { command: fetch, driver };
-        let seed = seed::make(&self.cache, first, next, &store, release, cell.from, sink)?;
+        let first = Fetch { command: fetch, driver, release: &kernel.release };
+        let fetches = Fetches { first, next, next_kernel: for_next_kernel };
+        let seed = seed::make(&self.cache, fetches, &self.store(cell), cell.from, sink)?;
         plain.map_or(Ok(()), |plain| check_equal(&seed, &plain))?;
         resolved.driver_version.clone_from(&seed.set.key.driver_version);
         resolved.next_driver_version = seed.next.as_ref().map(|set| set.key.driver_version.clone());
@@ -194,7 +237,24 @@ impl Workbench {
         resolved.image_sha256.clone_from(&image.sha256);
         sink.tell(What::Resolved(resolved));
         let stand_in = stand_in.transpose()?;
-        Ok(Prepared { kernel, rootfs, image, seed, run_file, stand_in, firmware })
+        Ok(Prepared {
+            qemu,
+            kernel,
+            next_kernel,
+            rootfs,
+            image,
+            seed,
+            run_file,
+            stand_in,
+            firmware,
+        })
+    }
+
+    /// Returns the kernel that the cell's guest installs, if any.
+    fn next_kernel(&self, cell: &Cell) -> Result<Option<Kernel>, Error> {
+        let Some(cell) = cell.on_next_kernel() else { return Ok(None) };
+        let (packages, _) = self.resolve(&cell)?;
+        kernel::make(&self.cache, &self.bits, &packages).map(Some)
     }
 
     /// Returns the seed that the Debian archive's own packages give, for a cell whose modules come from
@@ -205,9 +265,9 @@ impl Workbench {
         }
         let cell = Cell { from: Supply::Archive, ..cell.clone() };
         let command = self.longshore("fetch", &kernel.release, &cell);
-        let fetch = Fetch { command, driver: &cell.driver };
+        let fetch = Fetch { command, driver: &cell.driver, release: &kernel.release };
         let (store, from) = (self.store(&cell), cell.from);
-        seed::make(&self.cache, fetch, None, &store, &kernel.release, from, sink).map(Some)
+        seed::make(&self.cache, Fetches::of(fetch), &store, from, sink).map(Some)
     }
 
     /// Adds the source of modules of another shape to a `longshore fetch`, if the cell has one.
@@ -251,6 +311,14 @@ impl Workbench {
         runfile::make(&self.cache, &self.bits, suite, &cell.driver.branch).map(Some)
     }
 
+    fn qemu(&mut self) -> Result<Arc<Qemu>, Error> {
+        let found = match &self.qemu {
+            Some(found) => Arc::clone(found),
+            None => Qemu::find(&self.wanted, &self.cache)?,
+        };
+        Ok(Arc::clone(self.qemu.insert(found)))
+    }
+
     fn rootfs(&mut self, name: &str) -> Result<Arc<Rootfs>, Error> {
         if let Some(made) = self.rootfs.get(name) {
             return Ok(Arc::clone(made));
@@ -291,10 +359,14 @@ fn sign(fetch: &mut Command, signer: &Signer) {
     fetch.arg("--module-certificate").arg(&signer.certificate);
 }
 
+/// Modules that the store's set has as well where another cell loads them.
+const OPTIONAL: [&str; 2] = ["nvidia_drm", "nvidia_peermem"];
+
 /// Compares modules of another source with those that the Debian archive's own packages give.
 fn check_equal(made: &Seed, plain: &Seed) -> Result<(), Error> {
     let modules = |seed: &Seed| -> Vec<(String, String)> {
-        seed.set.modules.iter().map(|m| (m.file.clone(), m.sha256.clone())).collect()
+        let all = seed.set.modules.iter().filter(|m| !OPTIONAL.contains(&m.name.as_str()));
+        all.map(|m| (m.file.clone(), m.sha256.clone())).collect()
     };
     let (made, plain) = (modules(made), modules(plain));
     if made == plain {

@@ -66,8 +66,11 @@ def verdict(kernel, driver):
     if kernel["id"] == "forky-rt" and branch == 525:
         return {"kind": "not-run", "why": HOSTILE}
     if kernel["id"] == "trixie-security-rt" and branch == 555:
-        return {"kind": "faulty", "why": ["the guest's kernel panicked 41 s after QEMU's start",
-                                          f"console: BUG: scheduling while atomic {HOSTILE}"]}
+        return {"kind": "guest-ended", "class": "panicked",
+                "why": ["Kernel panic - not syncing: Fatal exception; the guest ended at `start` without a verdict",
+                        f"kernel: BUG: scheduling while atomic {HOSTILE}"]}
+    if kernel["id"] == "trixie-security-rt" and branch == 460:
+        return {"kind": "faulty", "why": ["the agent's exit code is 17, not 0", HOSTILE]}
     if branch == 418 and release.startswith("6.12"):
         return {"kind": "compiled", "patches": []}
     return {"kind": "works"}
@@ -75,7 +78,7 @@ def verdict(kernel, driver):
 
 def result(kernel, driver, name):
     found = verdict(kernel, driver)
-    failed = found["kind"] in ("does-not-compile", "faulty")
+    failed = found["kind"] in ("does-not-compile", "faulty", "guest-ended")
     log = {
         "file": f"runs/{name}/build.log", "sha256": sha(name), "bytes": 1843200, "failing-line": 11 if failed else None,
         "excerpt": [f"  CC [M]  /build/nvidia/nv-{n}.o" for n in range(11)]
@@ -136,7 +139,7 @@ def before():
         if kind == "works-patched" and "open" in cell["name"]:
             cell["verdict"] = {"kind": "does-not-compile", "class": "interface-gone", "name": "strncpy",
                                "line": "error", "remedy": ""}
-        if kind in ("faulty", "not-run"):
+        if kind in ("faulty", "guest-ended", "not-run"):
             cell["verdict"] = {"kind": "works"}
     return run
 

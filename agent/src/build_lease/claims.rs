@@ -95,6 +95,7 @@ fn render(claim: &Claim) -> Result<Vec<u8>, Failure> {
         artifact_type: Some(CLAIM_TYPE.to_owned()),
         config: empty.clone(),
         layers: vec![empty],
+        subject: None,
         annotations: BTreeMap::from([(ANNOTATION.to_owned(), text)]),
     })
 }

@@ -12,8 +12,9 @@ use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::{
     ARTIFACT_TYPE, Described, Descriptor, MANIFEST_TYPE, digest, hex_of, json,
 };
-use longshore_modules::layout::{INDEX_TYPE, Index, REF_NAME};
+use longshore_modules::layout::{Index, REF_NAME};
 use longshore_modules::sets::SetStore;
+use longshore_modules::signature::attestation::{Attestation, AttestationImage, attestation_tag};
 use longshore_modules::signature::key::SecretKey;
 use longshore_modules::signature::{Signature, SignatureImage, signature_tag};
 
@@ -87,7 +88,7 @@ impl Contents {
         store: &Store,
     ) -> Result<(), Failure> {
         let mut described = Described::of(set)?;
-        let mut signatures = Vec::new();
+        let (mut signatures, mut attestations) = (Vec::new(), Vec::new());
         if let Some(evidence) = store.evidence(set) {
             // The signed bytes are included unchanged.
             let (manifest, config) = evidence.signed();
@@ -96,11 +97,23 @@ impl Contents {
             if signed.set == *set {
                 described = signed;
                 signatures = evidence.signatures().to_vec();
+                attestations = evidence.attestations().to_vec();
             }
         }
         self.add_memory(described.config.clone());
         let tag = tag(&self.index, set.key.tag(), &set.key.digest());
-        self.describe(&described.manifest, ARTIFACT_TYPE, tag, signatures, key)
+        self.describe(&described.manifest, ARTIFACT_TYPE, tag, signatures, key)?;
+        self.attest(&described, &attestations)
+    }
+
+    /// Adds the attestations that a set has.
+    fn attest(&mut self, set: &Described, attestations: &[Attestation]) -> Result<(), Failure> {
+        let image = AttestationImage::with(None, &set.descriptor(), attestations)?;
+        let Some(image) = image else { return Ok(()) };
+        self.list(AttestationImage::descriptor(&image.manifest), attestation_tag(&set.digest()));
+        self.add_memory(image.manifest);
+        image.blobs.into_iter().for_each(|blob| self.add_memory(blob));
+        Ok(())
     }
 
     fn describe_tree(&mut self, tree: &Packed, key: Option<&SecretKey>) -> Result<(), Failure> {
@@ -156,12 +169,7 @@ impl Contents {
     /// # Errors
     /// Exit code 70; it can always be serialized.
     pub(super) fn index(&self) -> Result<Vec<u8>, Failure> {
-        json(&Index {
-            schema_version: 2,
-            media_type: Some(INDEX_TYPE.to_owned()),
-            manifests: self.index.clone(),
-            other: BTreeMap::new(),
-        })
+        json(&Index { manifests: self.index.clone(), ..Index::default() })
     }
 
     /// Returns the blobs, in order.

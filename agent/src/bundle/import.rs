@@ -14,8 +14,13 @@ use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::{
     Described, Descriptor, MANIFEST_TYPE, Manifest, parse_manifest,
 };
-use longshore_modules::layout::{INDEX_TYPE, Index, MAX_MODULE, REF_NAME, SAVED_SIGNATURES};
+use longshore_modules::layout::{
+    INDEX_TYPE, Index, MAX_MODULE, SAVED_ATTESTATIONS, SAVED_SIGNATURES, beside,
+};
 use longshore_modules::sets::SetStore;
+use longshore_modules::signature::attestation::{
+    self, AttestationReader, ReadAttestations, attestation_tag,
+};
 use longshore_modules::signature::{self, Evidence, Signature, Trust, refusal, signature_tag};
 
 /// Maximum number of entries in an index: two for each set and tree.
@@ -48,6 +53,7 @@ pub fn import(
     let staging = Staging::read(from, name, store, task)?;
     let bundle = Bundle::read(&staging)?;
     bundle.check_signatures(trusts)?;
+    bundle.check_attestations(trusts)?;
     bundle.check_modules()?;
     bundle.record(store)
 }
@@ -64,6 +70,8 @@ struct Signed<T> {
     digest: String,
     what: T,
     signatures: Vec<Signature>,
+    /// Images of its attestations; none of a tree's.
+    attested_in: Vec<Descriptor>,
 }
 
 impl<'a> Bundle<'a> {
@@ -107,10 +115,12 @@ impl<'a> Bundle<'a> {
         let digest = entry.digest.clone();
         if tree {
             let what = parse_tree(&manifest, config, staging.name())?;
-            self.trees.push(Signed { digest, what, signatures });
+            self.trees.push(Signed { digest, what, signatures, attested_in: Vec::new() });
         } else {
             let what = Described::assemble(bytes, config, staging.name())?;
-            self.sets.push(Signed { digest, what, signatures });
+            let images = beside(index, &attestation_tag(&digest), SAVED_ATTESTATIONS);
+            let attested_in = images.into_iter().cloned().collect();
+            self.sets.push(Signed { digest, what, signatures, attested_in });
         }
         Ok(())
     }
@@ -119,18 +129,20 @@ impl<'a> Bundle<'a> {
     /// them.
     fn signatures(&self, of: &Descriptor, index: &[Descriptor]) -> Result<Vec<Signature>, Failure> {
         let tag = signature_tag(&of.digest);
-        let is_beside = |entry: &&Descriptor| {
-            entry.annotations.get(REF_NAME) == Some(&tag)
-                || entry.annotations.get("kind").map(String::as_str) == Some(SAVED_SIGNATURES)
-        };
         let mut signatures = Vec::new();
-        for entry in index.iter().filter(is_beside) {
+        for entry in beside(index, &tag, SAVED_SIGNATURES) {
             for layer in signature::layers_of(&self.staging.bytes(entry)?) {
                 let payload = self.staging.bounded(&layer.digest, layer.size, 1 << 20)?;
                 signatures.extend(layer.signature(payload));
             }
         }
         Ok(signatures)
+    }
+
+    /// Reads the attestations of a set, found as its signatures are. They are not kept: all of a
+    /// bundle's may be many.
+    fn attestations(&self, set: &Signed<Described>) -> ReadAttestations {
+        AttestationReader::read_all(set.attested_in.iter(), &|of| self.staging.bytes(of))
     }
 
     fn check_signatures(&self, trusts: &[Trust]) -> Result<(), Failure> {
@@ -140,6 +152,27 @@ impl<'a> Bundle<'a> {
             for trust in trusts.iter().filter(|trust| trust.required) {
                 signature::verify(digest, signatures, &trust.keys).map_err(|why| {
                     refusal(&format!("{digest} in {}", self.staging.name()), &why)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the attestations of every set that a trust requires; reads none otherwise.
+    fn check_attestations(&self, trusts: &[Trust]) -> Result<(), Failure> {
+        let required = trusts.iter().filter(|trust| trust.required);
+        let required: Vec<_> =
+            required.flat_map(|trust| trust.attestations.iter().map(move |k| (trust, k))).collect();
+        if required.is_empty() {
+            return Ok(());
+        }
+        for set in &self.sets {
+            let ReadAttestations { attestations, damaged } = self.attestations(set);
+            for (trust, kind) in &required {
+                let verified = attestation::verify(&set.digest, &attestations, kind, &trust.keys);
+                verified.map_err(|why| {
+                    let place = format!("{} in {}", set.digest, self.staging.name());
+                    refusal(&place, &why.beside(damaged.as_deref()).into())
                 })?;
             }
         }
@@ -174,18 +207,21 @@ impl<'a> Bundle<'a> {
             });
         }
         let mut sets = Vec::new();
-        for Signed { what, signatures, .. } in self.sets {
+        for set in &self.sets {
+            let Signed { what, signatures, .. } = set;
             for module in &what.set.modules {
                 if store.open_blob(&module.sha256).is_err() {
                     store.adopt_blob(&self.staging.path(&module.sha256), &module.sha256)?;
                 }
             }
             if !signatures.is_empty() {
-                let evidence = Evidence::new(what.manifest, what.config, signatures)?;
+                let (manifest, config) = (what.manifest.clone(), what.config.clone());
+                let evidence = Evidence::new(manifest, config, signatures.clone())?
+                    .with_attestations(self.attestations(set));
                 store.put_evidence(&what.set, &evidence)?;
             }
             store.put_set(&what.set)?;
-            sets.push(what.set);
+            sets.push(what.set.clone());
         }
         Ok(Imported { sets, trees })
     }

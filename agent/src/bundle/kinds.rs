@@ -37,6 +37,7 @@ pub(super) fn manifest_of(tree: &Packed) -> Result<Vec<u8>, Failure> {
         artifact_type: Some(TREE_TYPE.to_owned()),
         config: Descriptor::of(TREE_CONFIG_TYPE, &tree.manifest),
         layers: layers.collect(),
+        subject: None,
         annotations: annotations.map(|(name, value)| (name.to_owned(), value.clone())).into(),
     })
 }

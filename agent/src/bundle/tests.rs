@@ -103,7 +103,7 @@ fn refuses(bundle: &[u8], trusts: &[Trust], expected: &str) {
 }
 
 fn requiring(key: &SecretKey) -> Trust {
-    Trust { required: true, keys: vec![key.public()] }
+    Trust { required: true, keys: vec![key.public()], attestations: Vec::new() }
 }
 
 /// The files of a tar file, to be changed and written again.
@@ -195,7 +195,8 @@ fn signatures_are_asked_of_everything() {
     let (key, other) = (SecretKey::generate(), SecretKey::generate());
     let signed = scene.bundle(Some(&key));
     let (_dir, store) = host();
-    let trusts = [requiring(&key), Trust { required: false, keys: vec![other.public()] }];
+    let lax = Trust { required: false, keys: vec![other.public()], attestations: Vec::new() };
+    let trusts = [requiring(&key), lax];
     let imported = take(&signed, &store, &trusts).expect("imported");
     let evidence = store.evidence(&imported.sets[0]).expect("kept");
     evidence.verify(&scene.set, &[key.public()]).expect("verifies from the store");
@@ -336,6 +337,58 @@ fn reindexed(bundle: &[u8], change: impl Fn(&mut Value), blob: Option<&[u8]>) ->
 fn an_index_is_refused(#[case] expected: &str, #[case] at: &str, #[case] value: Value) {
     let change = |index: &mut Value| *index.pointer_mut(at).expect("there") = value.clone();
     refuses(&reindexed(&Scene::new().bundle(None), change, None), &[], expected);
+}
+
+/// The bundle, whose index names an image of attestations often: beside the set's signature, `layers`.
+fn attested(bundle: &[u8], layers: &[Value]) -> Vec<u8> {
+    let config = json!({"mediaType": "x", "digest": "y", "size": 1});
+    let image = json!({"schemaVersion": 2, "config": config, "layers": layers}).to_string();
+    let digest = longshore_core::digest::digest_of(image.as_bytes()).expect("digest");
+    let entry = json!({
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "digest": format!("sha256:{digest}"), "size": image.len(),
+        "annotations": {"kind": "dev.cosignproject.cosign/atts"},
+    });
+    let often = |index: &mut Value| {
+        let list = index["manifests"].as_array_mut().expect("a list");
+        list.extend(vec![entry.clone(); 1000]);
+    };
+    reindexed(bundle, often, Some(image.as_bytes()))
+}
+
+#[test]
+fn a_damaged_attestation_counts_as_none_and_hinders_only_where_one_is_required() {
+    let (scene, key) = (Scene::new(), SecretKey::generate());
+    let absent = json!({
+        "mediaType": "application/vnd.dsse.envelope.v1+json",
+        "digest": format!("sha256:{}", "0".repeat(64)), "size": 1,
+    });
+    let bundle = attested(&scene.bundle(Some(&key)), &[absent]);
+    let (_dir, store) = host();
+    take(&bundle, &store, &[requiring(&key)]).expect("a well-signed set is imported");
+    let kept = store.evidence(&scene.set).expect("its signature is kept");
+    assert!(kept.attestations().is_empty());
+    let provenance = requiring(&key).requiring(vec!["provenance".parse().expect("a type")]);
+    refuses(&bundle, std::slice::from_ref(&provenance), "is not in it");
+    let unsigned = attested(&scene.bundle(None), &[]);
+    refuses(&unsigned, &[provenance], "it has no signature");
+}
+
+#[test]
+fn a_bundle_that_names_one_image_of_attestations_often_has_its_envelopes_once() {
+    let (scene, key) = (Scene::new(), SecretKey::generate());
+    let envelope = b"{}";
+    let digest = longshore_core::digest::digest_of(&envelope[..]).expect("digest");
+    let layer = json!({
+        "mediaType": "application/vnd.dsse.envelope.v1+json",
+        "digest": format!("sha256:{digest}"), "size": envelope.len(),
+    });
+    let bundle = attested(&scene.bundle(Some(&key)), &[layer.clone(), layer]);
+    let mut files = files(&bundle);
+    files.push((format!("blobs/sha256/{digest}"), envelope.to_vec()));
+    let (_dir, store) = host();
+    take(&tar_of(&files), &store, &[]).expect("imported");
+    assert_eq!(store.evidence(&scene.set).expect("kept").attestations().len(), 1);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `push`, `verify` and `generate-key-pair`: module sets in registries and layouts.
+//! `push` and `generate-key-pair`: module sets in registries and layouts, and their keys.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::print;
 use crate::config::Config;
+use crate::supplier::attest_compiled;
 use crate::terminal;
+use longshore_core::digest::is_sha256;
 use longshore_core::disk::Disk;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
@@ -16,13 +18,15 @@ use longshore_core::paths::Paths;
 use longshore_core::store::Store;
 use longshore_fetch::http::Policy;
 use longshore_host::HostFacts;
+use longshore_modules::artifact::image::Described;
 use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet};
 use longshore_modules::layout;
 use longshore_modules::layout::elsewhere::CompiledElsewhere;
-use longshore_modules::registry::{Registry, source_of};
+use longshore_modules::registry::Registry;
 use longshore_modules::sets::SetStore;
-use longshore_modules::signature::key::{PublicKey, SecretKey};
-use longshore_modules::signature::{self, Evidence, SignatureImage};
+use longshore_modules::signature::attestation::Attestation;
+use longshore_modules::signature::key::SecretKey;
+use longshore_modules::signature::{self, SignatureImage};
 
 /// Arguments of `push`.
 #[derive(Debug, clap::Args)]
@@ -42,26 +46,27 @@ pub(super) struct Push {
     /// where it runs that release
     #[arg(long, value_name = "VERSION", requires = "modules", value_parser = kernel_version)]
     kernel_version: Option<String>,
+    /// Push only the set whose key has this sha256, as `list` and the kernel matrix' results give it
+    #[arg(long, value_name = "SHA256", conflicts_with = "modules", value_parser = set_key)]
+    set: Option<String>,
     /// Sign with this key: a cosign.key, its password in COSIGN_PASSWORD
     #[arg(long, value_name = "FILE")]
     sign_key: Option<PathBuf>,
+    /// Attest the set, too: provenance and a bill of materials, signed with the same key. Only for
+    /// sets that were compiled into this store
+    #[arg(long, requires = "sign_key")]
+    attest: bool,
+}
+
+/// Parses the digest of a set's key.
+fn set_key(text: &str) -> Result<String, &'static str> {
+    is_sha256(text).then(|| text.to_owned()).ok_or("not a sha256 of 64 lower-case hex digits")
 }
 
 /// Parses a kernel's version: what uname(2) can hold.
 fn kernel_version(text: &str) -> Result<String, &'static str> {
     let valid = text.starts_with('#') && text.len() < 65 && !text.contains(char::is_control);
     valid.then(|| text.to_owned()).ok_or("not a kernel version as uname -v gives it: #1 SMP ...")
-}
-
-/// Arguments of `verify`.
-#[derive(Debug, clap::Args)]
-pub(super) struct Verify {
-    /// Module set in a registry (HOST/REPOSITORY:TAG or @DIGEST), or directory of an image layout
-    #[arg(value_name = "REFERENCE|DIRECTORY")]
-    what: String,
-    /// Public key, a cosign.pub (repeatable); by default those of signature-keys
-    #[arg(long = "key", value_name = "FILE")]
-    keys: Vec<PathBuf>,
 }
 
 /// Arguments of `generate-key-pair`.
@@ -91,7 +96,7 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
     let _shared = store.lock_shared(config.deadlines.lock).await?;
     let sets = match &push.modules {
         Some(dir) => vec![compiled_elsewhere(config, &store, dir, &push).await?],
-        None => chosen(config, &store, push.kernel.as_deref())?,
+        None => chosen(config, &store, push.kernel.as_deref(), push.set.as_deref())?,
     };
     if let (Some(tag), true) = (&push.reference.tag, sets.len() > 1) {
         return Err(ambiguous(&sets, tag));
@@ -101,15 +106,29 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
     let registry =
         Registry::open_to_push_with(policy, &push.reference.repository, host_root, &env)?;
     let progress = terminal::progress();
+    // Before anything is sent: a set of unknown origin is not attested.
+    let mut attestations = sets
+        .iter()
+        .map(|set| attestations_of(config, &push, set, &store, key.as_ref()))
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter();
     for set in &sets {
         let tag = push.reference.tag.clone().unwrap_or_else(|| set.key.tag());
+        let described = Described::of(set)?;
+        // Signed and attested, by its digest, before any host can find it by its tag.
+        let mut beside = String::new();
+        if let Some(key) = &key {
+            let new = registry.sign(&described.digest(), key).await?;
+            beside.push_str(if new { ", signed" } else { ", was signed already" });
+        }
+        if let Some(attestations) = attestations.next().filter(|all| !all.is_empty()) {
+            let new = registry.attest(&described.descriptor(), &attestations).await?;
+            beside.push_str(if new { ", attested" } else { ", was attested already" });
+        }
         let pushed = registry.push(set, &tag, &store, progress.as_ref()).await?;
         let mut line = format!("{}:{tag}@{}", push.reference.repository, pushed.digest);
         line.push_str(if pushed.was_there { " was there already" } else { " pushed" });
-        if let Some(key) = &key {
-            let new = registry.sign(&pushed.digest, key).await?;
-            line.push_str(if new { ", signed" } else { ", was signed already" });
-        }
+        line.push_str(&beside);
         if !set.has_signed_headers() {
             let from = set.headers_origin();
             line.push_str(&format!("; compiled with unsigned headers from {from}"));
@@ -117,6 +136,19 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
         print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::Done)
+}
+
+/// Returns the attestations to push with a set; none unless they are asked for.
+fn attestations_of(
+    config: &Config,
+    push: &Push,
+    set: &ModuleSet,
+    store: &Store,
+    key: Option<&SecretKey>,
+) -> Result<Vec<Attestation>, Failure> {
+    let Some(key) = key.filter(|_| push.attest) else { return Ok(Vec::new()) };
+    let (name, described) = (push.reference.repository.name(), Described::of(set)?);
+    attest_compiled(set, &described, store, &config.builder_id, &name, key)
 }
 
 /// Imports the modules of a directory into the store, as a set.
@@ -155,8 +187,19 @@ fn version_of(release: &str, paths: &Paths) -> Result<String, Failure> {
 }
 
 /// Returns the store's sets for the selected kernel and driver; one for each tag.
-fn chosen(config: &Config, store: &Store, kernel: Option<&str>) -> Result<Vec<ModuleSet>, Failure> {
+fn chosen(
+    config: &Config,
+    store: &Store,
+    kernel: Option<&str>,
+    key: Option<&str>,
+) -> Result<Vec<ModuleSet>, Failure> {
     let mut sets = matching(config, store, kernel)?;
+    if let Some(key) = key {
+        sets.retain(|set| set.key.digest() == key);
+        if sets.is_empty() {
+            return Err(no_set_of_key(store, key));
+        }
+    }
     leave_out_packages(&mut sets)?;
     // A signed set fits every kernel that the unsigned one fits.
     let signed: Vec<ModuleKey> =
@@ -170,6 +213,13 @@ fn chosen(config: &Config, store: &Store, kernel: Option<&str>) -> Result<Vec<Mo
         }
     }
     Ok(sets)
+}
+
+fn no_set_of_key(store: &Store, key: &str) -> Failure {
+    let cause = format!("{} has no set with the key {key}", store.root().display());
+    Failure::new(FailureKind::Download, cause).remedy(
+        "build it again (`longshore build`): the store has removed it, or another host built it",
+    )
 }
 
 /// Leaves out the sets of packages' modules: their archive distributes them, and vouches for them.
@@ -235,62 +285,6 @@ fn ambiguous(sets: &[ModuleSet], tag: &str) -> Failure {
     .remedy(
         "narrow it by --driver and --flavour, or remove the one not wanted from the store's sets",
     )
-}
-
-pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, Failure> {
-    let paths = if verify.keys.is_empty() { &config.signatures.keys } else { &verify.keys };
-    let keys = paths.iter().map(|p| PublicKey::read(p)).collect::<Result<Vec<_>, _>>()?;
-    if keys.is_empty() {
-        return Err(Failure::new(FailureKind::Usage, "no key to verify with")
-            .remedy("give --key cosign.pub, or set signature-keys"));
-    }
-    let dir = Path::new(&verify.what);
-    if dir.is_dir() {
-        let entries = layout::list(dir)?;
-        if entries.is_empty() {
-            let what = format!("{} holds no set of modules", dir.display());
-            return Err(Failure::new(FailureKind::Download, what)
-                .remedy("name the directory that `longshore build --out` wrote"));
-        }
-        for entry in entries {
-            let place = format!("{}@{}", dir.display(), entry.manifest);
-            judge(&place, &layout::evidence(dir, &entry.manifest)?, &entry.set, &keys)?;
-        }
-        return Ok(ExitCode::Done);
-    }
-    let reference: Reference = verify.what.parse().map_err(|e| {
-        Failure::new(FailureKind::Usage, format!("{} is no directory either", verify.what))
-            .with_source(e)
-            .remedy("give HOST/REPOSITORY:TAG, HOST/REPOSITORY@sha256:..., or a layout's directory")
-    })?;
-    let Some(name) = reference.digest.as_ref().or(reference.tag.as_ref()) else {
-        return Err(Failure::new(
-            FailureKind::Usage,
-            format!("{reference} has neither tag nor digest"),
-        )
-        .remedy("say which set: HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:..."));
-    };
-    let policy = Policy::of(&config.downloads).for_registry();
-    let source = source_of(&reference);
-    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?;
-    let set = registry.describe(name).await?;
-    let place = format!("{}@{}", reference.repository, set.digest());
-    judge(&place, &registry.evidence(&set, &keys).await?, &set.set, &keys)?;
-    Ok(ExitCode::Done)
-}
-
-fn judge(
-    place: &str,
-    evidence: &Evidence,
-    set: &ModuleSet,
-    keys: &[PublicKey],
-) -> Result<(), Failure> {
-    let name = evidence.verify(set, keys).map_err(|why| signature::refusal(place, &why))?;
-    let key = &set.key;
-    print(&format!(
-        "{place}: driver {} ({}) for {} ({}), signed by {name}\n",
-        key.driver_version, key.flavour, key.kernel_release, key.kernel_version
-    ))
 }
 
 /// Signs the set with the manifest `digest` in the layout at `dir`.

@@ -71,7 +71,9 @@ fn use_by(command: &Command) -> StoreUse {
         // An unreachable store is no reason to leave the driver on a host.
         Command::Unload => StoreUse::Optional,
         Command::Plan { .. } | Command::Doctor(_) => StoreUse::Foreseen,
-        Command::Verify(_)
+        Command::Attest(_)
+        | Command::Verify(_)
+        | Command::List(_)
         | Command::GenerateKeyPair(_)
         | Command::Status(_)
         | Command::Fleet(_)

@@ -4,31 +4,54 @@ use std::path::PathBuf;
 
 use super::{print, print_json, registry};
 use crate::config::Config;
-use crate::supplier::Provisioner;
+use crate::supplier::{Provisioner, attest_compiled};
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_modules::artifact::ModuleSet;
+use longshore_modules::artifact::image::Described;
 use longshore_modules::layout::destination;
+
+/// Image layout to write compiled modules to.
+pub(super) struct Layout {
+    pub(super) dir: PathBuf,
+    /// Key that signs them in it.
+    pub(super) sign_key: Option<PathBuf>,
+    /// True to attest them, too.
+    pub(super) attest: bool,
+}
 
 pub(super) async fn build(
     config: &Config,
     provisioner: &Provisioner<'_>,
     kernel: Option<String>,
-    out: Option<PathBuf>,
-    sign_key: Option<PathBuf>,
+    layout: Option<Layout>,
 ) -> Result<ExitCode, Failure> {
-    if let Some(dir) = &out {
+    if let Some(Layout { dir, .. }) = &layout {
         destination::check(dir)?;
     }
-    let key = sign_key.as_deref().map(registry::secret_key).transpose()?;
+    let sign_key = layout.as_ref().and_then(|layout| layout.sign_key.as_deref());
+    let key = sign_key.map(registry::secret_key).transpose()?;
     let set = provisioner.build(kernel.as_deref()).await?;
-    if let Some(dir) = out {
+    if let Some(Layout { dir, attest, .. }) = layout {
         let (of, store, into) = (set.clone(), provisioner.store()?, dir.clone());
-        let wait = config.deadlines.lock;
+        let (wait, builder) = (config.deadlines.lock, config.builder_id.clone());
         let write = move || -> Result<String, Failure> {
+            let attested = match key.as_ref().filter(|_| attest) {
+                // A layout has no name in a registry; verification ignores it.
+                Some(key) => {
+                    attest_compiled(&of, &Described::of(&of)?, &store, &builder, "layout", key)?
+                }
+                None => Vec::new(),
+            };
             let manifest = longshore_modules::layout::export(&of, &store, &into, wait)?;
             if let Some(key) = &key {
                 registry::sign_layout(&into, &manifest, key, wait, store.disk())?;
+            }
+            if !attested.is_empty() {
+                let disk = store.disk();
+                longshore_modules::layout::add_attestations(
+                    &into, &manifest, &attested, wait, disk,
+                )?;
             }
             Ok(manifest)
         };
@@ -38,6 +61,16 @@ pub(super) async fn build(
         tracing::info!(layout = %dir.display(), %manifest, "the image layout is written");
     }
     print_json(&set)?;
+    Ok(ExitCode::Done)
+}
+
+/// Prints the digest of everything that the outcome of a build depends on.
+pub(super) async fn print_inputs(
+    provisioner: &Provisioner<'_>,
+    kernel: Option<String>,
+) -> Result<ExitCode, Failure> {
+    let inputs = provisioner.inputs(kernel.as_deref()).await?;
+    print_json(&serde_json::json!({ "inputs": inputs }))?;
     Ok(ExitCode::Done)
 }
 

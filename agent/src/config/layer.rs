@@ -23,9 +23,10 @@ use longshore_core::environment::Env;
 use longshore_core::failure::Failure;
 use longshore_core::flavour::Flavour;
 use longshore_core::image_reference::{Host, Repository};
-use longshore_core::value::AbsolutePath;
+use longshore_core::value::{AbsolutePath, Uri};
 use longshore_modules::module_signing::Hash;
 use longshore_modules::registry::RegistrySource;
+use longshore_modules::signature::statement::PredicateType;
 
 /// Makes a layer from a table: its fields, its flags with their help (clap), its keys in the file
 /// (serde), the reading of its variables, its merge with the layer below, and its rows for
@@ -275,11 +276,13 @@ parsed_alike!(
     NonZeroU16,
     OnBusy,
     RegistrySource,
+    PredicateType,
     Repository,
     SecondOrMore,
     SizeBound,
     String,
-    TerminationMessage
+    TerminationMessage,
+    Uri
 );
 
 fn some<T, E: Display>(parsed: Result<T, E>) -> Result<Option<T>, String> {

@@ -64,13 +64,14 @@ use longshore_core::deadlines::Deadlines;
 use longshore_core::disk::Disk;
 use longshore_core::driver_modules;
 use longshore_core::environment::Env;
-use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::paths::Paths;
-use longshore_core::value::AbsolutePath;
+use longshore_core::value::{AbsolutePath, Uri};
 use longshore_debian::settings::ArchiveConfig;
 use longshore_fetch::http::Downloads;
 use longshore_modules::registry::RegistrySource;
+use longshore_modules::signature::statement::PredicateType;
 
 /// Path of the default configuration file, which may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
@@ -97,6 +98,8 @@ pub struct Config {
     pub publish: Option<PublishConfig>,
     /// Trusted signature keys, and whether a signature is required.
     pub signatures: SignatureConfig,
+    /// Identity of this host in the provenance of the sets that it compiles.
+    pub builder_id: Uri,
     /// Signing of modules for the kernel, where configured.
     pub module_signing: Option<ModuleSigning>,
     /// Kernel headers to try before the archives: directories and tar files.
@@ -144,6 +147,9 @@ pub struct Config {
     /// Time limits of everything else that longshore waits for.
     pub deadlines: Deadlines,
 }
+
+/// Default of `builder-id`: a host that its operator did not name.
+const BUILDER_ID: &str = "https://longshore.dev/builders/unnamed";
 
 /// Default size limit of the store: room for about five drivers with the inputs of their compiles.
 const STORE_MAX_SIZE: u64 = 5 << 30;
@@ -193,14 +199,18 @@ pub struct SignatureConfig {
     pub required: bool,
     /// Files with public keys in cosign's format.
     pub keys: Vec<PathBuf>,
+    /// Types of the attestations by one of the keys that modules need, too.
+    pub attestations: Vec<PredicateType>,
 }
 
 impl SignatureConfig {
     /// Keys are meant to be enforced: only an explicit `false` permits unsigned modules beside
     /// them.
-    fn with_defaults(required: Option<bool>, keys: Option<Vec<AbsolutePath>>) -> Self {
-        let keys = AbsolutePath::list(keys);
-        Self { required: required.unwrap_or(!keys.is_empty()), keys }
+    fn with_defaults(all: &Fragment) -> Self {
+        let keys = AbsolutePath::list(all.signature_keys.clone());
+        let attestations = all.require_attestation.clone().unwrap_or_default();
+        let required = all.require_signature.unwrap_or(!keys.is_empty());
+        Self { required, keys, attestations }
     }
 }
 
@@ -232,6 +242,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     places::check(&config.paths)?;
     check_headers(&config)?;
     check_signatures(&config.signatures)?;
+    check_publish(config.publish.as_ref())?;
     if !config.signatures.required {
         sources::refuse_plain_http(&config.registries, &insecure)?;
     }
@@ -248,8 +259,32 @@ fn check_headers(config: &Config) -> Result<(), Failure> {
         .remedy("leave out headers, or leave out build-root, which has a compiler too"))
 }
 
+/// Refuses attestations that no key would sign.
+fn check_publish(publish: Option<&PublishConfig>) -> Result<(), Failure> {
+    if !publish.is_some_and(|publish| publish.attest && publish.sign_key.is_none()) {
+        return Ok(());
+    }
+    Err(Failure::new(FailureKind::Usage, "publish-attest is set, and publish-key is not")
+        .remedy("name the key that signs attestations (publish-key), or leave out publish-attest"))
+}
+
+/// Returns the default of `builder-id`.
+fn usual_builder() -> Result<Uri, Failure> {
+    BUILDER_ID.parse().or_fail(FailureKind::Bug, || "reading the default of builder-id")
+}
+
 /// Refuses a policy that cannot be met, and warns about keys without effect.
 fn check_signatures(signatures: &SignatureConfig) -> Result<(), Failure> {
+    if !signatures.attestations.is_empty() && !signatures.required {
+        let cause = match signatures.keys.is_empty() {
+            true => "require-attestation is set, and no signature-keys are",
+            false => "require-attestation is set, and require-signature is false",
+        };
+        return Err(Failure::new(FailureKind::Usage, cause).remedy(
+            "name the public keys that attestations are signed with (signature-keys), and let \
+             signatures be required",
+        ));
+    }
     if signatures.required && signatures.keys.is_empty() {
         let cause = "require-signature is set, and no signature-keys are: no module can be loaded";
         return Err(Failure::new(FailureKind::Usage, cause).remedy(
@@ -275,6 +310,7 @@ impl Config {
     /// Returns the configuration of all layers, with the defaults of what none of them sets.
     fn with_defaults(all: Fragment, parameters: parameters::Parameters) -> Result<Self, Failure> {
         let publish = all.publish.clone().with_defaults();
+        let signatures = SignatureConfig::with_defaults(&all);
         Ok(Self {
             driver: DriverConfig::with_defaults(&all, parameters),
             archives: archives(&all),
@@ -286,7 +322,8 @@ impl Config {
             prebuilt: AbsolutePath::list(all.prebuilt),
             registries: registries(all.registries, publish.as_ref()),
             publish,
-            signatures: SignatureConfig::with_defaults(all.require_signature, all.signature_keys),
+            signatures,
+            builder_id: all.builder_id.clone().map_or_else(usual_builder, Ok)?,
             module_signing: all.module_signing.validated()?,
             headers: AbsolutePath::list(all.headers),
             build_root: all.build_root,

@@ -16,6 +16,8 @@ pub struct PublishConfig {
     pub reference: Repository,
     /// Secret key that signs pushed sets, in cosign's format.
     pub sign_key: Option<PathBuf>,
+    /// True to attest pushed sets, too, with the same key.
+    pub attest: bool,
     /// Lifetime of another host's claim that is not renewed.
     pub lease: Duration,
     /// Time limit for waiting on other hosts.
@@ -39,6 +41,11 @@ settings! {
         key "sign-key" flag "publish-key" "FILE" env "LONGSHORE_PUBLISH_KEY"
         default "none"
         means "a cosign.key to sign pushed modules with; its password in `COSIGN_PASSWORD`"
+    /// Attest pushed modules, too: provenance and a bill of materials, signed with the same key
+    attest: Option<bool>;
+        key "attest" flag "publish-attest" "BOOL" alone "true" env "LONGSHORE_PUBLISH_ATTEST"
+        default "`false`"
+        means "also push [attestations](registry.md#attestations) of the modules: provenance and a bill of materials, signed with `sign-key`"
     /// Time without a renewal after which another host takes over the compile (at least 1s)
     lease: Option<SecondOrMore>;
         key "lease" flag "publish-lease" "SPAN" env "LONGSHORE_PUBLISH_LEASE"
@@ -68,6 +75,7 @@ impl PublishFragment {
         Some(PublishConfig {
             reference: self.reference?,
             sign_key: self.sign_key.map(|path| path.as_path().to_path_buf()),
+            attest: self.attest.unwrap_or(false),
             lease: self.lease.map_or(LEASE, SecondOrMore::duration),
             wait: self.wait.map_or(WAIT, BoundedDuration::duration),
             unsigned_headers: self.unsigned_headers.unwrap_or(false),

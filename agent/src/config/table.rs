@@ -26,9 +26,10 @@ use longshore_build::build::BuildUser;
 use longshore_build::build::build_root::BuildRootSource;
 use longshore_build::source::runfile::RunFileSource;
 use longshore_core::image_reference::Host;
-use longshore_core::value::AbsolutePath;
+use longshore_core::value::{AbsolutePath, Uri};
 use longshore_debian::settings::ArchiveSource;
 use longshore_modules::registry::RegistrySource;
+use longshore_modules::signature::statement::PredicateType;
 
 settings! {
     /// Settings that may each be absent. See docs/configuration.md.
@@ -162,6 +163,17 @@ settings! {
         key "signature-keys" flag "signature-key" "FILE" env "LONGSHORE_SIGNATURE_KEYS"
         default "none"
         means "public keys that module sets may be signed with: cosign.pub files, ECDSA P-256"
+    /// Load no module without an attestation of this type by one of the signature keys: provenance,
+    /// spdx, test-result, or the URI of a type (repeatable)
+    require_attestation: Option<Vec<PredicateType>>;
+        key "require-attestation" flag "require-attestation" "TYPE" env "LONGSHORE_REQUIRE_ATTESTATION"
+        default "none"
+        means "[attestations](registry.md#attestations) that a set has to have, each signed by one of the keys, beside the signature: `provenance`, `spdx`, `test-result`, or the URI of a predicate's type"
+    /// Identity of this host, a URI, in the provenance of the modules that it compiles
+    builder_id: Option<Uri>;
+        key "builder-id" flag "builder-id" "URI" env "LONGSHORE_BUILDER_ID"
+        default "`https://longshore.dev/builders/unnamed`"
+        means "identity of this host in the [provenance](registry.md#attestations) of modules that it compiles: a URI that consumers compare"
     /// Module signatures for the kernel.
     module_signing: ModuleSigningFragment; section "module-signing"
     /// Kernel headers to try before the archives: directory or tar file (repeatable)

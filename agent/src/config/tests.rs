@@ -166,6 +166,37 @@ fn a_signature_that_no_key_could_make_good_is_not_required() {
     assert!(load_with(&keys, &[], None).unwrap().signatures.required);
 }
 
+#[rstest]
+#[case::without_keys(&["--require-attestation", "provenance"], "no signature-keys are")]
+#[case::without_signatures(
+    &["--require-attestation", "spdx", "--signature-key", "/k.pub", "--require-signature=false"],
+    "require-signature is false"
+)]
+#[case::published_without_a_key(
+    &["--publish", "registry.example.com/a", "--publish-attest"],
+    "publish-key is not"
+)]
+fn attestations_that_no_key_vouches_for_are_refused(#[case] flags: &[&str], #[case] why: &str) {
+    let failure = load_with(flags, &[], None).expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Usage);
+    assert!(failure.to_string().contains(why), "{failure}");
+    assert!(failure.remedy_text().is_some());
+}
+
+#[test]
+fn required_attestations_are_named_or_given_by_their_uri() {
+    let of_file = "signature-keys = ['/k.pub']\nrequire-attestation = ['test-result']";
+    let types = |config: Config| -> Vec<String> {
+        config.signatures.attestations.iter().map(|kind| kind.uri().to_owned()).collect()
+    };
+    let found = types(load_with(&[], &[], Some(of_file)).expect("loads"));
+    assert_eq!(found, ["https://in-toto.io/attestation/test-result/v0.1"]);
+    let variable = [("LONGSHORE_REQUIRE_ATTESTATION", "provenance,https://example.com/a")];
+    let found = types(load_with(&[], &variable, Some(of_file)).expect("loads"));
+    assert_eq!(found, ["https://slsa.dev/provenance/v1", "https://example.com/a"]);
+    assert!(load_with(&["--require-attestation", "sbom"], &[], Some(of_file)).is_err());
+}
+
 #[test]
 fn keys_are_required_of_signatures_unless_it_is_said_that_they_are_not() {
     let keys = [("LONGSHORE_SIGNATURE_KEYS", "/k.pub")];

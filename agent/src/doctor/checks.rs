@@ -240,6 +240,7 @@ pub(super) const ALL: [Definition; 33] = [
         "sources",
         &[
             Code::SignatureMissing,
+            Code::AttestationMissing,
             Code::DriverNotOffered,
             Code::ArchivesUnread,
             Code::RegistryUnread,

@@ -34,8 +34,13 @@ use longshore_host::HostFacts;
 const OF_SOURCES: [Code; 4] =
     [Code::ArchivesUnread, Code::RegistryUnread, Code::RunFileUnread, Code::HeadersUnknown];
 /// Codes that a set of a registry would prevent.
-const OF_MISSING_SET: [Code; 4] =
-    [Code::NothingBuilt, Code::SignatureMissing, Code::HostBringsDriver, Code::KernelByClang];
+const OF_MISSING_SET: [Code; 5] = [
+    Code::NothingBuilt,
+    Code::SignatureMissing,
+    Code::AttestationMissing,
+    Code::HostBringsDriver,
+    Code::KernelByClang,
+];
 const NOT_ASKED: &str = "archives, registries and .run files were not queried (use --online)";
 
 /// The doctor's report.

@@ -378,11 +378,13 @@ fn will_sign(signer: &Signer) -> String {
     format!("by {signer}, with {with}")
 }
 
-/// Returns the finding that signatures are required and no available set has one.
+/// Returns the finding that signatures are required, and attestations where configured, and no
+/// available set has them.
 fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
     let release = &facts.kernel.release;
-    let refused = catalog.refused.iter().filter(|r| is_for_kernel(&r.at_hand, facts));
-    let refused: Vec<String> = refused
+    let refused = || catalog.refused.iter().filter(|r| is_for_kernel(&r.at_hand, facts));
+    let is_any_signed = refused().any(|r| r.is_signed);
+    let refused: Vec<String> = refused()
         .map(|r| {
             let key = &r.at_hand.set.key;
             let set = format!("{} {}", key.driver_version, key.flavour);
@@ -399,6 +401,14 @@ fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
             ),
         )
         .remedy("push a signed one (`longshore push --sign-key`), or require no signature");
+    }
+    // A set that is signed lacks least.
+    if is_any_signed {
+        let why = refused.join("; ");
+        return Finding::refusal(
+            Code::AttestationMissing,
+            format!("attestations are required, and no set for {release} has all of them: {why}"),
+        );
     }
     Finding::refusal(
         Code::SignatureMissing,

@@ -20,8 +20,9 @@ use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
-const ABOUT_SOURCES: [Code; 7] = [
+const ABOUT_SOURCES: [Code; 8] = [
     Code::SignatureMissing,
+    Code::AttestationMissing,
     Code::DriverNotOffered,
     Code::ArchivesUnread,
     Code::RegistryUnread,

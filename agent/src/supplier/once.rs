@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::Provisioner;
 use super::run_files::Archives;
+use super::{Provisioner, attest_compiled, compile_record};
 use crate::build_lease::claims::ClaimTag;
 use crate::build_lease::objects::ClaimObject;
 use crate::build_lease::{Alone, Election, Forecast, Outcome, Search, Times};
@@ -85,8 +85,8 @@ impl Judge for Published<'_> {
         if !is_met_by(build, &set.set, provisioner.config()) {
             return Err(());
         }
-        self.prebuilt.counts(&self.registry, set).await.map_err(|why| {
-            tracing::warn!("{} is not used: {why}", set.digest());
+        self.prebuilt.counts(&self.registry, set).await.map_err(|refusal| {
+            tracing::warn!("{} is not used: {}", set.digest(), refusal.why);
         })
     }
 }
@@ -170,7 +170,7 @@ impl SharedBuild<'_> {
             Outcome::Found(manifest) => self.take(&manifest).await,
             Outcome::Mine(held) => {
                 tracing::info!("building {}; will publish to {reference}", tag_of(self.build));
-                match self.provisioner.compile(self.build).await {
+                match self.compile_to_publish().await {
                     Ok(set) => {
                         self.publish(&set).await;
                         held.release().await;
@@ -194,7 +194,7 @@ impl SharedBuild<'_> {
             }
             Outcome::Alone(Alone::InVain(why)) => {
                 tracing::warn!("stopped waiting for other hosts, compiling here: {why}");
-                let set = self.provisioner.compile_alone(self.build).await?;
+                let set = self.compile_to_publish().await.map_err(|failed| failed.failure)?;
                 self.publish(&set).await;
                 Ok(set)
             }
@@ -332,6 +332,15 @@ impl SharedBuild<'_> {
         }
     }
 
+    /// Compiles the set that is published. One that is to be signed is of a compile that this store
+    /// has the record of: another with the same key may have been pulled from a registry.
+    async fn compile_to_publish(&self) -> Result<ModuleSet, Failed> {
+        match self.key {
+            Some(_) => self.provisioner.compile_recorded(self.build).await,
+            None => self.provisioner.compile(self.build).await,
+        }
+    }
+
     /// Pushes a set for other hosts. A failed push does not affect this host's driver.
     async fn publish(&self, set: &ModuleSet) {
         let Self { publish, .. } = self;
@@ -357,11 +366,18 @@ impl SharedBuild<'_> {
 
     async fn push(&self, set: &ModuleSet) -> Result<String, Failure> {
         let registry = self.open()?;
-        // Signed before any host can find it.
+        let (store, described) = (self.provisioner.store()?, Described::of(set)?);
+        // Signed and attested before any host can find it.
         if let Some(key) = &self.key {
-            registry.sign(&Described::of(set)?.digest(), key).await?;
+            compile_record(set, &store)?;
+            registry.sign(&described.digest(), key).await?;
+            if self.publish.attest {
+                let builder = &self.provisioner.config().builder_id;
+                let name = self.publish.reference.name();
+                let attestations = attest_compiled(set, &described, &store, builder, &name, key)?;
+                registry.attest(&described.descriptor(), &attestations).await?;
+            }
         }
-        let store = self.provisioner.store()?;
         // Uploads are not counted as downloads.
         let shown = terminal::progress();
         let pushed = registry.push(set, &set.key.tag(), &store, shown.as_ref()).await?;

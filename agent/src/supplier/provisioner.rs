@@ -98,6 +98,24 @@ impl<'a> Provisioner<'a> {
         release: Option<&str>,
         signs: bool,
     ) -> Result<ModuleSet, Failure> {
+        let build = self.wanted(release, signs).await?;
+        self.build_once(&build).await
+    }
+
+    /// Returns the digest of everything that the outcome of [`Provisioner::build`] depends on, and compiles nothing.
+    ///
+    /// # Errors
+    /// As [`Provisioner::build`], until it would compile.
+    pub async fn inputs(&self, release: Option<&str>) -> Result<String, Failure> {
+        let build = self.wanted(release, true).await?;
+        let (request, store) = (self.request(&build).await?, self.store()?);
+        let sources = &self.inventory.sources;
+        let archive = sources.archive_to_build(&store).await?;
+        build::identity(&request, archive, &store, sources.progress()).await
+    }
+
+    /// Returns the set that a build for `release`, or for this host's kernel, makes.
+    async fn wanted(&self, release: Option<&str>, signs: bool) -> Result<BuildSet, Failure> {
         let facts = self.ready_to_build().await?;
         let driver = self.choose(&facts).await?;
         let (release, version) = match release {
@@ -106,7 +124,7 @@ impl<'a> Provisioner<'a> {
             }
             _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.clone())),
         };
-        let build = BuildSet {
+        Ok(BuildSet {
             driver_version: driver.version.clone(),
             flavour: driver.flavour,
             kernel_release: release.to_owned(),
@@ -115,8 +133,7 @@ impl<'a> Provisioner<'a> {
             headers: None,
             mofed: super::mofed::of_host(self.config(), release).await?,
             signs,
-        };
-        self.build_once(&build).await
+        })
     }
 
     /// Checks everything that a build by command needs, before anything is fetched for it; reads
@@ -167,14 +184,23 @@ impl<'a> Provisioner<'a> {
             .remedy("run it as root (the container privileged), or build elsewhere and give the set with --prebuilt"))
     }
 
-    /// Compiles on this host now.
+    /// Compiles on this host now, or returns the store's set of the same inputs.
     pub(super) async fn compile(&self, build: &BuildSet) -> Result<ModuleSet, Failed> {
+        self.compile_where(build, false).await
+    }
+
+    /// As [`Provisioner::compile`]; a stored set whose compile is not `recorded` is compiled anew.
+    pub(super) async fn compile_recorded(&self, build: &BuildSet) -> Result<ModuleSet, Failed> {
+        self.compile_where(build, true).await
+    }
+
+    async fn compile_where(&self, build: &BuildSet, recorded: bool) -> Result<ModuleSet, Failed> {
         let (store, sources) = (self.store()?, &self.inventory.sources);
         let archive = sources.archive_to_build(&store).await?;
         if build.signs {
             self.signing.check_archive(build, archive, &store)?;
         }
-        let request = self.request(build).await?;
+        let request = build::Request { recorded, ..self.request(build).await? };
         let set = build::build(&request, archive, &store, sources.progress()).await?;
         self.telemetry.origin(Origin::Compiled);
         Ok(self.sign_as(build, set).await?)

@@ -12,7 +12,7 @@ use longshore_core::digest::digest_of;
 use longshore_core::digest::is_sha256;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
-use longshore_modules::artifact::ModuleSet;
+use longshore_modules::artifact::{BuildRecord, ModuleSet};
 use longshore_modules::signature::Evidence;
 
 /// Maximum number of damaged files named in a failure.
@@ -85,6 +85,10 @@ pub fn check(store: &Store) -> Result<Health, Failure> {
             "evidence" => {
                 let found = parse::<Evidence>(&path).map(drop);
                 health.judge("signatures", path, found);
+            }
+            "build" => {
+                let found = parse::<BuildRecord>(&path).map(drop);
+                health.judge("compiles", path, found);
             }
             _ => {
                 let found = set(&path, store);
@@ -198,6 +202,7 @@ mod tests {
     #[case::set("sets", |path: &Path| fs::write(path, "{"))]
     #[case::renamed_set("sets", |path: &Path| fs::rename(path, path.with_file_name("a.json")))]
     #[case::evidence("sets", |path: &Path| fs::write(path.with_extension("evidence"), "["))]
+    #[case::build_record("sets", |path: &Path| fs::write(path.with_extension("build"), "["))]
     #[case::tree("userspace", |path: &Path| fs::write(path.join("root/file"), "librarz"))]
     #[case::tree_manifest("userspace", |path: &Path| fs::remove_file(path.join("manifest.json")))]
     #[case::driver("drivers", |path: &Path| fs::create_dir(path.join("0000")))]

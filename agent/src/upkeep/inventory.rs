@@ -170,6 +170,9 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
     Ok(items)
 }
 
+/// Extensions of the files beside a set's, which are removed with it.
+const BESIDE_SETS: [&str; 2] = ["evidence", "build"];
+
 /// Lists sets with their modules, which are removed from `blobs` if present.
 fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Item>> {
     let (root, folder) = (store.root(), Path::new("sets"));
@@ -183,17 +186,20 @@ fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Ite
     for name in names(&root.join(folder))? {
         let path = folder.join(&name);
         let text = name.to_string_lossy();
-        if text.ends_with(".evidence") && root.join(path.with_extension("json")).exists() {
+        let is_beside =
+            BESIDE_SETS.iter().any(|extension| text.ends_with(&format!(".{extension}")));
+        if is_beside && root.join(path.with_extension("json")).exists() {
             continue;
         }
         let is_set = text.ends_with(".json") && !is_leftover(&name);
         let kind = if is_set { Kind::Modules } else { Kind::Leftover };
         let Some(mut item) = item(root, kind, path.clone(), "")? else { continue };
         if is_set {
-            let evidence = path.with_extension("evidence");
-            if let Ok(metadata) = root.join(&evidence).symlink_metadata() {
-                item.files.push(size_on_disk(&metadata));
-                item.beside.push(evidence);
+            for beside in BESIDE_SETS.map(|extension| path.with_extension(extension)) {
+                if let Ok(metadata) = root.join(&beside).symlink_metadata() {
+                    item.files.push(size_on_disk(&metadata));
+                    item.beside.push(beside);
+                }
             }
         }
         if let Some(set) = known.get(&*text) {

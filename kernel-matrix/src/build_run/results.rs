@@ -87,10 +87,10 @@ fn planned_cell(cell: &Cell) -> PlannedCell {
         name: Line::new(&cell.name),
         set: Line::new("product"),
         rule: Line::new(&included.unwrap_or_else(|| cell.rule.clone())),
-        scenario: Line::new("build"),
+        scenario: Line::new(cell.scenario.name()),
         kernel: Line::new(&cell.kernel.id),
         driver: Line::new(&cell.driver.id),
-        gpus: Vec::new(),
+        gpus: cell.gpus.devices().iter().map(|gpu| Line::new(&gpu.to_string())).collect(),
     }
 }
 
@@ -116,6 +116,10 @@ pub fn one_line(verdict: &Verdict) -> String {
             let why: Vec<&str> = why.iter().map(Line::as_str).collect();
             format!("FAULTY: {}", why.join("; "))
         }
+        Verdict::GuestEnded { class, why } => {
+            let why: Vec<&str> = why.iter().map(Line::as_str).collect();
+            format!("GUEST {}: {}", class.name().to_uppercase(), why.join("; "))
+        }
         Verdict::NotRun { why } => format!("NOT RUN: {why}"),
     }
 }
@@ -140,6 +144,7 @@ fn kind(verdict: &Verdict) -> &'static str {
         Verdict::DoesNotCompile { .. } => "do not compile",
         Verdict::Unavailable { .. } => "unavailable",
         Verdict::Faulty { .. } => "faulty",
+        Verdict::GuestEnded { .. } => "ended without a verdict",
         Verdict::NotRun { .. } => "not run",
     }
 }

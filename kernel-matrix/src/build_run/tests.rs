@@ -41,11 +41,18 @@ fn lock() -> Lock {
     )
 }
 
-/// Makes a stand-in for longshore that writes its arguments and ends with `code`.
+/// Digest of the inputs that the stand-in states.
+const INPUTS: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+
+/// Makes a stand-in for longshore that states its inputs, writes its arguments and ends with `code`.
 fn stand_in(dir: &Path, code: i32) -> PathBuf {
     let path = dir.join("longshore");
     let error = "{\\\"exit_code\\\":14,\\\"cause\\\":\\\"c\\\",\\\"remedy\\\":\\\"r\\\"}";
-    let script = format!("#!/bin/sh\necho \"$@\" >&2\necho \"{error}\" >&2\nexit {code}\n");
+    let inputs = format!("echo '{{\"inputs\":\"{INPUTS}\"}}'");
+    let script = format!(
+        "#!/bin/sh\ncase $* in *--print-inputs) {inputs}; exit 0 ;; esac\n\
+         echo \"$@\" >&2\n{inputs} >&2\necho \"{error}\" >&2\nexit {code}\n"
+    );
     // Another process writes it: a child forked meanwhile by another test would hold the file open.
     let mut write = Command::new("sh");
     write.args(["-c", "printf %s \"$1\" > \"$2\" && chmod +x \"$2\"", "sh", &script]).arg(&path);
@@ -74,16 +81,55 @@ fn a_cell_is_compiled_with_the_packages_of_the_lock() {
     let (result, log) = build("bookworm-security-rt-550-open");
     assert_eq!(
         log.lines().next().unwrap(),
-        "build --kernel 6.1.0-56-rt-amd64 --driver 550.163.01 --flavour open --retry --store /store \
+        "build --kernel 6.1.0-56-rt-amd64 --driver 550.163.01 --flavour open --store /store \
          --archive-suite bookworm-security --archive-suite bookworm --archive-suite sid \
-         --archive-suite trixie --archive-frozen"
+         --archive-suite trixie --archive-frozen --retry"
     );
     assert!(matches!(result.verdict, Verdict::DoesNotCompile { .. }), "{:?}", result.verdict);
     let resolved = result.resolved.unwrap();
     assert_eq!(resolved.revision.as_str(), "nvidia-open-kernel-source 550.163.01-4 in sid");
     assert!(resolved.notes[0].as_str().contains("PREEMPT_RT"));
     let log = result.log.unwrap();
-    assert_eq!((log.excerpt.len(), log.failing_line), (2, Some(1)));
+    assert_eq!((log.excerpt.len(), log.failing_line), (3, Some(2)));
+}
+
+#[test]
+fn a_key_is_of_the_packages_the_rule_and_the_stated_inputs() {
+    let (rules, lock) = (Rules::parse(RULES).unwrap(), lock());
+    let cell = rules.cells.iter().find(|c| c.name == "bookworm-security-rt-550-open").unwrap();
+    let inputs = Digest::try_from(INPUTS.to_owned()).unwrap();
+    let of = |cell: &Cell, lock: &Lock, inputs: &Digest| {
+        let kernel = lock.kernel(&cell.kernel.id).unwrap();
+        key(cell, kernel, lock.driver(&cell.driver.id).unwrap(), inputs).unwrap()
+    };
+    let mut other_headers = lock.clone();
+    other_headers.kernels[0].headers[0].sha256 = "other".into();
+    let mut older_gone = lock.clone();
+    older_gone.drivers[0].revisions.pop();
+    let other_rule = Cell { rule: "other".into(), ..cell.clone() };
+    let keys = [
+        of(cell, &lock, &inputs),
+        of(cell, &lock, &Digest::of(&[2; 32])),
+        of(cell, &other_headers, &inputs),
+        of(cell, &older_gone, &inputs),
+        of(&other_rule, &lock, &inputs),
+    ];
+    let different: std::collections::BTreeSet<&Digest> = keys.iter().collect();
+    assert_eq!(different.len(), keys.len());
+    let (result, _) = build(&cell.name);
+    assert_eq!(result.key.as_ref(), Some(&keys[0]), "as the build stated in its log");
+    let dir = tempfile::tempdir().unwrap();
+    let program = stand_in(dir.path(), 14);
+    let run = BuildRun {
+        lock: &lock,
+        program: &program,
+        store: Path::new("/store"),
+        dir: dir.path(),
+        limit: Duration::from_secs(60),
+    };
+    assert_eq!(run.key_of(cell).unwrap().as_ref(), Some(&keys[0]), "as it was asked for before");
+    let missing = rules.cells.iter().find(|c| c.name == "trixie-rt-550-open").unwrap();
+    assert_eq!(run.key_of(missing).unwrap(), None);
 }
 
 #[test]

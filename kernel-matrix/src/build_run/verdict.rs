@@ -39,6 +39,11 @@ impl FailureLine {
     }
 }
 
+/// Returns the reason that longshore gave in its log, in JSON.
+pub(crate) fn failure_reason(log: &str) -> Option<String> {
+    FailureLine::of(log).map(|failure| failure.reason())
+}
+
 /// Packages that a build may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Allowed<'a> {

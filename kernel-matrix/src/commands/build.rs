@@ -1,9 +1,9 @@
 //! `build`.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,19 +16,20 @@ use kernel_matrix::ending::Ending;
 use kernel_matrix::error::Error;
 use kernel_matrix::matrix::Supply;
 use kernel_matrix::process;
-use kernel_matrix::results::seal::RESULTS_KEY;
 use kernel_matrix::results::{
-    AgentUsed, CellResult, Digest, Key, Line, Machine, Results, Run, Verdict,
+    AgentUsed, CellResult, Digest, Key, Line, Machine, Results, Run, Shard, Verdict,
 };
+use kernel_matrix::reuse::kept;
 use kernel_matrix::rules::filter;
 use kernel_matrix::rules::lock::Lock;
 use kernel_matrix::rules::{Cell, Rules};
 
-use super::{LockFile, Selection};
+use super::reuse::{Reuse, Reuser};
+use super::{LockFile, SealKey, Selection, in_parallel, longshore};
 use crate::print;
 
 /// Time limit of a build: a slow machine's, with the download of a toolchain.
-const LIMIT: Duration = Duration::from_secs(3600);
+pub(super) const LIMIT: Duration = Duration::from_secs(3600);
 /// Bytes of a run's nonce.
 const NONCE: usize = 16;
 
@@ -48,6 +49,10 @@ pub(crate) struct Build {
     /// Continue the run in this directory that was ended early, with the same packages and cells.
     #[arg(long, requires = "locked")]
     resume: bool,
+    #[command(flatten)]
+    reuse: Reuse,
+    #[command(flatten)]
+    seal_key: SealKey,
     /// Number of cells compiled at a time. One compile uses all processors.
     #[arg(long, default_value = "1")]
     jobs: NonZeroUsize,
@@ -62,6 +67,7 @@ pub(crate) struct Build {
 /// A run over the rules that is going on.
 struct Going<'a> {
     builds: BuildRun<'a>,
+    reuser: Reuser,
     log: Mutex<(RunLog, Vec<CellResult>)>,
     ending: &'a Ending,
 }
@@ -71,37 +77,79 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     let cache = Cache::of_user()?;
     let rules = Rules::read(super::rules_path(options.rules.as_deref()))?;
     let lock = lock(options, &cache, &rules)?;
-    let Selection { filters, shard } = &options.selection;
-    let planned = filter::select(&rules.cells, filters, None, Some(&lock))?;
-    let mut cells = filter::select(&rules.cells, filters, *shard, Some(&lock))?;
-    let count = cells.len();
-    let names: Vec<Line> = cells.iter().map(|cell| Line::new(&cell.name)).collect();
-    let program = program(options.longshore.as_deref())?;
+    let compiled = rules.compiled();
+    let program = longshore(options.longshore.as_deref())?;
     let dir = options.out.clone().unwrap_or_else(|| cache.dir("build"));
-    let began = run(&lock, options, &program)?;
-    let path = dir.join("run.jsonl");
-    let (log, run, done) = if options.resume {
-        RunLog::resume(&path, &began, &names)?
-    } else {
-        (RunLog::begin(&path, &began, names)?, began, Vec::new())
-    };
-    cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
-    if options.resume {
-        print(&format!("resuming run {}: {} cells are done", run.id, done.len()));
-    }
     let store = cache.dir(Supply::Archive.store());
     let builds =
         BuildRun { lock: &lock, program: &program, store: &store, dir: &dir, limit: LIMIT };
-    let going = Going { builds, log: Mutex::new((log, done)), ending };
-    going.all(&cells, options.jobs)?;
-    let (_, done) = going.log.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let key = options.seal_key.read(&cache)?;
+    let earlier = options.reuse.earlier(&cache, &key)?;
+    let Chosen { planned, mut cells, keys } = Chosen::of(options, &compiled, &builds, ending)?;
+    if ending.signal().is_some() {
+        return Ok(false);
+    }
+    let count = cells.len();
+    let (log, run, done) = begin(options, &builds, &cells)?;
+    cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
+    let reuser = Reuser { earlier, keys };
+    let going = Going { builds, reuser, log: Mutex::new((log, done)), ending };
+    in_parallel(&cells, options.jobs, |cell| going.one(cell))?;
+    // The log keeps other runs away from its directory.
+    let (_log, done) = going.log.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut results = results::results(&rules, &lock, run, &planned, done);
     results.run.complete = results.cells.len() == count;
     results.run.ended = Timestamp::now();
-    write(&mut results, &cache, &dir)?;
+    write(&mut results, &cache, &key, &dir)?;
     let is_fault =
         |cell: &CellResult| matches!(cell.verdict, Verdict::Faulty { .. } | Verdict::NotRun { .. });
     Ok(results.run.complete && !results.cells.iter().any(is_fault))
+}
+
+/// Cells of a run.
+struct Chosen<'r> {
+    /// Cells in the results: those of all shards.
+    planned: Vec<&'r Cell>,
+    /// Cells of this run.
+    cells: Vec<&'r Cell>,
+    /// Keys that are known.
+    keys: BTreeMap<String, Digest>,
+}
+
+impl<'r> Chosen<'r> {
+    fn of(
+        options: &Build,
+        compiled: &'r [Cell],
+        builds: &BuildRun<'_>,
+        ending: &Ending,
+    ) -> Result<Self, Error> {
+        let Selection { filters, shard } = &options.selection;
+        let planned = filter::select(compiled, filters, None, Some(builds.lock))?;
+        let mut cells = filter::select(compiled, filters, *shard, Some(builds.lock))?;
+        if !options.reuse.is_changed_only() {
+            return Ok(Self { planned, cells, keys: BTreeMap::new() });
+        }
+        // Each shard asks for its own cells alone.
+        let keys = options.reuse.leave_out_published(&mut cells, builds, ending)?;
+        Ok(Self { planned: cells.clone(), cells, keys })
+    }
+}
+
+/// Begins the log of a run over these cells, or continues it.
+fn begin(
+    options: &Build,
+    builds: &BuildRun<'_>,
+    cells: &[&Cell],
+) -> Result<(RunLog, Run, Vec<CellResult>), Error> {
+    let names: Vec<Line> = cells.iter().map(|cell| Line::new(&cell.name)).collect();
+    let run = run(builds.lock, options.selection.shard, builds.program)?;
+    let path = builds.dir.join("run.jsonl");
+    if !options.resume {
+        return Ok((RunLog::begin(&path, &run, names)?, run, Vec::new()));
+    }
+    let (log, run, done) = RunLog::resume(&path, &run, &names)?;
+    print(&format!("resuming run {}: {} cells are done", run.id, done.len()));
+    Ok((log, run, done))
 }
 
 fn lock(options: &Build, cache: &Cache, rules: &Rules) -> Result<Lock, Error> {
@@ -109,9 +157,16 @@ fn lock(options: &Build, cache: &Cache, rules: &Rules) -> Result<Lock, Error> {
     if options.locked { Lock::read(&path) } else { super::resolve::resolved(cache, rules, &path) }
 }
 
-fn write(results: &mut Results, cache: &Cache, dir: &Path) -> Result<(), Error> {
+/// Writes the results of a run, and prints their summary.
+pub(super) fn write(
+    results: &mut Results,
+    cache: &Cache,
+    key: &Key,
+    dir: &Path,
+) -> Result<(), Error> {
     let path = dir.join("results.json");
-    results.write(&path, &Key::of(&cache.dir(RESULTS_KEY))?)?;
+    results.write(&path, key)?;
+    kept::keep(results, &path, &cache.dir(kept::DIRECTORY))?;
     let state = if results.run.complete { "" } else { "; the run is not complete" };
     print(&format!("{}{state}", results::summary(&results.cells)));
     print(&format!("written to {}", path.display()));
@@ -119,7 +174,7 @@ fn write(results: &mut Results, cache: &Cache, dir: &Path) -> Result<(), Error> 
 }
 
 /// Returns the run that begins now.
-fn run(lock: &Lock, options: &Build, program: &Path) -> Result<Run, Error> {
+pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<Run, Error> {
     let mut nonce = [0; NONCE];
     getrandom::fill(&mut nonce)
         .map_err(|e| Error::Unexpected(format!("no random numbers for a run: {e}")))?;
@@ -140,46 +195,20 @@ fn run(lock: &Lock, options: &Build, program: &Path) -> Result<Run, Error> {
         },
         agent: AgentUsed { version: Line::new(&version.join(" ")), image: None },
         lock: Some(Digest::try_from(lock.digest()?).map_err(Error::Unexpected)?),
-        shard: options.selection.shard,
+        shard,
     })
 }
 
-/// Returns the longshore program.
-fn program(given: Option<&Path>) -> Result<PathBuf, Error> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/longshore");
-    let program = given.map_or(own, Path::to_path_buf);
-    if program.is_file() {
-        return Ok(program);
-    }
-    let what = "compile it by `cargo build --release -p longshore`, or name it by --longshore";
-    Err(Error::Matrix(format!("there is no program {}: {what}", program.display())))
-}
-
 impl Going<'_> {
-    /// Compiles cells, `jobs` at a time, until all are done or a signal comes.
-    fn all(&self, cells: &[&Cell], jobs: NonZeroUsize) -> Result<(), Error> {
-        let next = AtomicUsize::new(0);
-        let failed = Mutex::new(None);
-        std::thread::scope(|scope| {
-            for _ in 0..jobs.get().min(cells.len()) {
-                scope.spawn(|| {
-                    while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        if let Err(error) = self.one(cell) {
-                            next.store(cells.len(), Ordering::Relaxed);
-                            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                        }
-                    }
-                });
-            }
-        });
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-    }
-
     fn one(&self, cell: &Cell) -> Result<(), Error> {
         if self.ending.signal().is_some() {
             return Ok(());
         }
-        let result = self.builds.build(cell)?;
+        let reused = self.reuser.outcome(cell, &self.builds)?;
+        let result = match reused {
+            Some(result) => result,
+            None => self.builds.build(cell)?,
+        };
         // A build that the signal ended has no verdict.
         if self.ending.signal().is_some() {
             return Ok(());
@@ -187,8 +216,14 @@ impl Going<'_> {
         let mut held = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let (log, done) = &mut *held;
         log.add(&result)?;
-        let seconds = result.times.total_ms() / 1000;
-        print(&format!("{:48} {seconds:4} s {}", cell.name, results::one_line(&result.verdict)));
+        let verdict = results::one_line(&result.verdict);
+        match &result.reused_from {
+            Some(run) => print(&format!("{:48} reused {verdict} (of {run})", cell.name)),
+            None => {
+                let seconds = result.times.total_ms() / 1000;
+                print(&format!("{:48} {seconds:4} s {verdict}", cell.name));
+            }
+        }
         done.push(result);
         Ok(())
     }

@@ -2,18 +2,27 @@
 
 mod build;
 mod list;
+mod push;
 mod resolve;
+mod reuse;
+mod run;
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use kernel_matrix::cache::Cache;
 use kernel_matrix::error::Error;
-use kernel_matrix::results::Shard;
+use kernel_matrix::results::seal::RESULTS_KEY;
+use kernel_matrix::results::{Key, Shard};
 use kernel_matrix::rules::filter::Filter;
 
 pub(crate) use build::{Build, build};
 pub(crate) use list::{List, list};
+pub(crate) use push::{PushOptions, push};
 pub(crate) use resolve::{Resolve, resolve};
+pub(crate) use run::{Means, OverRules, run_rules};
 
 /// The rules in this checkout.
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/rules.toml");
@@ -22,7 +31,7 @@ const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/rules.toml");
 #[derive(Debug, clap::Args)]
 pub(crate) struct Selection {
     /// Only cells with this: kernel=6.12,7.* (as resolved), suite=, line=, kernel-flavour=, driver=550,
-    /// flavour=open, rule=, name=. Several filters must all be met.
+    /// flavour=open, rule=, scenario=, gpus=, name=. Several filters must all be met.
     #[arg(value_name = "KEY=PATTERN")]
     filters: Vec<Filter>,
     /// Only this part of the cells, I of 1 to N; all cells of a kernel are in one part.
@@ -44,9 +53,62 @@ impl LockFile {
     }
 }
 
+/// Key that seals results.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SealKey {
+    /// Key that seals results, and by which they are verified: 64 bytes, or 128 hex digits. Machines with the same key
+    /// take each other's results. By default one of this user's, in the cache.
+    #[arg(long, value_name = "FILE")]
+    seal_key: Option<PathBuf>,
+}
+
+impl SealKey {
+    /// Reads the key; makes that of the cache where there is none.
+    pub(crate) fn read(&self, cache: &Cache) -> Result<Key, Error> {
+        match &self.seal_key {
+            Some(path) => Key::read(path),
+            None => Key::of(&cache.dir(RESULTS_KEY)),
+        }
+    }
+}
+
+/// Returns the longshore program, by default that of a release build of this checkout.
+fn longshore(given: Option<&Path>) -> Result<PathBuf, Error> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/longshore");
+    let program = given.map_or(own, Path::to_path_buf);
+    if program.is_file() {
+        return Ok(program);
+    }
+    let what = "compile it by `cargo build --release -p longshore`, or name it by --longshore";
+    Err(Error::Matrix(format!("there is no program {}: {what}", program.display())))
+}
+
 /// Returns the path of the rules, by default those of this checkout.
 fn rules_path(given: Option<&Path>) -> &Path {
     given.unwrap_or(Path::new(RULES))
+}
+
+/// Passes each item to `act`, `jobs` at a time, until all are done or one is an error.
+fn in_parallel<T: Sync>(
+    items: &[T],
+    jobs: NonZeroUsize,
+    act: impl Fn(&T) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.get().min(items.len()) {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(error) = act(item) {
+                        next.store(items.len(), Ordering::Relaxed);
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String, Error> {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::merge::Merged;
 use super::status::Status;
-use crate::disk;
+use crate::disk::{self, json_files};
 use crate::error::{At, Error};
 use crate::results::{Digest, Line};
 
@@ -85,7 +85,7 @@ impl PastRun {
         let text = serde_json::to_vec(self)
             .map_err(|e| Error::Unexpected(format!("a run as JSON: {e}")))?;
         disk::of_this_machine().write_atomically(&path, &text).at("write", &path)?;
-        let files = files(dir)?;
+        let files = json_files(dir)?;
         for old in files.iter().take(files.len().saturating_sub(RUNS)) {
             fs::remove_file(old).at("remove", old)?;
         }
@@ -113,28 +113,11 @@ impl PastRun {
 /// # Errors
 /// The directory or a file cannot be read, or is no history.
 pub fn read(dir: &Path) -> Result<Vec<PastRun>, Error> {
-    let files = files(dir)?;
+    let files = json_files(dir)?;
     let mut runs = Vec::new();
     for path in files.iter().skip(files.len().saturating_sub(RUNS)) {
         runs.push(PastRun::read(path)?);
     }
     runs.sort_by_key(|run| run.ended);
     Ok(runs)
-}
-
-/// Returns the files of a history, the oldest first; none where there is no directory yet.
-fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.at("read", dir)?,
-    };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.at("read", dir)?.path();
-        if path.extension().is_some_and(|ending| ending == "json") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }

@@ -103,7 +103,7 @@ impl From<&Verdict> for Status {
             Verdict::Refused { .. } => Refused,
             Verdict::DoesNotCompile { .. } => DoesNotCompile,
             Verdict::Unavailable { .. } => Unavailable,
-            Verdict::Faulty { .. } => Faulty,
+            Verdict::Faulty { .. } | Verdict::GuestEnded { .. } => Faulty,
             Verdict::NotRun { .. } => NotRun,
         }
     }
@@ -121,6 +121,10 @@ pub fn reason(verdict: &Verdict) -> String {
         Verdict::DoesNotCompile { class, name, .. } => format!("{class}: {name}"),
         Verdict::Unavailable { part, why } => format!("{}: {why}", part.name()),
         Verdict::Faulty { why } => why.first().map(ToString::to_string).unwrap_or_default(),
+        Verdict::GuestEnded { class, why } => {
+            let why = why.first().map(Line::as_str).unwrap_or_default();
+            format!("{}: {why}", class.name())
+        }
         Verdict::NotRun { why } => why.to_string(),
     }
 }
@@ -134,6 +138,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::results::GuestEnd;
 
     #[test]
     fn no_two_statuses_look_alike() {
@@ -142,6 +147,14 @@ mod tests {
             assert_eq!(texts.len(), Status::ALL.len(), "column {column}");
         }
         assert!(Status::ALL.is_sorted());
+    }
+
+    #[test]
+    fn the_reason_of_a_guests_end_begins_with_its_kind() {
+        let why = vec![Line::new("still at `start` after 900 s, killed"), Line::new("more")];
+        let verdict = Verdict::GuestEnded { class: GuestEnd::Hung, why };
+        assert_eq!(reason(&verdict), "hung: still at `start` after 900 s, killed");
+        assert!(Status::from(&verdict).is_red());
     }
 
     #[test]

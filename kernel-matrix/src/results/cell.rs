@@ -57,6 +57,9 @@ pub struct CellResult {
     pub log: Option<LogExcerpt>,
     /// Run that the result was taken from; null if the cell ran in this one.
     pub reused_from: Option<Line>,
+    /// True if it was taken from results that the user's key had not sealed.
+    #[serde(default)]
+    pub unproven: bool,
 }
 
 /// Packages and versions that a cell used.
@@ -78,6 +81,12 @@ pub struct ResolvedCell {
     pub revision: Line,
     /// Newer revisions that did not compile.
     pub refused_revisions: Vec<RefusedRevision>,
+    /// sha256 of the module set's key; null where nothing was compiled.
+    #[serde(default)]
+    pub set: Option<Digest>,
+    /// Key of the cell that only compiles the same set, under which it is pushed; null where the cell is that one.
+    #[serde(default)]
+    pub compile_key: Option<Digest>,
     /// Patches of longshore that were applied.
     pub patches: Vec<Line>,
     /// Remarks, for example on a realtime kernel.

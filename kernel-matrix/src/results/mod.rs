@@ -28,7 +28,7 @@ pub use run::{
 };
 pub use seal::{Authenticity, Key, Seal};
 pub use text::{Digest, Line};
-pub use verdict::{Part, Verdict};
+pub use verdict::{GuestEnd, Part, Verdict};
 
 /// Version of this format.
 pub const FORMAT: u32 = 2;

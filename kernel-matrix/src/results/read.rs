@@ -73,6 +73,9 @@ impl Results {
         let mut bytes = serde_json::to_vec_pretty(self)
             .map_err(|e| Error::Unexpected(format!("the results as JSON: {e}")))?;
         bytes.push(b'\n');
+        if bytes.len() as u64 > FILE_BYTES {
+            return Err(too_large(path));
+        }
         disk::of_this_machine().write_atomically(path, &bytes).at("write", path)
     }
 }
@@ -82,10 +85,13 @@ fn bounded(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES + 1).read_to_end(&mut bytes).at("read", path)?;
     if bytes.len() as u64 > FILE_BYTES {
-        let why = format!("results {}: larger than {} MiB", path.display(), FILE_BYTES >> 20);
-        return Err(Error::Unexpected(why));
+        return Err(too_large(path));
     }
     Ok(bytes)
+}
+
+fn too_large(path: &Path) -> Error {
+    Error::Unexpected(format!("results {}: larger than {} MiB", path.display(), FILE_BYTES >> 20))
 }
 
 fn explain(error: &serde_json::Error) -> String {

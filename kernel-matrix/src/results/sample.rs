@@ -147,6 +147,8 @@ fn cell(name: Line, verdict: Verdict) -> CellResult {
                 class: line("interface-gone"),
                 line: line("error: implicit declaration of function 'strncpy'"),
             }],
+            set: Some(digest(7)),
+            compile_key: None,
             patches: vec![line("strncpy-gone")],
             notes: vec![line(HOSTILE)],
         }),
@@ -165,5 +167,6 @@ fn cell(name: Line, verdict: Verdict) -> CellResult {
             ],
         }),
         reused_from: None,
+        unproven: false,
     }
 }

@@ -76,10 +76,12 @@ impl Key {
             return refused("others can read or write it: remove it, and a new one is made");
         }
         let mut bytes = Vec::new();
-        file.take(KEY_BYTES as u64 + 1).read_to_end(&mut bytes).at("read", path)?;
-        match bytes.try_into() {
-            Ok(key) => Ok(Self(key)),
-            Err(_) => refused("it has not 64 bytes: remove it, and a new one is made"),
+        file.take(2 * KEY_BYTES as u64 + 2).read_to_end(&mut bytes).at("read", path)?;
+        match key_of(&bytes) {
+            Some(key) => Ok(Self(key)),
+            None => refused(
+                "it has neither 64 bytes nor 128 hex digits: remove it, and a new one is made in the cache",
+            ),
         }
     }
 
@@ -114,6 +116,22 @@ impl Key {
     fn id(&self) -> Digest {
         self.hmac(b"identifier")
     }
+}
+
+/// Returns a key of 64 bytes, or of 128 hex digits with or without a line's end, as a CI keeps secrets.
+fn key_of(bytes: &[u8]) -> Option<[u8; KEY_BYTES]> {
+    if let Ok(key) = bytes.try_into() {
+        return Some(key);
+    }
+    let digits = std::str::from_utf8(bytes.strip_suffix(b"\n").unwrap_or(bytes)).ok()?;
+    if digits.len() != 2 * KEY_BYTES || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut key = [0; KEY_BYTES];
+    for (at, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(key)
 }
 
 impl Results {
@@ -181,6 +199,23 @@ mod tests {
         results.seal(&keys[0]).unwrap();
         assert!(matches!(results.authenticity(Some(&keys[1])), Ok(Authenticity::Unproven(_))));
         assert!(matches!(results.authenticity(None), Ok(Authenticity::Unproven(_))));
+    }
+
+    #[test]
+    fn a_key_is_read_as_bytes_and_as_hex_digits() {
+        let hex = "0a".repeat(KEY_BYTES);
+        for (bytes, is_key) in [
+            ([10; KEY_BYTES].to_vec(), true),
+            (hex.clone().into_bytes(), true),
+            (format!("{hex}\n").into_bytes(), true),
+            (format!("{hex}\n\n").into_bytes(), false),
+            (hex.replace('a', "g").into_bytes(), false),
+            (hex.as_bytes()[2..].to_vec(), false),
+            (vec![10; KEY_BYTES + 1], false),
+            (Vec::new(), false),
+        ] {
+            assert_eq!(key_of(&bytes), is_key.then_some([10; KEY_BYTES]), "{bytes:?}");
+        }
     }
 
     #[test]

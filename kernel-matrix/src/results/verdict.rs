@@ -53,9 +53,16 @@ pub enum Verdict {
         /// URL, package or suite, and the archive's answer.
         why: Line,
     },
-    /// The scenario ran and failed, or the guest ended before its verdict.
+    /// The scenario ran and failed.
     Faulty {
         /// The faults.
+        why: Vec<Line>,
+    },
+    /// The guest ended, or was ended, without a verdict of its own.
+    GuestEnded {
+        /// Kind of its end.
+        class: GuestEnd,
+        /// The reason first, then faults that the kernel reported.
         why: Vec<Line>,
     },
     /// The cell could not be run, or its run ended before it.
@@ -63,6 +70,36 @@ pub enum Verdict {
         /// The reason.
         why: Line,
     },
+}
+
+/// Kind of a guest's end without a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum GuestEnd {
+    /// It was still running at its deadline.
+    Hung,
+    /// Its kernel panicked.
+    Panicked,
+    /// A signal ended QEMU.
+    Killed,
+    /// It had no space left on a disk.
+    DiskFull,
+    /// Its script failed, or it ended without a reason that it gave.
+    Silent,
+}
+
+impl GuestEnd {
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hung => "hung",
+            Self::Panicked => "panicked",
+            Self::Killed => "killed",
+            Self::DiskFull => "disk full",
+            Self::Silent => "ended early",
+        }
+    }
 }
 
 /// Part of a cell that an archive delivers.

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::axes::at_line;
 use super::{Cell, Driver, File, Kernel, Text};
 
+/// Deadlines of a guest that make sense, in seconds.
+const SECONDS: std::ops::RangeInclusive<u64> = 10..=7200;
+
 /// Refuses includes and excludes without a reason.
 pub(super) fn reasons(file: &File, text: &Text<'_>) -> Result<(), String> {
     let excludes = file.exclude.iter().map(|e| (text.line(e), e.get_ref().reason.as_str()));
@@ -13,6 +16,58 @@ pub(super) fn reasons(file: &File, text: &Text<'_>) -> Result<(), String> {
         Some((at, _)) => Err(at_line(at, "the reason is empty")),
         None => Ok(()),
     }
+}
+
+/// Refuses scenarios and sets of devices of a rule that are there twice, are without effect or are missing.
+pub(super) fn scenarios(file: &File, text: &Text<'_>) -> Result<(), String> {
+    for spanned in &file.rule {
+        let (rule, at) = (spanned.get_ref(), text.line(spanned));
+        let fault = |what: &str| Err(at_line(at, &format!("the rule `{}`: {what}", rule.name)));
+        let names: Vec<&str> = rule.scenarios.iter().map(|of| of.name()).collect();
+        if names.is_empty() {
+            return fault("scenarios is empty, so that it gives nothing");
+        }
+        if let Some(name) = twice(&names) {
+            return fault(&format!("the scenario {name} is listed twice"));
+        }
+        let boots = rule.scenarios.iter().any(|scenario| scenario.boots());
+        match (boots, rule.gpus.as_slice()) {
+            (true, []) => {
+                return fault("a scenario that boots needs gpus: a list of sets of devices");
+            }
+            (false, [_, ..]) => return fault("gpus are without effect: no scenario boots"),
+            _ => {}
+        }
+        let sets: Vec<String> = rule.gpus.iter().map(|set| set.get_ref().to_string()).collect();
+        if let Some(set) = twice(&sets) {
+            return fault(&format!("the set of devices {set} is listed twice"));
+        }
+        if !SECONDS.contains(&rule.deadline_seconds) {
+            let (least, most) = (SECONDS.start(), SECONDS.end());
+            return fault(&format!("deadline-seconds is not {least} to {most}"));
+        }
+    }
+    Ok(())
+}
+
+fn twice<T: PartialEq>(all: &[T]) -> Option<&T> {
+    all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)).map(|(_, one)| one)
+}
+
+/// Refuses sets of devices that no driver of their rule supports.
+pub(super) fn devices(file: &File, cells: &[Cell], text: &Text<'_>) -> Result<(), String> {
+    for spanned in &file.rule {
+        let rule = spanned.get_ref();
+        for set in &rule.gpus {
+            if !cells.iter().any(|cell| cell.rule == rule.name && cell.gpus == *set.get_ref()) {
+                let (set_name, name) = (set.get_ref(), &rule.name);
+                let what =
+                    format!("no driver of the rule `{name}` supports the devices {set_name}");
+                return Err(at_line(text.line(set), &what));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Refuses two cells of one name.

@@ -1,7 +1,7 @@
 //! Cells put in and taken out, each with a reason.
 
 use super::axes::at_line;
-use super::expand::{cell, combinations};
+use super::expand::{cells_of, combinations};
 use super::{Cell, Driver, Excluded, File, Kernel, Text};
 
 /// Adds the cells of every include.
@@ -23,10 +23,8 @@ pub(super) fn include(
         };
         let mut matched: Vec<Cell> = combinations(kernels, drivers)
             .filter(|(kernel, driver)| include.of.matches(kernel, driver))
-            .map(|(kernel, driver)| Cell {
-                included: Some(include.reason.clone()),
-                ..cell(rule, kernel, driver)
-            })
+            .flat_map(|(kernel, driver)| cells_of(rule, kernel, driver))
+            .map(|cell| Cell { included: Some(include.reason.clone()), ..cell })
             .collect();
         if matched.is_empty() {
             return Err(at_line(at, &format!("the include matches nothing: {}", include.of)));

@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::axes::at_line;
-use super::{Cell, Driver, Kernel, Rule, Text};
+use super::{Cell, Driver, GpuSet, Kernel, Rule, RuleScenario, Text};
 
 /// Returns the cells of every rule, before includes and excludes.
 ///
@@ -34,7 +34,7 @@ pub(super) fn cells(
             rule.only.is_empty() || rule.only.iter().any(|o| o.get_ref().matches(kernel, driver))
         };
         let given = combinations(kernels, drivers).filter(is_given);
-        cells.extend(given.map(|(kernel, driver)| cell(rule, kernel, driver)));
+        cells.extend(given.flat_map(|(kernel, driver)| cells_of(rule, kernel, driver)));
     }
     Ok(cells)
 }
@@ -47,14 +47,43 @@ pub(super) fn combinations<'a>(
     kernels.iter().flat_map(move |kernel| drivers.iter().map(move |driver| (kernel, driver)))
 }
 
-/// Returns a rule's cell for this combination.
-pub(super) fn cell(rule: &Rule, kernel: &Kernel, driver: &Driver) -> Cell {
-    let end = if rule.suffix.is_empty() { String::new() } else { format!("-{}", rule.suffix) };
+/// Returns a rule's cells for this combination: one for each scenario, and for each set of devices where
+/// it boots.
+pub(super) fn cells_of(rule: &Rule, kernel: &Kernel, driver: &Driver) -> Vec<Cell> {
+    let none = GpuSet::default();
+    let mut cells = Vec::new();
+    for scenario in &rule.scenarios {
+        let sets: Vec<&GpuSet> = match scenario.boots() {
+            true => rule.gpus.iter().map(Spanned::get_ref).collect(),
+            false => vec![&none],
+        };
+        cells.extend(sets.into_iter().map(|gpus| cell(rule, kernel, driver, *scenario, gpus)));
+    }
+    cells
+}
+
+fn cell(
+    rule: &Rule,
+    kernel: &Kernel,
+    driver: &Driver,
+    scenario: RuleScenario,
+    gpus: &GpuSet,
+) -> Cell {
+    let mut name = format!("{}-{}", kernel.id, driver.id);
+    if !rule.suffix.is_empty() {
+        name = format!("{name}-{}", rule.suffix);
+    }
+    if scenario.boots() {
+        name = format!("{name}-{}-{gpus}", scenario.name());
+    }
     Cell {
-        name: format!("{}-{}{end}", kernel.id, driver.id),
+        name,
         rule: rule.name.clone(),
         kernel: kernel.clone(),
         driver: driver.clone(),
+        scenario,
+        gpus: gpus.clone(),
+        deadline_seconds: rule.deadline_seconds,
         included: None,
     }
 }

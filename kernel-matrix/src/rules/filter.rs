@@ -28,10 +28,12 @@ enum Key {
     Driver,
     Flavour,
     Rule,
+    Scenario,
+    Gpus,
     Name,
 }
 
-const KEYS: [(&str, Key); 8] = [
+const KEYS: [(&str, Key); 10] = [
     ("kernel", Key::Kernel),
     ("suite", Key::Suite),
     ("line", Key::Line),
@@ -39,6 +41,8 @@ const KEYS: [(&str, Key); 8] = [
     ("driver", Key::Driver),
     ("flavour", Key::Flavour),
     ("rule", Key::Rule),
+    ("scenario", Key::Scenario),
+    ("gpus", Key::Gpus),
     ("name", Key::Name),
 ];
 
@@ -70,6 +74,8 @@ impl Filter {
             Key::Driver => is_met(&driver.branch),
             Key::Flavour => is_met(flavour_name(driver.flavour)),
             Key::Rule => is_met(&cell.rule),
+            Key::Scenario => is_met(cell.scenario.name()),
+            Key::Gpus => is_met(&cell.gpus.to_string()),
             Key::Name => is_met(&cell.name),
         }
     }
@@ -173,6 +179,7 @@ mod tests {
             (vec!["kernel=6.1"], 4),
             (vec!["kernel=6.1,7.*"], 8),
             (vec!["name=sid-rt*", "rule=all", "driver=540.."], 2),
+            (vec!["scenario=compile", "suite=sid"], 8),
         ] {
             let parsed: Vec<Filter> = filters.iter().map(|f| f.parse().unwrap()).collect();
             let cells = select(&rules.cells, &parsed, None, Some(&lock())).unwrap();
@@ -189,6 +196,8 @@ mod tests {
             ("kernel=6.1", None, Some("after `kernel-matrix resolve`")),
             ("kernel=5.10", Some(lock()), Some("no cell has kernel=5.10")),
             ("line=6.12", None, Some("no cell has line=6.12")),
+            ("scenario=round-trip", None, Some("no cell has scenario=round-trip")),
+            ("gpus=t4", None, Some("no cell has gpus=t4")),
         ] {
             let filter: Filter = filter.parse().unwrap();
             let selected = select(&rules.cells, &[filter], None, lock.as_ref());
@@ -207,9 +216,10 @@ mod tests {
     fn each_kernel_is_in_one_shard_with_all_its_cells() {
         let rules = Rules::parse(include_str!("../../rules.toml")).unwrap();
         let shards = [1, 2, 3].map(|index| Shard { index, count: 3 });
-        let parts = shards.map(|shard| select(&rules.cells, &[], Some(shard), None).unwrap());
-        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), rules.cells.len());
-        assert!(parts.iter().all(|part| part.len() == rules.cells.len() / 3));
+        let cells = rules.compiled();
+        let parts = shards.map(|shard| select(&cells, &[], Some(shard), None).unwrap());
+        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), cells.len());
+        assert!(parts.iter().all(|part| part.len() == cells.len() / 3));
         for kernel in &rules.kernels {
             let has = |part: &&Vec<&Cell>| part.iter().any(|cell| cell.kernel == *kernel);
             assert_eq!(parts.iter().filter(has).count(), 1, "{}", kernel.id);

@@ -1,16 +1,20 @@
 //! rules.toml: kernels and drivers by rules instead of cell by cell.
 //!
 //! [`axes`] multiplies what is declared to kernels and drivers, [`expand`] gives each rule's cells,
-//! [`exclude`] takes cells out and puts others in, and [`check`] refuses rules without effect.
+//! [`exclude`] takes cells out and puts others in, [`support`] takes out those whose driver does not support
+//! their devices, and [`check`] refuses rules without effect.
 
 mod axes;
 mod check;
 mod exclude;
 mod expand;
 pub mod filter;
+mod gpu_set;
 pub mod lock;
 pub mod pattern;
 pub mod resolve;
+mod scenario;
+mod support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,6 +25,8 @@ use toml::Spanned;
 use crate::error::{At, Error};
 
 pub use axes::{Driver, Kernel, KernelFlavour, Selector, flavour_name};
+pub use gpu_set::GpuSet;
+pub use scenario::RuleScenario;
 
 /// Version of the file's format.
 const FORMAT: u32 = 1;
@@ -55,6 +61,23 @@ struct Rule {
     /// Combinations; all without it.
     #[serde(default)]
     only: Vec<Spanned<Selector>>,
+    /// Scenarios; each gives a cell.
+    #[serde(default = "compile_alone")]
+    scenarios: Vec<RuleScenario>,
+    /// Sets of simulated devices; each gives a cell of every scenario that boots.
+    #[serde(default)]
+    gpus: Vec<Spanned<GpuSet>>,
+    /// Time limit of its guests.
+    #[serde(default = "default_deadline")]
+    deadline_seconds: u64,
+}
+
+fn compile_alone() -> Vec<RuleScenario> {
+    vec![RuleScenario::Compile]
+}
+
+fn default_deadline() -> u64 {
+    900
 }
 
 /// `[[exclude]]`: cells that no rule gives.
@@ -82,7 +105,7 @@ struct Include {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Cell {
-    /// `KERNEL-DRIVER[-SUFFIX]`, unique.
+    /// `KERNEL-DRIVER[-SUFFIX]`, with `-SCENARIO-GPUS` where it boots; unique.
     pub name: String,
     /// Name of its rule.
     pub rule: String,
@@ -90,12 +113,18 @@ pub struct Cell {
     pub kernel: Kernel,
     /// Its driver.
     pub driver: Driver,
+    /// Its scenario.
+    pub scenario: RuleScenario,
+    /// Simulated devices; none where it does not boot.
+    pub gpus: GpuSet,
+    /// Time limit of its guest.
+    pub deadline_seconds: u64,
     /// Reason of the include that it is of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub included: Option<String>,
 }
 
-/// Cells that an exclude took out.
+/// Cells that an exclude took out, or whose driver does not support their devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Excluded {
@@ -144,15 +173,23 @@ impl Rules {
         }
         let text = Text(text);
         check::reasons(&file, &text)?;
+        check::scenarios(&file, &text)?;
         let kernels = axes::kernels(&file.kernels, &text)?;
         let drivers = axes::drivers(&file.drivers, &text)?;
         let mut cells = expand::cells(&file.rule, &kernels, &drivers, &text)?;
         exclude::include(&file, &kernels, &drivers, &mut cells, &text)?;
         check::names(&cells)?;
-        let excluded = exclude::exclude(&file, &mut cells, &text)?;
+        let mut excluded = exclude::exclude(&file, &mut cells, &text)?;
+        excluded.append(&mut support::exclude(&mut cells)?);
+        check::devices(&file, &cells, &text)?;
         check::effects(&file, &kernels, &drivers, &cells, &text)?;
         let frozen = file.frozen.into_iter().map(Spanned::into_inner).collect();
         Ok(Self { kernels, drivers, cells, excluded, frozen })
+    }
+
+    /// Returns the cells that are compiled alone, without a guest.
+    pub fn compiled(&self) -> Vec<Cell> {
+        self.cells.iter().filter(|cell| !cell.scenario.boots()).cloned().collect()
     }
 
     /// Returns every suite of the kernels and drivers, sorted.

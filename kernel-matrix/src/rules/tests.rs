@@ -163,8 +163,59 @@ fn the_head_of_the_file_is_checked() {
 }
 
 #[test]
-fn the_own_rules_give_each_kernel_with_each_driver() {
+fn the_own_rules_compile_each_kernel_with_each_driver_and_boot_some() {
     let rules = Rules::parse(OWN).unwrap();
-    assert_eq!(rules.cells.len(), rules.kernels.len() * rules.drivers.len());
+    assert_eq!(rules.compiled().len(), rules.kernels.len() * rules.drivers.len());
     assert_eq!((rules.kernels.len(), rules.drivers.len()), (27, 12));
+    let booted: Vec<&Cell> = rules.cells.iter().filter(|cell| cell.scenario.boots()).collect();
+    assert!(!booted.is_empty());
+    assert!(booted.iter().all(|cell| !cell.gpus.devices().is_empty()));
+}
+
+/// The axes with a rule that has these scenarios and sets of devices.
+fn booting(more: &str) -> Result<Rules, String> {
+    with(&format!("[[rule]]\nname = 'boot'\n{more}\n"))
+}
+
+#[test]
+fn scenarios_are_multiplied_by_sets_of_devices() {
+    let rules = booting(
+        "only = [{ line = '6.12', branch = '550' }]\nscenarios = ['compile', 'round-trip', 'in-use']\n\
+         suffix = 's'\ngpus = [['T4'], ['2xA100', 'L4']]\ndeadline-seconds = 60",
+    )
+    .unwrap();
+    let cells: Vec<&Cell> = rules.cells.iter().filter(|cell| cell.rule == "boot").collect();
+    let ends: Vec<&str> = cells
+        .iter()
+        .filter_map(|cell| cell.name.strip_prefix("bookworm-security-6.12-cloud-550-proprietary-"))
+        .collect();
+    assert_eq!(
+        ends,
+        ["s", "s-round-trip-t4", "s-round-trip-2xa100-l4", "s-in-use-t4", "s-in-use-2xa100-l4"]
+    );
+    assert!(cells[0].gpus.devices().is_empty() && cells[2].gpus.devices().len() == 3);
+    assert!(cells.iter().all(|cell| cell.deadline_seconds == 60));
+    assert_eq!(rules.compiled().len(), rules.cells.len() - 4);
+}
+
+#[test]
+fn scenarios_and_devices_that_cannot_be_meant_are_refused() {
+    for (more, expected) in [
+        ("scenarios = ['round-trip']", "needs gpus"),
+        ("gpus = [['T4']]", "no scenario boots"),
+        ("scenarios = []", "scenarios is empty"),
+        ("scenarios = ['compile', 'compile']", "compile is listed twice"),
+        ("scenarios = ['round-trip']\ngpus = [['T4'], ['t4']]", "t4 is listed twice"),
+        ("scenarios = ['round-trip']\ngpus = [['T5']]", "no simulated device `t5`"),
+        ("scenarios = ['round-trip']\ngpus = [[]]", "no device without a fault"),
+        ("scenarios = ['levitate']\ngpus = [['T4']]", "levitate"),
+        ("scenarios = ['round-trip']\ngpus = [['T4']]\ndeadline-seconds = 1", "10 to 7200"),
+        (
+            "scenarios = ['round-trip']\ngpus = [['H100']]\nonly = [{ branch = '470' }]",
+            "the rule `boot` supports the devices h100",
+        ),
+    ] {
+        let error = booting(more).unwrap_err();
+        assert!(error.contains(expected), "{more}: {error}");
+    }
 }

@@ -72,7 +72,7 @@ async fn what_was_compiled_elsewhere_is_pushed_signed_and_pulled() {
     let found = find(&registry, wish).await.expect("finds");
     let [found] = &found[..] else { panic!("one set: {found:?}") };
     let keys = [PublicKey::read(&public).expect("a key")];
-    let evidence = registry.evidence(found, &keys).await.expect("evidence");
+    let evidence = registry.evidence(found, &trusting(&keys)).await.expect("evidence");
     evidence.verify(&found.set, &keys).expect("signed");
     let set = scene.pull(&found.digest()).await.expect("pulls");
     module_sets::assert_sound(&scene.other);

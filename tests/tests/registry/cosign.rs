@@ -9,10 +9,10 @@ use longshore_modules::signature::key::{PublicKey, SecretKey};
 
 use super::*;
 
-const PASSWORD: &str = "geheim";
+pub(crate) const PASSWORD: &str = "geheim";
 
 /// Returns a program that scripts/setup has installed beside the other tools, or that is installed.
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     let cache = std::env::var_os("LONGSHORE_CACHE").map(PathBuf::from).or_else(|| {
         let own = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -22,14 +22,14 @@ fn program(name: &str) -> PathBuf {
     tool.filter(|path| path.exists()).unwrap_or_else(|| name.into())
 }
 
-fn run(name: &str, dir: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn run(name: &str, dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program(name));
     command.current_dir(dir).args(arguments).env("COSIGN_PASSWORD", PASSWORD).env("HOME", dir);
     command.output().unwrap_or_else(|e| panic!("{name}: {e} (scripts/setup brings it)"))
 }
 
 /// Runs it; it must succeed.
-fn must(name: &str, dir: &Path, arguments: &[&str]) -> String {
+pub(crate) fn must(name: &str, dir: &Path, arguments: &[&str]) -> String {
     let out = run(name, dir, arguments);
     let errors = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{name} {arguments:?}: {errors}");
@@ -37,7 +37,7 @@ fn must(name: &str, dir: &Path, arguments: &[&str]) -> String {
 }
 
 /// Makes a scene with a set in its registry, by digest.
-async fn pushed() -> (Scene, String, String) {
+pub(crate) async fn pushed() -> (Scene, String, String) {
     let scene = Scene::new();
     let digest = scene.push().await.expect("pushes");
     let image = format!("{}/nvidia/modules@{digest}", scene.hub.address);
@@ -75,11 +75,11 @@ async fn we_accept_what_cosign_signs_with_its_key_and_sign_with_that() {
     let keys = [PublicKey::read(&dir.join("cosign.pub")).expect("reads")];
     let registry = scene.open(&[]);
     let set = registry.describe(&digest).await.expect("describes");
-    let evidence = registry.evidence(&set, &keys).await.expect("asks");
+    let evidence = registry.evidence(&set, &trusting(&keys)).await.expect("asks");
     assert!(evidence.verify(&set.set, &keys).is_err(), "it is not signed yet");
     let quietly = ["--tlog-upload=false", "--allow-http-registry", "--yes", &image];
     must("cosign", dir, &[&["sign", "--key", "cosign.key"][..], &quietly].concat());
-    let evidence = registry.evidence(&set, &keys).await.expect("asks");
+    let evidence = registry.evidence(&set, &trusting(&keys)).await.expect("asks");
     evidence.verify(&set.set, &keys).expect("accepted");
     assert!(evidence.verify(&set.set, &[SecretKey::generate().public()]).is_err());
 
@@ -103,7 +103,7 @@ async fn cosign_signs_with_a_key_pair_of_ours() {
     let registry = scene.open(&[]);
     let set = registry.describe(&digest).await.expect("describes");
     let keys = [key.public()];
-    let evidence = registry.evidence(&set, &keys).await.expect("asks");
+    let evidence = registry.evidence(&set, &trusting(&keys)).await.expect("asks");
     evidence.verify(&set.set, &keys).expect("accepted");
 }
 

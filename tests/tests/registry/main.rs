@@ -5,6 +5,7 @@
 //! Needs Debian's packages docker-registry, skopeo, openssl, apache2-utils and linux-kbuild, and the programs
 //! cosign and oras of a later Debian (scripts/setup).
 
+mod attested;
 mod behind;
 mod build_root;
 mod compiled_elsewhere;
@@ -14,6 +15,7 @@ mod failing;
 mod fallback;
 mod faults;
 mod hub;
+mod matrix;
 mod mofed;
 mod other_tools;
 mod policy;
@@ -39,6 +41,8 @@ use longshore_modules::artifact::image::Described;
 use longshore_modules::registry::RegistrySource;
 use longshore_modules::registry::{Judge, Registry, Wish};
 use longshore_modules::sets::SetStore;
+use longshore_modules::signature::Trust;
+use longshore_modules::signature::key::PublicKey;
 
 use hub::Hub;
 
@@ -75,6 +79,11 @@ impl Judge for Everything {
 
 async fn find(registry: &Registry, wish: Wish<'_>) -> Result<Vec<Described>, Failure> {
     registry.find(wish, &Everything).await.into_taken()
+}
+
+/// Trust in these keys alone.
+fn trusting(keys: &[PublicKey]) -> Trust {
+    Trust { required: true, keys: keys.to_vec(), attestations: Vec::new() }
 }
 
 impl Scene {

@@ -170,7 +170,7 @@ async fn we_accept_a_signature_that_others_made() {
     let set = registry.describe(&digest).await.expect("describes");
     let key = PublicKey::read(Path::new(&path("pub"))).expect("reads");
     let keys = [key];
-    let evidence = registry.evidence(&set, &keys).await.expect("asks");
+    let evidence = registry.evidence(&set, &trusting(&keys)).await.expect("asks");
     assert!(evidence.verify(&set.set, &[SecretKey::generate().public()]).is_err());
     evidence.verify(&set.set, &keys).expect("accepted");
 }

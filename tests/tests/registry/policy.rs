@@ -10,7 +10,9 @@ use longshore_modules::artifact::ModuleEntry;
 use longshore_modules::layout;
 use longshore_modules::module_signing::{Hash, SignedBy, appended};
 use longshore_modules::sets::SetStore;
+use longshore_modules::signature::attestation::Attestation;
 use longshore_modules::signature::key::SecretKey;
+use serde_json::json;
 
 use super::*;
 
@@ -23,6 +25,11 @@ struct Strict {
 
 impl Strict {
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// Makes one with further settings.
+    fn with(settings: &str) -> Self {
         let scene = Scene::new();
         let key = SecretKey::generate();
         let public = scene.dir.path().join("cosign.pub");
@@ -30,7 +37,7 @@ impl Strict {
         let file = scene.dir.path().join("config.toml");
         let text = format!(
             "driver = \"535.261.03\"\nrequire-signature = true\nsignature-keys = [\"{}\"]\n\
-             [[registry]]\nreference = \"{}\"\nplain-http = true\n",
+             {settings}[[registry]]\nreference = \"{}\"\nplain-http = true\n",
             public.display(),
             scene.name().trim_start_matches("http://"),
         );
@@ -55,6 +62,16 @@ impl Strict {
         let registry =
             Registry::open_to_push(&repository, Path::new("/"), &self.scene.env()).expect("opens");
         registry.sign(digest, key).await.expect("signs");
+    }
+
+    async fn attest(&self, digest: &str, kind: &str, key: &SecretKey) {
+        let repository = self.scene.name().parse().expect("a repository");
+        let registry =
+            Registry::open_to_push(&repository, Path::new("/"), &self.scene.env()).expect("opens");
+        let set = registry.describe(digest).await.expect("describes");
+        let (kind, predicate) = (kind.parse().expect("a type"), json!({"result": "PASSED"}));
+        let made = Attestation::make(key, "a", digest, &kind, predicate).expect("attests");
+        registry.attest(&set.descriptor(), &[made]).await.expect("attests");
     }
 
     async fn ask(&self) -> Catalog {
@@ -109,6 +126,34 @@ async fn a_set_of_a_registry_counts_once_it_is_signed() {
     assert!(!counts(&strict.ask().await, "another key"));
     strict.sign(&digest, &strict.key).await;
     assert!(counts(&strict.ask().await, ""));
+}
+
+#[tokio::test]
+async fn a_signed_set_counts_once_it_has_every_required_attestation() {
+    let strict = Strict::with("require-attestation = [\"provenance\", \"test-result\"]\n");
+    let digest = strict.scene.push().await.expect("pushes");
+    assert!(!counts(&strict.ask().await, "no signature"));
+    strict.sign(&digest, &strict.key).await;
+    let refused = |catalog: Catalog, why: &str| {
+        assert!(!counts(&catalog, why), "{why}");
+        assert!(catalog.refused[0].is_signed);
+    };
+    refused(strict.ask().await, "it has no attestation, and one of the type provenance");
+    strict.attest(&digest, "provenance", &strict.key).await;
+    refused(strict.ask().await, "type test-result");
+    strict.attest(&digest, "test-result", &SecretKey::generate()).await;
+    refused(strict.ask().await, "another key");
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    let (registry, other) = (&strict.config.registries[0], &strict.scene.other);
+    let failure = prebuilt.pull(registry, &digest, other, &Silent).await.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification, "{}", failure.report());
+    assert!(failure.report().contains("longshore attest"), "{}", failure.report());
+    assert!(other.sets().expect("sets").is_empty());
+
+    strict.attest(&digest, "test-result", &strict.key).await;
+    assert!(counts(&strict.ask().await, ""));
+    prebuilt.pull(registry, &digest, other, &Silent).await.expect("pulls");
+    assert!(counts(&strict.judge(SetPlace::Store, other), ""));
 }
 
 #[tokio::test]

@@ -88,6 +88,7 @@ fn what_is_compiled_with_headers_that_nobody_signed(
     config.publish = Some(PublishConfig {
         reference: "registry.example.com/a".parse().expect("a repository"),
         sign_key: None,
+        attest: false,
         lease: Duration::from_secs(60),
         wait: Duration::from_secs(60),
         unsigned_headers: all,
@@ -125,13 +126,32 @@ fn without_a_signature_nothing_is_loaded_and_nothing_compiled() {
     let facts = facts("bookworm-t4");
     let mut catalog = archives();
     let at_hand = set(&facts, Flavour::Open, SetPlace::Store);
-    catalog.refused.push(RefusedSet { at_hand, why: "it has no signature".into() });
+    let why = "it has no signature".to_owned();
+    catalog.refused.push(RefusedSet { at_hand, why, is_signed: false });
     let plan = plan(&strict("535.261.03"), &facts, &catalog).unwrap();
     let refusal = plan.refusal().unwrap();
     assert_eq!(refusal.code(), ExitCode::Verification);
     assert!(refusal.to_string().contains("the store: it has no signature"), "{refusal}");
     assert!(!plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
     assert!(loads(&plan).iter().all(|name| !name.starts_with("nvidia")), "{:?}", loads(&plan));
+}
+
+#[test]
+fn a_set_that_only_lacks_an_attestation_is_named_before_unsigned_ones() {
+    let facts = facts("bookworm-t4");
+    let mut catalog = archives();
+    for (why, is_signed) in [("it has no signature", false), ("it has no attestation", true)] {
+        let at_hand = set(&facts, Flavour::Open, SetPlace::Store);
+        catalog.refused.push(RefusedSet { at_hand, why: why.to_owned(), is_signed });
+    }
+    let plan = plan(&strict("535.261.03"), &facts, &catalog).unwrap();
+    assert_eq!(plan.refusal().map(|refusal| refusal.code()), Some(ExitCode::Verification));
+    let refusals: Vec<_> =
+        plan.findings.iter().filter(|f| f.severity == Severity::Refusal).collect();
+    let [finding] = refusals[..] else { panic!("one refusal: {refusals:?}") };
+    assert_eq!(finding.code, Code::AttestationMissing);
+    assert!(finding.detail.contains("the store: it has no attestation"), "{}", finding.detail);
+    assert!(finding.detail.contains("the store: it has no signature"), "{}", finding.detail);
 }
 
 #[test]

@@ -57,6 +57,7 @@ impl Scene {
         set.modules[1].sha256 = self.blob("S", hours);
         let path = self.store.put_set(&set).expect("set");
         fs::write(path.with_extension("evidence"), "{}").expect("signatures");
+        fs::write(path.with_extension("build"), "{}").expect("record");
         self.aged(&path, hours);
         set.modules.into_iter().map(|m| m.sha256).collect()
     }
@@ -332,6 +333,7 @@ fn what_the_dead_left_goes_without_a_bound_and_what_is_held_stays() {
         "userspace/a/.tmpOfHashed",
         "sets/.x-open.lock",
         "sets/gone.evidence",
+        "sets/gone.build",
         "roots/x.lock",
         "blobs/sha256/name",
         "failures/old.json",

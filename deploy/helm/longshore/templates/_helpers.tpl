@@ -95,6 +95,7 @@ annotations:
 {{- range .Values.signatures.keys }}{{ $files = append $files (printf "/secrets/signatures/%s" .) }}{{ end }}
 {{- $_ := set $env "LONGSHORE_SIGNATURE_KEYS" (join "," $files) }}
 {{- end }}
+{{- with .Values.signatures.attestations }}{{ $_ := set $env "LONGSHORE_REQUIRE_ATTESTATION" (join "," .) }}{{ end }}
 {{- with .Values.publish.reference }}{{ $_ := set $env "LONGSHORE_PUBLISH" . }}{{ end }}
 {{- if .Values.publish.signKeySecret }}{{ $_ := set $env "LONGSHORE_PUBLISH_KEY" "/secrets/publish/cosign.key" }}{{ end }}
 {{- if .Values.moduleSigning.secret }}

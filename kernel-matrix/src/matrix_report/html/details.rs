@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write};
 
 use super::super::merge::{Cell, Merged};
+use super::table::counted;
 use super::{Esc, badge, searchable};
 use crate::results::{CellResult, Line, LogExcerpt, ResolvedCell, Times, Verdict};
 
@@ -50,7 +51,7 @@ fn body(page: &mut String, cell: &Cell) {
         "Cell",
         format_args!("{}, rule {}, set {}", planned.scenario, planned.rule, planned.set),
     );
-    pair(page, "Devices", join(&planned.gpus));
+    pair(page, "Devices", counted(&planned.gpus));
     page.push_str("</dl>\n");
 }
 
@@ -80,15 +81,21 @@ fn explain(page: &mut String, verdict: &Verdict) {
         Verdict::Unavailable { part, why } => {
             paragraph(page, "reason", &format!("The {} cannot be had: {why}", part.name()));
         }
-        Verdict::Faulty { why } => {
-            page.push_str("<ul class=\"reason\">");
-            for why in why {
-                let _ = write!(page, "<li>{}</li>", Esc(why.as_str()));
-            }
-            page.push_str("</ul>\n");
+        Verdict::Faulty { why } => faults(page, why),
+        Verdict::GuestEnded { class, why } => {
+            paragraph(page, "reason", &format!("The guest gave no verdict: {}.", class.name()));
+            faults(page, why);
         }
         Verdict::NotRun { why } => paragraph(page, "reason", why.as_str()),
     }
+}
+
+fn faults(page: &mut String, why: &[Line]) {
+    page.push_str("<ul class=\"reason\">");
+    for why in why {
+        let _ = write!(page, "<li>{}</li>", Esc(why.as_str()));
+    }
+    page.push_str("</ul>\n");
 }
 
 fn paragraph(page: &mut String, class: &str, text: &str) {
@@ -134,6 +141,7 @@ fn versions(page: &mut String, resolved: &ResolvedCell) {
         pair(page, "Tried before", format_args!("{revision}: {class}: {line}"));
     }
     pair(page, "Patches", join(&resolved.patches));
+    pair(page, "Module set", resolved.set.as_ref().map_or("", |set| set.as_str()));
     for note in &resolved.notes {
         pair(page, "Note", note);
     }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::super::merge::{Cell, Merged};
 use super::Esc;
-use crate::results::{DriverAxis, KernelAxis, KernelState};
+use crate::results::{DriverAxis, KernelAxis, KernelState, Line};
 
 pub(super) fn render(page: &mut String, merged: &Merged) {
     page.push_str(
@@ -91,7 +91,9 @@ fn link(page: &mut String, merged: &Merged, at: usize, names_scenario: bool) {
     let cell: &Cell = &merged.cells[at];
     let status = cell.status();
     let scenario = if names_scenario {
-        format!("<span class=\"scenario\">{}</span> ", Esc(cell.planned.scenario.as_str()))
+        let planned = &cell.planned;
+        let named = format!("{} {}", planned.scenario, counted(&planned.gpus));
+        format!("<span class=\"scenario\">{}</span> ", Esc(named.trim_end()))
     } else {
         String::new()
     };
@@ -106,4 +108,29 @@ fn link(page: &mut String, merged: &Merged, at: usize, names_scenario: bool) {
         "<a class=\"s {name}{again}\" href=\"#c{at}\" title=\"{}\">{scenario}<span aria-hidden=\"true\">{symbol}</span> {word}{said}</a>",
         Esc(&reason)
     );
+}
+
+/// Returns devices with the number of each: `8 h100, 4 nvswitch`.
+pub(super) fn counted(devices: &[Line]) -> String {
+    let groups = devices.chunk_by(|a, b| a == b);
+    let counted = groups.map(|group| match group {
+        [one] => one.to_string(),
+        group => format!("{} {}", group.len(), group[0]),
+    });
+    counted.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_counted() {
+        for (devices, expected) in
+            [(&["t4"][..], "t4"), (&["h100", "h100", "nvswitch"], "2 h100, nvswitch"), (&[], "")]
+        {
+            let devices: Vec<Line> = devices.iter().map(|name| Line::new(name)).collect();
+            assert_eq!(counted(&devices), expected);
+        }
+    }
 }

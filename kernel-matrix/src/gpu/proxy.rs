@@ -1,17 +1,57 @@
-//! The wire protocol of QEMU's x-pci-proxy-dev (hw/remote/mpqemu-link.c, QEMU 7.2).
+//! Backend for QEMU before 10: its x-pci-proxy-dev, and that device's wire protocol
+//! (hw/remote/mpqemu-link.c, QEMU 7.2).
 //!
 //! QEMU sends little-endian messages over a stream socket: `i32 command`, four bytes of padding,
 //! `u64 size`, then the payload. A reply is command 1 with one u64. File descriptors sent along
 //! (guest memory, interrupts) are not received with recvmsg, so the kernel closes them.
 
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use crate::gpu::Device;
+use super::backend::{Attached, Backend, Link};
+use super::device::Device;
+use crate::error::{At, Error};
+use crate::qemu::Version;
+use crate::sockets::Sockets;
 
 const HEADER: usize = 16;
 /// Longest payload accepted. The longest QEMU sends is SYNC_SYSMEM's list of regions, below 256.
 const PAYLOAD_MAX: usize = 4096;
 const REPLY: i32 = 1;
+
+/// The backend.
+#[derive(Debug)]
+pub struct Proxy;
+
+impl Backend for Proxy {
+    fn name(&self) -> &'static str {
+        "proxy"
+    }
+
+    fn model(&self) -> &'static str {
+        "x-pci-proxy-dev"
+    }
+
+    fn versions(&self) -> &'static str {
+        "QEMU before 10"
+    }
+
+    /// Seen to work in 7.2, and to crash under software emulation in 10.0.2 and 11.1.3.
+    fn runs_in(&self, version: Version) -> bool {
+        version < Version([10, 0, 0])
+    }
+
+    fn attach(&self, device: Device, sockets: &mut Sockets) -> Result<Attached, Error> {
+        let (ours, number) = sockets.add()?;
+        let serving = ours.try_clone().at("clone the socket of", Path::new("the GPU"))?;
+        Ok(Attached {
+            argument: format!("{},fd={number}", self.model()),
+            serve: Box::new(move || serve(serving, device)),
+            link: Link(OwnedFd::from(ours)),
+        })
+    }
+}
 
 /// A request of QEMU.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +79,7 @@ enum Request {
 ///
 /// # Errors
 /// A read or write that failed, or a message that is not of this protocol.
-pub fn serve(mut link: impl Read + Write, mut device: Device) -> io::Result<()> {
+fn serve(mut link: impl Read + Write, mut device: Device) -> io::Result<()> {
     while let Some((command, payload)) = receive(&mut link)? {
         let request = decode(command, &payload)?;
         if let Some(value) = answer(&mut device, &request) {
@@ -84,13 +124,34 @@ fn answer(device: &mut Device, request: &Request) -> Option<u64> {
     match *request {
         Request::Silent => None,
         Request::ConfigWrite { address, value, len } => {
-            device.config_write(address, value, len);
+            device.config_write(address as usize, &value.to_le_bytes()[..config_len(len)]);
             Some(0)
         }
-        Request::ConfigRead { address, len } => Some(device.config_read(address, len)),
-        Request::MemoryRead { address, size } => Some(device.memory_read(address, size)),
-        Request::MemoryWrite | Request::Reset => Some(0),
+        Request::ConfigRead { address, len } => {
+            let mut bytes = [0; 8];
+            device.config_read(address as usize, &mut bytes[..config_len(len)]);
+            Some(u64::from_le_bytes(bytes))
+        }
+        Request::MemoryRead { address, size } => {
+            let mut bytes = [0; 8];
+            let read = &mut bytes[..size.clamp(1, 8) as usize];
+            match device.bar_at(address) {
+                Some((bar, offset)) => device.bar_read(bar, offset, read),
+                None => read.fill(0xff),
+            }
+            Some(u64::from_le_bytes(bytes))
+        }
+        Request::Reset => {
+            device.reset();
+            Some(0)
+        }
+        Request::MemoryWrite => Some(0),
     }
+}
+
+/// Returns the length of an access to configuration space, which has at most 4 bytes.
+fn config_len(len: u32) -> usize {
+    len.clamp(1, 4) as usize
 }
 
 fn reply(value: u64) -> [u8; HEADER + 8] {
@@ -185,6 +246,27 @@ mod tests {
         payload.extend([1, 0, 0, 0]);
         let (_, output) = run(message(5, &payload));
         assert_eq!(output, reply(0x164a_1000));
+    }
+
+    #[test]
+    fn memory_that_is_in_no_bar_reads_as_ones() {
+        let mut payload = 0x1_0000_0000u64.to_le_bytes().to_vec();
+        payload.extend([0; 8]);
+        payload.extend(2u32.to_le_bytes());
+        payload.extend([1, 0, 0, 0]);
+        let (_, output) = run(message(5, &payload));
+        assert_eq!(output, reply(0xffff));
+    }
+
+    #[test]
+    fn a_length_that_is_none_of_an_access_is_cut_to_one() {
+        let mut device = Device::new("t4".parse().unwrap(), true);
+        for (len, value) in [(0, 0xde), (1, 0xde), (2, 0x10de), (u32::MAX, 0x1eb8_10de)] {
+            let read = Request::ConfigRead { address: 0, len };
+            assert_eq!(answer(&mut device, &read), Some(value), "{len}");
+        }
+        let read = Request::MemoryRead { address: 0, size: u32::MAX };
+        assert_eq!(answer(&mut device, &read), Some(0x1640_00a1));
     }
 
     #[test]

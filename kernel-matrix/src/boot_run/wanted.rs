@@ -1,0 +1,113 @@
+//! A cell of the rules as a cell of matrix.toml.
+
+use longshore_debian::archive::upstream;
+use toml::{Table, Value};
+
+use crate::build_run::suites;
+use crate::error::Error;
+use crate::matrix;
+use crate::rules::lock::{Lock, LockedDriver};
+use crate::rules::{Cell, RuleScenario, flavour_name};
+
+/// Returns the cell that is prepared, booted and judged.
+///
+/// # Errors
+/// Its scenario is none of matrix.toml's.
+pub(super) fn cell(cell: &Cell, driver: &LockedDriver, lock: &Lock) -> Result<matrix::Cell, Error> {
+    let version = driver.revisions.first().map_or("", |newest| upstream(&newest.version));
+    let suites = suites(cell, driver);
+    let keys = Table::from_iter([
+        ("name".to_owned(), cell.name.as_str().into()),
+        ("scenario".to_owned(), scenario(cell.scenario).into()),
+        (
+            "kernel".to_owned(),
+            table([
+                ("suite", cell.kernel.suite.as_str().into()),
+                ("package", cell.kernel.package.as_str().into()),
+            ]),
+        ),
+        (
+            "driver".to_owned(),
+            table([
+                ("branch", version.into()),
+                ("flavour", flavour_name(cell.driver.flavour).into()),
+                ("archive-frozen", lock.is_frozen(&suites).into()),
+            ]),
+        ),
+    ]);
+    let wanted = matrix::Cell::with_defaults(keys)?;
+    Ok(matrix::Cell {
+        gpus: cell.gpus.devices(),
+        deadline_seconds: cell.deadline_seconds,
+        further_suites: suites,
+        ..wanted
+    })
+}
+
+fn table<const N: usize>(keys: [(&str, Value); N]) -> Value {
+    Value::Table(keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// Returns the scenario by whose rules the guest is judged; one that checks the harness never comes to it.
+fn scenario(of: RuleScenario) -> &'static str {
+    match of {
+        RuleScenario::Compile => "build",
+        RuleScenario::GuestPanic | RuleScenario::GuestHang | RuleScenario::GuestFullDisk => {
+            RuleScenario::RoundTrip.name()
+        }
+        other => other.name(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::Scenario;
+    use crate::rules::Rules;
+    use crate::rules::lock::{LockedPackage, LockedSuite};
+
+    const RULES: &str = "format = 1\nfrozen = ['sid']\n[[kernels]]\ndistribution = 'debian'\n\
+        suites = ['bookworm-security']\nflavours = ['rt']\narchitecture = 'amd64'\n\
+        [[drivers]]\nbranches = ['535']\nflavours = ['open']\nsuites = ['sid']\n\
+        [[rule]]\nname = 'a'\ngpus = [['2xT4']]\ndeadline-seconds = 60\nscenarios = [";
+
+    fn wanted(scenario: &str) -> matrix::Cell {
+        let rules = Rules::parse(&format!("{RULES}'{scenario}']")).unwrap();
+        let revision = LockedPackage {
+            package: "nvidia-open-kernel-source".into(),
+            version: "535.261.03-1".into(),
+            suite: "sid".into(),
+            sha256: "00".into(),
+        };
+        let id = "535-open".to_owned();
+        let driver = LockedDriver { id, unavailable: None, revisions: vec![revision] };
+        let frozen = LockedSuite { suite: "sid".into(), frozen: true, unavailable: None };
+        let lock = Lock::new(vec![frozen], Vec::new(), Vec::new());
+        cell(&rules.cells[0], &driver, &lock).unwrap()
+    }
+
+    #[test]
+    fn a_cell_has_the_locked_version_and_the_suites_of_its_packages() {
+        let wanted = wanted("in-use");
+        assert_eq!(wanted.scenario, Scenario::InUse);
+        assert_eq!(wanted.driver.branch, "535.261.03");
+        assert_eq!(wanted.kernel.package, "linux-image-rt-amd64");
+        assert_eq!(wanted.suites(), ["bookworm-security", "bookworm", "sid"]);
+        assert!(wanted.driver.archive_frozen && wanted.deadline_seconds == 60);
+        assert_eq!(wanted.gpus.len(), 2);
+    }
+
+    #[test]
+    fn every_scenario_that_boots_is_judged_by_one_of_matrix_toml() {
+        for (scenario, judged) in [
+            ("round-trip", Scenario::RoundTrip),
+            ("restored", Scenario::Restored),
+            ("interrupted", Scenario::Interrupted),
+            ("guest-panic", Scenario::RoundTrip),
+            ("guest-hang", Scenario::RoundTrip),
+            ("guest-full-disk", Scenario::RoundTrip),
+        ] {
+            assert_eq!(wanted(scenario).scenario, judged);
+        }
+    }
+}

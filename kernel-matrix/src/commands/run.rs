@@ -1,0 +1,219 @@
+//! `run --rules`.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use jiff::Timestamp;
+use kernel_matrix::boot_run::BootRun;
+use kernel_matrix::build_run::BuildRun;
+use kernel_matrix::build_run::log::RunLog;
+use kernel_matrix::build_run::results;
+use kernel_matrix::cache::Cache;
+use kernel_matrix::ending::Ending;
+use kernel_matrix::error::{At, Error};
+use kernel_matrix::event::{Event, Sink};
+use kernel_matrix::guest;
+use kernel_matrix::guests::Guests;
+use kernel_matrix::matrix::Supply;
+use kernel_matrix::qemu::{self, Qemu};
+use kernel_matrix::results::{CellResult, Digest, Line, Run, Shard, Verdict};
+use kernel_matrix::rules::filter::{self, Filter};
+use kernel_matrix::rules::lock::Lock;
+use kernel_matrix::rules::{Cell, Rules};
+use kernel_matrix::show::{self, Detail};
+use kernel_matrix::workbench::{Agent, Workbench};
+
+use super::build::{self, LIMIT};
+use super::{SealKey, in_parallel, resolve};
+use crate::print;
+
+/// Options of `run` over rules.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OverRules {
+    /// Run cells of these rules (kernel-matrix/rules.toml): compiled, and booted where their scenario
+    /// boots. The arguments are then filters, as of `list`.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["core", "json"])]
+    rules: Option<PathBuf>,
+    /// Lock file with the resolved packages; by default matrix.lock in the cache.
+    #[arg(long, value_name = "FILE", requires = "rules")]
+    lock: Option<PathBuf>,
+    /// Use the packages of the lock file as they are; otherwise it is written anew first.
+    #[arg(long, requires = "rules")]
+    locked: bool,
+    /// Only this part of the cells, I of 1 to N; all cells of a kernel are in one part.
+    #[arg(long, value_name = "I/N", requires = "rules")]
+    shard: Option<Shard>,
+    /// Continue the run in the output directory that was ended early, with the same packages and cells.
+    #[arg(long, requires = "locked")]
+    resume: bool,
+    /// Directory of results.json, the log of the run and the cells' logs; by default one in the cache.
+    #[arg(long, value_name = "DIR", requires = "rules")]
+    out: Option<PathBuf>,
+    /// Largest size of the cached kernels and user-mode trees in GiB; the longest unused go first.
+    #[arg(long, value_name = "GIB", default_value = "20", requires = "rules")]
+    cache_limit: u32,
+    #[command(flatten)]
+    seal_key: SealKey,
+}
+
+impl OverRules {
+    /// Returns the rules, if cells of rules are run.
+    pub(crate) fn rules(&self) -> Option<&Path> {
+        self.rules.as_deref()
+    }
+}
+
+/// Guests, agent and output of a run.
+pub(crate) struct Means<'a> {
+    pub(crate) guests: Guests,
+    pub(crate) agent: Agent,
+    /// Choice of QEMU and of the simulated GPU's backend.
+    pub(crate) qemu: qemu::Options,
+    pub(crate) jobs: NonZeroUsize,
+    /// Events that are shown; None shows one line a cell.
+    pub(crate) detail: Option<Detail>,
+    pub(crate) ending: &'a Ending,
+}
+
+/// Cells of a run, and the run itself.
+struct Selected<'a> {
+    planned: Vec<&'a Cell>,
+    cells: Vec<&'a Cell>,
+    run: Run,
+}
+
+/// A run that is going on.
+struct Going<'a> {
+    boots: BootRun<'a>,
+    log: Mutex<(RunLog, Vec<CellResult>)>,
+    ending: &'a Ending,
+    detail: Option<Detail>,
+}
+
+/// Compiles and boots the selected cells. True if each has a verdict, and none is red.
+pub(crate) fn run_rules(
+    options: &OverRules,
+    rules: &Path,
+    filters: &[String],
+    means: Means<'_>,
+) -> Result<bool, Error> {
+    let cache = Cache::of_user()?;
+    let rules = Rules::read(rules)?;
+    let path = options.lock.clone().unwrap_or_else(|| cache.dir("matrix.lock"));
+    let lock =
+        if options.locked { Lock::read(&path)? } else { resolve::resolved(&cache, &rules, &path)? };
+    let key = options.seal_key.read(&cache)?;
+    let selected = select(options, &rules, &lock, filters, &means)?;
+    let count = selected.cells.len();
+    let dir = options.out.clone().unwrap_or_else(|| cache.dir("run"));
+    let (log, run, done) = open_log(options, &dir, &selected)?;
+    let mut cells = selected.cells;
+    cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
+    let suites = suites(&rules, &cells, &means.guests);
+    let (store, jobs) = (cache.dir(Supply::Archive.store()), means.jobs);
+    let program = means.agent.program.clone();
+    let builds =
+        BuildRun { lock: &lock, program: &program, store: &store, dir: &dir, limit: LIMIT };
+    guest::remove_leftovers(&cache)?;
+    let workbench =
+        Workbench::open_each(cache.clone(), means.guests, suites, means.agent, means.qemu)?;
+    let cache_bytes = u64::from(options.cache_limit) << 30;
+    let boots = BootRun { builds, workbench: Mutex::new(workbench), cache_bytes };
+    let (log, detail) = (Mutex::new((log, done)), means.detail);
+    let going = Going { boots, log, ending: means.ending, detail };
+    in_parallel(&cells, jobs, |cell| going.one(cell))?;
+    // The log keeps other runs away from its directory.
+    let (_log, done) = going.log.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut results = results::results(&rules, &lock, run, &selected.planned, done);
+    results.run.complete = results.cells.len() == count;
+    results.run.ended = Timestamp::now();
+    build::write(&mut results, &cache, &key, &dir)?;
+    Ok(results.run.complete && !results.cells.iter().any(is_red))
+}
+
+fn is_red(cell: &CellResult) -> bool {
+    use Verdict::{Faulty, GuestEnded, NotRun};
+    matches!(cell.verdict, Faulty { .. } | GuestEnded { .. } | NotRun { .. })
+}
+
+fn select<'a>(
+    options: &OverRules,
+    rules: &'a Rules,
+    lock: &Lock,
+    filters: &[String],
+    means: &Means<'_>,
+) -> Result<Selected<'a>, Error> {
+    let filters: Result<Vec<Filter>, String> = filters.iter().map(|text| text.parse()).collect();
+    let filters = filters.map_err(Error::Matrix)?;
+    let planned = filter::select(&rules.cells, &filters, None, Some(lock))?;
+    let cells = filter::select(&rules.cells, &filters, options.shard, Some(lock))?;
+    let agent = &means.agent;
+    let mut run = build::run(lock, options.shard, &agent.program)?;
+    if cells.iter().any(|cell| cell.scenario.boots()) {
+        let image = std::fs::File::open(&agent.image)
+            .and_then(longshore_core::digest::digest_of)
+            .at("read the agent's image", &agent.image)?;
+        run.agent.image = Some(Digest::try_from(image).map_err(Error::Unexpected)?);
+        let qemu = Qemu::find(&means.qemu, &Cache::of_user()?)?;
+        run.machine.qemu = Line::new(&qemu.version.to_string());
+        run.machine.backend = Line::new(qemu.backend.name());
+    }
+    Ok(Selected { planned, cells, run })
+}
+
+/// Begins or resumes the log of a run, and returns the run and its results so far.
+fn open_log(
+    options: &OverRules,
+    dir: &Path,
+    selected: &Selected<'_>,
+) -> Result<(RunLog, Run, Vec<CellResult>), Error> {
+    let path = dir.join("run.jsonl");
+    let names: Vec<Line> = selected.cells.iter().map(|cell| Line::new(&cell.name)).collect();
+    if !options.resume {
+        return Ok((RunLog::begin(&path, &selected.run, names)?, selected.run.clone(), Vec::new()));
+    }
+    let (log, run, done) = RunLog::resume(&path, &selected.run, &names)?;
+    print(&format!("resuming run {}: {} cells are done", run.id, done.len()));
+    Ok((log, run, done))
+}
+
+/// Returns the suites that guests are made from; true where lists past their expiry are accepted.
+fn suites(rules: &Rules, cells: &[&Cell], guests: &Guests) -> BTreeMap<String, bool> {
+    let booted = cells.iter().filter(|cell| cell.scenario.boots()).map(|cell| &cell.kernel.suite);
+    let mut suites: BTreeMap<String, bool> =
+        booted.map(|suite| (suite.clone(), rules.frozen.contains(suite))).collect();
+    if !suites.is_empty() {
+        *suites.entry(guests.default.suite.clone()).or_default() |= guests.default.archive_frozen;
+    }
+    suites
+}
+
+impl Going<'_> {
+    fn one(&self, cell: &Cell) -> Result<(), Error> {
+        if self.ending.signal().is_some() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let take = |event: Event| {
+            let shown = self.detail.and_then(|d| show::line(&event, began.elapsed(), d));
+            if let Some(line) = shown {
+                print(&line);
+            }
+        };
+        let result = self.boots.run(cell, &Sink::new(&cell.name, &take))?;
+        // A cell that the signal ended has no verdict.
+        if self.ending.signal().is_some() {
+            return Ok(());
+        }
+        let mut held = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let (log, done) = &mut *held;
+        log.add(&result)?;
+        let seconds = result.times.total_ms() / 1000;
+        print(&format!("{:56} {seconds:4} s {}", cell.name, results::one_line(&result.verdict)));
+        done.push(result);
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rstest::rstest;
+
+use super::*;
+use crate::results::sample;
+
+/// Stand-in for longshore with a registry in its directory: a file for each tag. A push to a reference that `fail`
+/// names fails, and `down` fails every request.
+const LONGSHORE: &str = r#"#!/bin/sh
+dir=$(dirname "$0")
+echo "$@" >>"$dir/calls"
+fail() { echo '{"exit_code":12,"cause":"PUT manifests: the registry says 500","remedy":"r"}' >&2; exit 12; }
+name=$(printf %s "$2" | tr /:@ ___)
+[ ! -e "$dir/down" ] || fail
+case $1 in
+  list) cat "$dir/tags/$name" 2>/dev/null || echo '{"sets":[]}' ;;
+  verify) [ -e "$dir/signed" ] ;;
+  push)
+    [ "$2" != "$(cat "$dir/fail" 2>/dev/null)" ] || fail
+    case $2 in *:*) ;; *) name=$name"_550.1-open-6.1-x86_64" ;; esac
+    cp "$dir/set" "$dir/tags/$name"
+    case $* in *--sign-key*) : >"$dir/signed" ;; esac
+    ;;
+esac
+"#;
+
+const REPOSITORY: &str = "registry.example.com/modules";
+
+fn set(options: &str) -> String {
+    format!(
+        r#"{{"key":{{"driver_version":"550.1","flavour":"open","driver_digest":"{0}","kernel_release":"6.1",
+        "kernel_version":"v","arch":"x86_64","headers":{{}},"compiler":"gcc","options":["{options}"]}},
+        "modules":[]}}"#,
+        "a".repeat(64)
+    )
+}
+
+struct Scene {
+    dir: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("longshore");
+        // Another process writes it: a child forked meanwhile by another test would hold the file open.
+        let mut write = Command::new("sh");
+        write.args(["-c", "printf %s \"$1\" > \"$2\" && chmod +x \"$2\"", "sh", LONGSHORE]);
+        assert!(write.arg(&program).status().unwrap().success());
+        fs::create_dir(dir.path().join("tags")).unwrap();
+        let listed = format!("{{\"sets\":[{{\"digest\":\"sha256:0\",\"set\":{}}}]}}", set(""));
+        fs::write(dir.path().join("set"), listed).unwrap();
+        Self { dir, program }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    fn push(&self, passed: &Passed, signs: bool) -> Outcome {
+        let public = tempfile::NamedTempFile::new_in(self.dir.path()).unwrap();
+        let signer = signs.then(|| Signer { secret: "cosign.key".into(), public });
+        let target = Target::of(&self.program, &REPOSITORY.parse().unwrap()).unwrap();
+        Push { target, store: Path::new("/store"), signer, attests: false }.push(passed)
+    }
+
+    /// Returns the pushes, each by the reference's end.
+    fn pushes(&self) -> Vec<String> {
+        let calls = fs::read_to_string(self.dir.path().join("calls")).unwrap();
+        let pushes = calls.lines().filter_map(|call| call.strip_prefix("push "));
+        pushes.map(|call| call.split(' ').next().unwrap().replace(REPOSITORY, "")).collect()
+    }
+
+    fn tags(&self) -> usize {
+        fs::read_dir(self.dir.path().join("tags")).unwrap().count()
+    }
+}
+
+fn passed_cell() -> Passed {
+    let set: longshore_modules::artifact::ModuleSet = serde_json::from_str(&set("")).unwrap();
+    Passed {
+        name: Line::new("cell"),
+        key: Digest::of(&[1; 32]),
+        set: Digest::try_from(set.key.digest()).unwrap(),
+        release: Line::new("6.1"),
+        driver: Line::new("550.1"),
+    }
+}
+
+#[test]
+fn a_set_is_pushed_by_its_key_first_and_once() {
+    let scene = Scene::new();
+    let passed = passed_cell();
+    assert_eq!(scene.push(&passed, false), Outcome::Pushed);
+    let by_key = format!(":key-{}", passed.key.as_str());
+    assert_eq!(scene.pushes(), [by_key, String::new()]);
+    let calls = fs::read_to_string(scene.dir.path().join("calls")).unwrap();
+    let options =
+        format!("--set={} --kernel=6.1 --driver=550.1 --store /store", passed.set.as_str());
+    assert!(calls.contains(&options) && !calls.contains("--sign-key"), "{calls}");
+    assert_eq!(scene.push(&passed, false), Outcome::There);
+    assert_eq!(scene.pushes().len(), 2);
+}
+
+#[rstest]
+#[case::before_the_first_tag(":key-", 0)]
+#[case::before_the_agents_tag("", 1)]
+fn a_push_that_failed_is_completed_by_the_next(#[case] at: &str, #[case] tags: usize) {
+    let scene = Scene::new();
+    let passed = passed_cell();
+    let key = if at.is_empty() { "" } else { passed.key.as_str() };
+    scene.write("fail", &format!("{REPOSITORY}{at}{key}"));
+    let Outcome::Failed(why) = scene.push(&passed, true) else { panic!("pushed") };
+    assert!(why.contains("pushing to") && why.contains("the registry says 500"), "{why}");
+    assert_eq!(scene.tags(), tags);
+    scene.write("fail", "");
+    assert_eq!(scene.push(&passed, true), Outcome::Pushed);
+    assert_eq!((scene.tags(), scene.push(&passed, true)), (2, Outcome::There));
+}
+
+#[test]
+fn a_registry_that_does_not_answer_is_a_failure_and_nothing_is_sent() {
+    let scene = Scene::new();
+    scene.write("down", "");
+    let Outcome::Failed(why) = scene.push(&passed_cell(), false) else { panic!("pushed") };
+    assert!(why.starts_with("asking for registry.example.com/modules:key-0101"), "{why}");
+    assert!(scene.pushes().is_empty());
+}
+
+#[test]
+fn a_set_without_the_wanted_signature_is_pushed_again() {
+    let scene = Scene::new();
+    let passed = passed_cell();
+    assert_eq!(scene.push(&passed, false), Outcome::Pushed);
+    assert_eq!(scene.push(&passed, true), Outcome::Pushed);
+    assert_eq!(scene.push(&passed, true), Outcome::There);
+}
+
+#[test]
+fn another_set_under_the_cells_key_is_not_overwritten() {
+    let scene = Scene::new();
+    let passed = passed_cell();
+    assert_eq!(scene.push(&passed, false), Outcome::Pushed);
+    let other = Passed { set: Digest::of(&[2; 32]), ..passed };
+    let Outcome::Failed(why) = scene.push(&other, false) else { panic!("pushed") };
+    assert!(why.contains("is of another set"), "{why}");
+}
+
+#[test]
+fn sets_that_passed_are_pushed_and_those_without_a_name_are_reported() {
+    let mut results = sample::results();
+    for (at, cell) in results.cells.iter_mut().enumerate() {
+        let own = Digest::of(&[u8::try_from(at).unwrap(); 32]);
+        cell.key = Some(own.clone());
+        if let Some(resolved) = &mut cell.resolved {
+            resolved.set = Some(own);
+        }
+    }
+    let (sets, unnamed) = passed(std::slice::from_ref(&results));
+    let names: Vec<&Line> = sets.iter().map(|set| &set.name).collect();
+    let is_good = |cell: &&CellResult| {
+        matches!(
+            cell.verdict,
+            Verdict::Works {} | Verdict::WorksPatched { .. } | Verdict::Compiled { .. }
+        )
+    };
+    let good: Vec<&CellResult> = results.cells.iter().filter(is_good).collect();
+    assert_eq!(names.len() + unnamed.len(), good.len());
+    assert!(!names.is_empty());
+    let at = results.cells.iter().position(|cell| is_good(&cell)).unwrap();
+    results.cells[at].resolved = None;
+    let (_, unnamed) = passed(&[results]);
+    assert!(
+        unnamed.iter().any(|(_, why)| why.contains("no set: run the cell again")),
+        "{unnamed:?}"
+    );
+}
+
+#[test]
+fn a_set_that_failed_in_a_guest_is_not_pushed_though_it_compiled() {
+    let mut results = sample::results();
+    let cells = &mut results.cells;
+    let compiled =
+        cells.iter().position(|c| matches!(c.verdict, Verdict::Compiled { .. })).unwrap();
+    cells[compiled].key = Some(Digest::of(&[1; 32]));
+    let mut booted = cells[compiled].clone();
+    booted.name = Line::new("booted");
+    cells[compiled].resolved.as_mut().unwrap().set = Some(Digest::of(&[3; 32]));
+    booted.resolved.clone_from(&cells[compiled].resolved);
+    let name = cells[compiled].name.clone();
+    cells.retain(|cell| cell.name == name);
+    assert_eq!(passed(std::slice::from_ref(&results)).0.len(), 1);
+    booted.verdict = Verdict::Faulty { why: vec![Line::new("no driver")] };
+    let other = Results { cells: vec![booted], ..results.clone() };
+    let (sets, refused) = passed(&[results.clone(), other]);
+    assert_eq!(sets, []);
+    assert!(refused[0].1.contains("failed in the guest of booted"), "{refused:?}");
+    results.cells[0].unproven = true;
+    let (sets, refused) = passed(&[results]);
+    assert_eq!(sets, []);
+    assert!(refused[0].1.contains("no key of this user's sealed"), "{refused:?}");
+}
+
+#[test]
+fn a_registry_is_named_without_a_tag() {
+    let program = Path::new("longshore");
+    for reference in
+        ["registry.example.com/m:t", &format!("registry.example.com/m@sha256:{}", "a".repeat(64))]
+    {
+        let error = Target::of(program, &reference.parse().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("leave tag and digest out"), "{error}");
+    }
+}

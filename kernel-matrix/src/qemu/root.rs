@@ -1,0 +1,71 @@
+//! QEMU of a Debian suite, unpacked into the cache. Nothing of it is installed or configured on this
+//! machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::apt;
+use crate::bits::Bits;
+use crate::cache::Cache;
+use crate::error::{At, Error};
+use crate::platform::GUEST;
+use crate::process::{LIMIT, run};
+
+/// Start of a command line that runs a program with the /usr of another root, in a mount namespace
+/// of its own: QEMU finds its loader, libraries, modules and firmware at the paths that it was
+/// compiled with, and the files of the VM at theirs. The root, the program and its arguments follow.
+/// With the program loader of the root alone QEMU loads modules of this machine's QEMU, and aborts.
+pub(super) const ENTER: [&str; 5] =
+    ["unshare", "--mount", "sh", "-ec", "mount --bind \"$0/usr\" /usr; exec \"$@\""];
+
+/// Directory that a root's own takes the place of.
+const HIDDEN: &str = "/usr";
+
+/// Unpacks QEMU of `suite` with everything that it depends on, or returns the cached tree.
+///
+/// # Errors
+/// No apt source of this machine serves the suite, its lists or packages cannot be had, or the cache
+/// is in /usr.
+pub(super) fn make(cache: &Cache, suite: &str) -> Result<PathBuf, Error> {
+    let packages = cache.dir("packages");
+    if packages.starts_with(HIDDEN) {
+        return Err(Error::Matrix(format!(
+            "the cache {} is in {HIDDEN}, which QEMU of another suite does not see: set \
+             LONGSHORE_CACHE to a directory elsewhere",
+            packages.display()
+        )));
+    }
+    let bits = Bits::open_each(&packages, &BTreeMap::from([(suite.to_owned(), false)]))?;
+    let version = bits.newest(GUEST.package, suite)?.version;
+    let inputs = [suite, GUEST.package, &version];
+    let dir = cache.produce("qemu", &inputs, |dir| unpack(dir, suite))?;
+    Ok(dir.join("tree"))
+}
+
+fn unpack(dir: &Path, suite: &str) -> Result<(), Error> {
+    let sources = dir.join("qemu.sources");
+    let (base, stanza) = apt::source_with_base(suite, Path::new("/"))?;
+    fs::write(&sources, stanza).at("write", &sources)?;
+    let mut command = Command::new("mmdebstrap");
+    // Packages are unpacked only: none of their scripts runs.
+    command.args(["--variant=extract", "--quiet"]);
+    // Backports are installed only where they are asked for.
+    command.arg(format!("--aptopt=APT::Default-Release \"{suite}\""));
+    command.arg(format!("--include={}", GUEST.package));
+    run(command.arg(base).arg(dir.join("tree")).arg(&sources), LIMIT).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_that_the_root_would_hide_is_refused() {
+        let below = tempfile::tempdir_in("/usr").unwrap();
+        let cache = Cache::at(below.path().join("cache")).unwrap();
+        let error = make(&cache, "trixie-backports").unwrap_err().to_string();
+        assert!(error.contains("LONGSHORE_CACHE"), "{error}");
+    }
+}
