@@ -116,9 +116,19 @@ async fn agent(
     long: Duration,
     well: bool,
 ) -> &'static str {
+    agent_within(TIMES, backend, product, long, well).await
+}
+
+/// The same with other time limits.
+async fn agent_within(
+    times: Times,
+    backend: Arc<Memory>,
+    product: Arc<Product>,
+    long: Duration,
+    well: bool,
+) -> &'static str {
     let me = Builder::here("modules");
-    let round =
-        Election { backend, me, times: TIMES, claims: &Claims::default(), progress: &Silent };
+    let round = Election { backend, me, times, claims: &Claims::default(), progress: &Silent };
     match round.elect(&*product).await {
         Outcome::Found(()) => "found",
         Outcome::Mine(held) => {
@@ -145,10 +155,12 @@ fn other(stage: Stage) -> Claim {
 
 #[tokio::test]
 async fn a_board_that_refuses_a_claim_is_asked_twice_more() {
+    // A refusal counts as slow, and is not retried, after a twentieth of the lease.
+    let times = Times { lease: Duration::from_secs(40), ..TIMES };
     for (refuses, wanted, builds) in [(2, "built", 1), (3, "no backend", 0)] {
-        let (backend, product) = (Memory::default(), Arc::new(Product::default()));
+        let (backend, product) = (Arc::new(Memory::default()), Arc::new(Product::default()));
         backend.refuses.store(refuses, Ordering::SeqCst);
-        let how = agent(Arc::new(backend), Arc::clone(&product), Duration::ZERO, true).await;
+        let how = agent_within(times, backend, product.clone(), Duration::ZERO, true).await;
         assert_eq!((how, product.builds.load(Ordering::SeqCst)), (wanted, builds), "{refuses}");
     }
 }

@@ -14,7 +14,7 @@ use super::in_use::Going;
 use super::in_use_wait::Wait;
 use super::{Engine, InUseWait};
 use crate::journal::{Entry, EntryState, Journal};
-use crate::steps::{LoadModule, NEEDS_REBOOT, Recorded};
+use crate::steps::{LoadModule, MakeDir, MountTmpfs, NEEDS_REBOOT, Recorded};
 use crate::telemetry::StepOutcome;
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{Failure, FailureKind};
@@ -101,16 +101,25 @@ impl Engine<'_> {
         let wedged = !left.is_empty();
         let entries: Vec<Entry> = journal.live().rev().filter(|e| going(e)).cloned().collect();
         let mut unmarked = Vec::new();
-        for entry in entries {
+        let mut inside = Vec::new();
+        for entry in &entries {
             // The modules that a wedged module depends on cannot be unloaded either.
             if wedged && LoadModule::recorded(&entry.step).is_some() {
                 continue;
             }
-            match self.undo_entry(&entry, None) {
+            if let Some(mount) = tmpfs_around(entry, &entries) {
+                inside.push((mount, entry.seq));
+                continue;
+            }
+            match self.undo_entry(entry, None) {
                 // An entry may be kept only because something of ours could not be undone just now:
                 // the next undo decides anew.
                 Ok(EntryState::Kept(_)) if !left.is_empty() => {}
-                Ok(state) => unmarked.push((entry.seq, state)),
+                Ok(state) => {
+                    let gone = inside.iter().filter(|(mount, _)| *mount == entry.seq);
+                    unmarked.extend(gone.map(|(_, seq)| (*seq, state.clone())));
+                    unmarked.push((entry.seq, state));
+                }
                 Err(e) => left.push(Left::of(&entry.step, &e)),
             }
             // A directory goes right after the mount on it: meanwhile containers can write there.
@@ -155,6 +164,17 @@ impl Left {
         let wedged = error.unanswered.is_some();
         Self { what: step.to_string(), why: error.to_string(), wedged }
     }
+}
+
+/// Returns the entry of the tmpfs that this entry's directories lie in, if that is undone with it: they
+/// go with the mount, and with whatever a daemon left in them.
+fn tmpfs_around(entry: &Entry, undone: &[Entry]) -> Option<u64> {
+    MakeDir::recorded(&entry.step)?;
+    let around = |mount: &&Entry| {
+        let target = MountTmpfs::recorded(&mount.step).map(|mount| mount.target.as_path());
+        mount.seq < entry.seq && target.is_some_and(|target| entry.step.lies_in(target))
+    };
+    undone.iter().find(around).map(|mount| mount.seq)
 }
 
 /// Failure of a query to the host before anything was undone.

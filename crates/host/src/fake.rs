@@ -72,10 +72,17 @@ pub struct FakeState {
     pub statuses: BTreeMap<PathBuf, String>,
     /// GPUs on the PCI bus.
     pub gpus: Vec<Gpu>,
+    /// Directories below the target of each small tmpfs from before its mount.
+    pub covered: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
     /// PCI devices by address, with their drivers.
     pub bindings: BTreeMap<String, Binding>,
     /// Daemons: mark -> name.
     pub daemons: BTreeMap<String, String>,
+}
+
+/// True if `path` is inside `dir`.
+fn is_below(path: &Path, dir: &Path) -> bool {
+    path != dir && path.starts_with(dir)
 }
 
 impl FakeState {
@@ -95,6 +102,9 @@ impl FakeState {
         for (_, (_, on)) in gone {
             for dir in self.roots.remove(&on).unwrap_or_default() {
                 self.dirs.remove(&dir);
+            }
+            if let Some(covered) = self.covered.remove(&on) {
+                self.dirs.retain(|dir| !is_below(dir, &on) || covered.contains(dir));
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Changes by other programs, which are not undone.
 
 use super::*;
+use crate::steps::EntryState;
 
 #[test]
 fn what_somebody_else_did_is_not_undone() {
@@ -49,6 +50,26 @@ fn a_tmpfs_that_others_mounted_in_the_place_of_ours_stays_theirs() {
     engine(&host).undo(&mut journal).unwrap();
     assert_eq!(host.state().mounts, [("theirs".to_owned(), dev.to_path_buf())]);
     assert_eq!(journal.live().count(), 0);
+}
+
+#[test]
+fn a_directory_in_a_tmpfs_of_ours_goes_with_it_and_with_the_files_of_a_daemon() {
+    let host = gpu_host();
+    let tmpfs = Path::new("/store/tree/dev");
+    let dir = tmpfs.join("nvidia-fabricmanager");
+    let steps = [
+        Step::MountTmpfs(MountTmpfs { target: tmpfs.into(), label: None }),
+        Step::MakeDir(MakeDir { path: dir.clone() }),
+    ];
+    let mut journal = Journal::in_memory();
+    engine(&host).apply(&steps, &mut journal, &CancelFlag::default()).unwrap();
+    let file = Node { major: 0, minor: 0, mode: 0o600, owner: Owner::default() };
+    host.change(|state| state.nodes.insert(dir.join("fabricmanager.cfg"), file));
+    engine(&host).undo(&mut journal).unwrap();
+    assert!(host.state().mounts.is_empty());
+    let states: Vec<_> = journal.state().entries.iter().map(|entry| entry.state.clone()).collect();
+    assert_eq!(states, [EntryState::Undone, EntryState::Undone]);
+    assert!(!host.log().contains(&format!("rmdir {}", dir.display())), "{:?}", host.log());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{FakeHost, Ill};
+use super::{FakeHost, Ill, is_below};
 use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
 use crate::gpus::Gpu;
 use crate::published::{Place, Published};
@@ -123,6 +123,10 @@ impl Host for FakeHost {
                 return Err(Errno::ENOENT);
             }
             inner.state.mounts.push((TMPFS_SOURCE.to_owned(), target.to_path_buf()));
+            let below = inner.state.dirs.iter().filter(|dir| is_below(dir, target));
+            let covered = below.cloned().collect();
+            // One whose mount a test took away is mounted anew over the same directories.
+            inner.state.covered.entry(target.to_path_buf()).or_insert(covered);
             Ok(())
         })
     }
