@@ -8,7 +8,7 @@
 # Prints the kernel's confinement of the agent and the driver's daemons; a name is cut off at 15
 # characters.
 confinement() {
-    for pid in $(pgrep -x 'longshore|nvidia-persiste'); do
+    for pid in $(pgrep -x 'longshore|nvidia-persiste|nv-fabricmanage'); do
         grep -E '^(Name|CapPrm|CapEff|CapBnd|NoNewPrivs|Seccomp|SigBlk):' "/proc/$pid/status"
     done
 }

@@ -3,19 +3,40 @@
 use crate::matrix::Cell;
 use crate::records::Records;
 
-/// Daemon's name as in /proc/PID/status: cut off at 15 characters.
-const PERSISTENCED: &str = "nvidia-persiste";
+/// A daemon of the driver.
+struct Daemon {
+    /// Its name as in /proc/PID/status: cut off at 15 characters.
+    name: &'static str,
+    /// Its capabilities there.
+    capabilities: &'static str,
+    /// True for a cell in which it runs.
+    runs: fn(&Cell) -> bool,
+}
+
+const DAEMONS: [Daemon; 2] = [
+    Daemon {
+        name: "nvidia-persiste",
+        capabilities: "0000000000000000",
+        runs: |cell| cell.persistenced,
+    },
+    // CAP_SYS_ADMIN.
+    Daemon {
+        name: "nv-fabricmanage",
+        capabilities: "0000000000200000",
+        runs: |cell| cell.from.has_fabric_manager(),
+    },
+];
 
 /// Returns the faults of the processes in a guest that was Ready: each must run under the requested
-/// profile, and nvidia-persistenced, where requested, must run, have no capability, and end by
-/// SIGTERM.
+/// profile, and the driver's daemons, where the cell has them, must run, have no further capability, and
+/// end by SIGTERM.
 pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
     let lines = records.section("ready.confinement").unwrap_or_default();
     let starts: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].starts_with("Name:")).collect();
     let ends = starts.iter().skip(1).copied().chain([lines.len()]);
     let processes = starts.iter().zip(ends).map(|(&start, end)| &lines[start..end]);
     let mut wrong = Vec::new();
-    let (mut agents, mut daemons) = (0, 0);
+    let (mut agents, mut daemons) = (0, [0; DAEMONS.len()]);
     for process in processes {
         let value =
             |key: &str| process.iter().find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t"));
@@ -29,24 +50,24 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
         if cell.privileges.iter().any(|word| word.contains("seccomp=/")) {
             wants("Seccomp", "2");
         }
-        if name == PERSISTENCED {
-            daemons += 1;
-            for (key, wanted) in [
-                ("CapPrm", "0000000000000000"),
-                ("CapEff", "0000000000000000"),
-                ("NoNewPrivs", "1"),
-            ] {
-                wants(key, wanted);
+        match DAEMONS.iter().position(|daemon| daemon.name == name) {
+            Some(at) => {
+                daemons[at] += 1;
+                let capabilities = DAEMONS[at].capabilities;
+                wants("CapPrm", capabilities);
+                wants("CapEff", capabilities);
+                wants("NoNewPrivs", "1");
             }
-        } else {
-            agents += 1;
+            None => agents += 1,
         }
     }
     if agents == 0 {
         wrong.push("no process of the agent was seen while it was Ready".into());
     }
-    if cell.persistenced != (daemons == 1) {
-        wrong.push(format!("{daemons} processes of nvidia-persistenced while it was Ready"));
+    for (daemon, count) in DAEMONS.iter().zip(daemons) {
+        if (daemon.runs)(cell) != (count == 1) {
+            wrong.push(format!("{count} processes of {} while it was Ready", daemon.name));
+        }
     }
     let log = records.text("agent-log");
     let killed = log.lines().find(|line| line.contains("killing it"));
@@ -59,6 +80,8 @@ mod tests {
     use super::*;
 
     const AGENT: &str = "Name:\tlongshore\nCapPrm:\t1\nSeccomp:\t2\n";
+    const FABRIC_MANAGER: &str = "Name:\tnv-fabricmanage\nCapPrm:\t0000000000200000\n\
+        CapEff:\t0000000000200000\nNoNewPrivs:\t1\nSeccomp:\t2\n";
     const DAEMON: &str = "Name:\tnvidia-persiste\nCapPrm:\t0000000000000000\n\
         CapEff:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n";
 
@@ -66,6 +89,7 @@ mod tests {
     fn why(seen: &str, log: &str) -> String {
         let cell: Cell = toml::from_str(
             "name = 'a'\nscenario = 'round-trip'\npersistenced = true\n\
+             from = 'fabric-manager'\n\
              privileges = ['--security-opt=seccomp=/run/matrix/seccomp.json']\n\
              kernel = { suite = 's', package = 'p' }\n\
              driver = { branch = '535', flavour = 'open' }",
@@ -83,24 +107,36 @@ mod tests {
     }
 
     #[test]
-    fn agent_and_daemon_have_to_be_there_and_confined() {
-        let both = format!("{AGENT}{DAEMON}");
-        assert_eq!(why(&both, "undone"), "");
+    fn agent_and_daemons_have_to_be_there_and_confined() {
+        let all = [AGENT, DAEMON, FABRIC_MANAGER].concat();
+        assert_eq!(why(&all, "undone"), "");
         assert_eq!(
-            why(&both.replace("Seccomp:\t2", "Seccomp:\t0"), ""),
-            "longshore has Seccomp 0, not 2; nvidia-persiste has Seccomp 0, not 2"
+            why(&all.replace("Seccomp:\t2", "Seccomp:\t0"), ""),
+            "longshore has Seccomp 0, not 2; nvidia-persiste has Seccomp 0, not 2; \
+             nv-fabricmanage has Seccomp 0, not 2"
         );
         assert_eq!(
-            why(&both.replace("Privs:\t1", "Privs:\t0"), ""),
-            "nvidia-persiste has NoNewPrivs 0, not 1"
+            why(&[AGENT, DAEMON, &FABRIC_MANAGER.replace("Privs:\t1", "Privs:\t0")].concat(), ""),
+            "nv-fabricmanage has NoNewPrivs 0, not 1"
         );
-        assert_eq!(why(AGENT, ""), "0 processes of nvidia-persistenced while it was Ready");
+        assert_eq!(
+            why(&all.replace("CapEff:\t0000000000200000", "CapEff:\t0000000000201000"), ""),
+            "nv-fabricmanage has CapEff 0000000000201000, not 0000000000200000"
+        );
+        assert_eq!(
+            why(AGENT, ""),
+            "0 processes of nvidia-persiste while it was Ready; \
+             0 processes of nv-fabricmanage while it was Ready"
+        );
         assert!(why("", "").starts_with("no process of the agent was seen"));
     }
 
     #[test]
     fn a_daemon_has_to_end_by_itself() {
         let log = "nvidia-persistenced did not end 5.0 s after SIGTERM: killing it";
-        assert_eq!(why(&format!("{AGENT}{DAEMON}"), log), format!("a daemon was killed: {log}"));
+        assert_eq!(
+            why(&[AGENT, DAEMON, FABRIC_MANAGER].concat(), log),
+            format!("a daemon was killed: {log}")
+        );
     }
 }

@@ -95,7 +95,10 @@ fn supply(
     dir: &Path,
 ) -> Result<Delivery, Error> {
     match (cell.from, &prepared.run_file) {
-        (Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot, _)
+        (
+            Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot | Supply::FabricManager,
+            _,
+        )
         | (Supply::RunFile, None) => Ok(Delivery::default()),
         (Supply::FinishedModules, _) => {
             of_package(&workbench.finished_modules(cell, prepared)?, dir)

@@ -186,6 +186,8 @@ pub enum Supply {
     Compile,
     /// A store that `longshore fetch` filled from archives of Ubuntu's shape. No network.
     UbuntuArchive,
+    /// As `Archive`, with a stand-in for the fabric manager as a package of a further archive. No network.
+    FabricManager,
     /// A store with modules that were compiled in a build root of Enterprise Linux's layout. No
     /// network.
     BuildRoot,
@@ -201,6 +203,7 @@ impl Supply {
         match self {
             Self::Compile => "store-of-one-archive",
             Self::UbuntuArchive => "store-of-ubuntu-archive",
+            Self::FabricManager => "store-with-fabric-manager",
             Self::BuildRoot => "store-of-build-root",
             _ => "store",
         }
@@ -209,6 +212,11 @@ impl Supply {
     /// True if its modules must equal those that the Debian archive's packages give.
     pub fn is_of_another_shape(self) -> bool {
         matches!(self, Self::UbuntuArchive | Self::BuildRoot)
+    }
+
+    /// True if the driver's user-mode files have a fabric manager.
+    pub fn has_fabric_manager(self) -> bool {
+        self == Self::FabricManager
     }
 
     /// True if the (first) guest reaches a registry.
@@ -270,6 +278,11 @@ impl Cell {
     /// Returns the deadline as a duration.
     pub fn deadline(&self) -> Duration {
         Duration::from_secs(self.deadline_seconds)
+    }
+
+    /// True if a daemon of the driver's is among the driver's holders.
+    pub fn has_daemon(&self) -> bool {
+        self.persistenced || self.from.has_fabric_manager()
     }
 
     /// Returns the daemons that its guest starts before the agent.

@@ -51,7 +51,9 @@ struct Parts {
 impl Parts {
     fn of(from: Supply) -> Self {
         let (modules, userspace) = match from {
-            Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot => (true, true),
+            Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot | Supply::FabricManager => {
+                (true, true)
+            }
             Supply::RunFile => (true, false),
             Supply::Registry | Supply::Store => (false, true),
             Supply::Bundle | Supply::Compile | Supply::FinishedModules => (false, false),

@@ -95,7 +95,7 @@ fn metrics(cell: &Cell, expected: &Expected, said: &str, least: u64) -> Vec<Stri
     let mut wrong: Vec<String> = missing.map(|start| format!("no sample `{start}`")).collect();
     let seen = said.lines().find_map(|line| line.strip_prefix("longshore_driver_holders "));
     let count = seen.and_then(|count| count.parse::<u64>().ok());
-    let right = |count| count == least || (cell.persistenced && count > least);
+    let right = |count| count == least || (cell.has_daemon() && count > least);
     if !count.is_some_and(right) {
         wrong.push(format!("longshore_driver_holders is {seen:?}, not {least}"));
     }

@@ -1,10 +1,13 @@
 //! Archives and a build root of the shape of other distributions, made of a Debian suite's packages by
-//! scripts of the project: such distributions' own archives are not available everywhere.
+//! scripts of the project: such distributions' own archives are not available everywhere. And an archive with a
+//! stand-in for the fabric manager, which Debian does not have.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+
+use longshore_debian::archive::upstream;
 
 use crate::bits::Bits;
 use crate::cache::Cache;
@@ -14,6 +17,10 @@ use crate::process::run;
 const UBUNTU: &str = include_str!("../../scripts/make-ubuntu-archive");
 const EL: &str = include_str!("../../scripts/make-el-root");
 const SUITE: &str = include_str!("../../scripts/suite");
+const SIGNED: &str = include_str!("../../scripts/signed-archive");
+const FABRIC: &str = include_str!("../../scripts/make-fabric-manager");
+/// Source of the stand-in.
+const FABRIC_MANAGER: &str = include_str!("../guest/fabric-manager.c");
 /// Time limit: packages are fetched, unpacked and packed again.
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -39,7 +46,7 @@ pub fn ubuntu(cache: &Cache, bits: &Bits, contents: Contents<'_>) -> Result<Path
     let headers = bits.newest(&format!("linux-headers-{release}"), suite)?;
     let sources = bits.newest("nvidia-open-kernel-source", suite)?;
     let finished = modules.map_or(Ok(String::new()), digests)?;
-    let inputs = [UBUNTU, SUITE, &headers.sha256, &sources.sha256, &finished];
+    let inputs = [UBUNTU, SUITE, SIGNED, &headers.sha256, &sources.sha256, &finished];
     let made = cache.produce("ubuntu-archive", &inputs, |dir| {
         let script = script("make-ubuntu-archive");
         let mut command = Command::new(script);
@@ -47,6 +54,27 @@ pub fn ubuntu(cache: &Cache, bits: &Bits, contents: Contents<'_>) -> Result<Path
         run(&mut command, LIMIT).map(drop)
     })?;
     Ok(made.join("archive"))
+}
+
+/// Makes a flat archive with a stand-in for the fabric manager of a driver of `suite`, or returns the cached one, and
+/// writes a configuration that has it beside the host's archives.
+///
+/// # Errors
+/// The suite has no such driver, the script failed, or the configuration cannot be written.
+pub fn fabric_manager(cache: &Cache, bits: &Bits, suite: &str, config: &Path) -> Result<(), Error> {
+    let version = bits.newest("nvidia-open-kernel-source", suite)?.version;
+    let version = upstream(&version);
+    let made =
+        cache.produce("fabric-manager", &[FABRIC, SIGNED, FABRIC_MANAGER, version], |dir| {
+            let mut command = Command::new(script("make-fabric-manager"));
+            run(command.arg(version).arg(dir.join("archive")), LIMIT).map(drop)
+        })?;
+    let place = made.join("archive");
+    let place = place.display();
+    let text = format!(
+        "[[archive]]\nurl = \"file://{place}\"\nsuites = [\"/\"]\nkeyring = \"{place}/key.gpg\"\n"
+    );
+    fs::write(config, text).at("write", config)
 }
 
 /// Writes a configuration with the archives that are at `archive` when it is read, and no other.

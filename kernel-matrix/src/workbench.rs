@@ -281,6 +281,11 @@ impl Workbench {
                 shaped::configure(&config, &archive)?;
                 fetch.arg("--config").arg(config);
             }
+            Supply::FabricManager => {
+                let config = cache.dir("fabric-manager.toml");
+                shaped::fabric_manager(cache, bits, contents.suite, &config)?;
+                fetch.arg("--config").arg(config);
+            }
             Supply::BuildRoot => {
                 let root = shaped::el_root(cache, bits, contents.suite, contents.release)?;
                 fetch.arg("--build-root").arg(root);

@@ -223,14 +223,18 @@ impl AttestationImage {
     /// every one of them, or none.
     ///
     /// # Errors
-    /// Exit code 70; it can always be serialized.
+    /// Exit code 13 where `existing` is no manifest of an image: it is not replaced.
     pub fn with(
         existing: Option<&[u8]>,
         subject: &Descriptor,
         attestations: &[Attestation],
     ) -> Result<Option<Self>, Failure> {
-        let parsed = existing.and_then(|bytes| serde_json::from_slice::<Manifest>(bytes).ok());
-        let mut layers = parsed.map_or_else(Vec::new, |m| m.layers);
+        let parse = serde_json::from_slice::<Manifest>;
+        let existing = existing.map(parse).transpose().or_fail(FailureKind::Verification, || {
+            let tag = attestation_tag(&subject.digest);
+            format!("the image with attestations under the tag {tag} is none; remove that tag")
+        })?;
+        let mut layers = existing.map_or_else(Vec::new, |m| m.layers);
         let mut envelopes = Vec::new();
         for attestation in attestations {
             let layer = attestation.layer();

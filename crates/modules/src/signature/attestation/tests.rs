@@ -123,6 +123,16 @@ fn all_attestations_are_added_by_one_manifest_that_refers_to_the_set() {
 }
 
 #[test]
+fn an_image_that_cannot_be_read_is_not_replaced() {
+    let scene = Scene::new();
+    let attestations = [scene.attest("provenance")];
+    let made = AttestationImage::with(Some(b"[]"), &scene.described.descriptor(), &attestations);
+    let Err(failure) = made else { panic!("replaced") };
+    assert_eq!(failure.code(), longshore_core::failure::ExitCode::Verification);
+    assert!(failure.report().contains("remove that tag"), "{}", failure.report());
+}
+
+#[test]
 fn the_fault_of_one_that_cannot_be_read_is_named() {
     let kind = kind("provenance");
     let beside = |why: NotAttested| why.beside(Some("cut off")).to_string();
