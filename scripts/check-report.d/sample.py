@@ -72,7 +72,7 @@ def verdict(kernel, driver):
     if kernel["id"] == "trixie-security-rt" and branch == 460:
         return {"kind": "faulty", "why": ["the agent's exit code is 17, not 0", HOSTILE]}
     if branch == 418 and release.startswith("6.12"):
-        return {"kind": "compiled", "patches": []}
+        return {"kind": "compiled", "patches": [] if kernel["flavour"] == "generic" else ["strncpy-gone"]}
     return {"kind": "works"}
 
 

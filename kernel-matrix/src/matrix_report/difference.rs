@@ -67,9 +67,10 @@ impl<'a> Differences<'a> {
     fn take(&mut self, change: Change<'a>) {
         let (before, after) = (change.before, change.cell.status());
         // A run that only compiles says nothing about a guest.
-        let is_compiled = |status| status == Status::Compiled;
+        let is_unbooted = before.is_compiled() || after.is_compiled();
+        let is_fine = |status: Status| status.is_good() || status.is_compiled();
         if before == after {
-        } else if is_compiled(before) && after.is_good() || is_compiled(after) && before.is_good() {
+        } else if is_unbooted && is_fine(before) && is_fine(after) {
             self.other.push(change);
         } else if after > before {
             self.worse.push(change);

@@ -49,7 +49,7 @@ struct Section {
 
 fn summary(merged: &Merged, differences: Option<&Differences<'_>>) -> String {
     let (good, all) = (merged.good(), merged.cells.len());
-    let mut text = format!("## Kernel matrix: {good} of {all} work\n\n");
+    let mut text = format!("## Kernel matrix: {good} of {all} {}\n\n", merged.verb());
     let counts: Vec<String> = Status::ALL
         .into_iter()
         .filter(|status| merged.count(*status) > 0)

@@ -8,6 +8,7 @@ use super::status::{Status, reason};
 use crate::results::{
     Authenticity, CellResult, DriverAxis, Exclusion, KernelAxis, Line, PlannedCell, Results, Run,
 };
+use crate::rules::RuleScenario;
 
 /// Results that were read from a file.
 #[derive(Debug)]
@@ -136,9 +137,24 @@ impl Merged {
         self.cells.iter().filter(|cell| cell.status() == status).count()
     }
 
-    /// Returns the number of cells that a node can run.
+    /// Returns the number of cells that a node can run; of results that have no booted cell, of those that compile.
     pub fn good(&self) -> usize {
-        self.cells.iter().filter(|cell| cell.status().is_good()).count()
+        let boots = self.boots();
+        let is_good = |cell: &&Cell| match cell.status() {
+            status if boots => status.is_good(),
+            status => status.is_compiled(),
+        };
+        self.cells.iter().filter(is_good).count()
+    }
+
+    /// Returns the word for the good cells: `work`, or `compile`.
+    pub fn verb(&self) -> &'static str {
+        if self.boots() { "work" } else { "compile" }
+    }
+
+    /// True unless every planned cell only compiles.
+    fn boots(&self) -> bool {
+        self.cells.iter().any(|cell| cell.planned.scenario.as_str() != RuleScenario::Compile.name())
     }
 
     /// Returns the number of results that were taken from an earlier run.

@@ -105,11 +105,12 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 }
 
 fn reported(options: &Options, merged: &Merged, differences: Option<&Differences<'_>>) -> Reported {
-    let mut lines = vec![format!("{} of {} cells work", merged.good(), merged.cells.len())];
+    let mut lines =
+        vec![format!("{} of {} cells {}", merged.good(), merged.cells.len(), merged.verb())];
     for status in status::Status::ALL {
         match merged.count(status) {
             0 => {}
-            count => lines.push(format!("{count:6} {:10} {}", status.word(), status.meaning())),
+            count => lines.push(format!("{count:6} {:18} {}", status.word(), status.meaning())),
         }
     }
     lines.extend(merged.problems.iter().chain(&merged.notes).cloned());

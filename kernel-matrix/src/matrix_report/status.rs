@@ -14,6 +14,8 @@ pub enum Status {
     WorksPatched,
     /// The modules compiled, and nothing was booted.
     Compiled,
+    /// The same, with patches.
+    CompiledPatched,
     /// Preflight refused it.
     Refused,
     /// A package cannot be had.
@@ -29,15 +31,17 @@ pub enum Status {
 }
 
 use Status::{
-    Compiled, DoesNotCompile, Faulty, Missing, NotRun, Refused, Unavailable, Works, WorksPatched,
+    Compiled, CompiledPatched, DoesNotCompile, Faulty, Missing, NotRun, Refused, Unavailable,
+    Works, WorksPatched,
 };
 
 impl Status {
     /// All of them, from the best to the worst.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Works,
         WorksPatched,
         Compiled,
+        CompiledPatched,
         Refused,
         Unavailable,
         DoesNotCompile,
@@ -52,6 +56,12 @@ impl Status {
             Works => ["✓", "works", "works", "compiled, booted, scenario passed"],
             WorksPatched => ["◐", "patched", "works-patched", "passed with longshore's patches"],
             Compiled => ["⚒", "compiled", "compiled", "modules compile, nothing booted"],
+            CompiledPatched => [
+                "⚙",
+                "compiled, patched",
+                "compiled-patched",
+                "modules compile with longshore's patches, nothing booted",
+            ],
             Refused => ["⊘", "refused", "refused", "refused before any change"],
             Unavailable => ["∅", "absent", "unavailable", "a package is not in the archive"],
             DoesNotCompile => {
@@ -88,6 +98,11 @@ impl Status {
         matches!(self, Faulty | NotRun | Missing)
     }
 
+    /// True if the modules compiled, and nothing was booted.
+    pub fn is_compiled(self) -> bool {
+        matches!(self, Compiled | CompiledPatched)
+    }
+
     /// True if a node can run this combination.
     pub fn is_good(self) -> bool {
         matches!(self, Works | WorksPatched)
@@ -99,7 +114,8 @@ impl From<&Verdict> for Status {
         match verdict {
             Verdict::Works {} => Works,
             Verdict::WorksPatched { .. } => WorksPatched,
-            Verdict::Compiled { .. } => Compiled,
+            Verdict::Compiled { patches } if patches.is_empty() => Compiled,
+            Verdict::Compiled { .. } => CompiledPatched,
             Verdict::Refused { .. } => Refused,
             Verdict::DoesNotCompile { .. } => DoesNotCompile,
             Verdict::Unavailable { .. } => Unavailable,

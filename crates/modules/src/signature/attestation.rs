@@ -230,10 +230,11 @@ impl AttestationImage {
         attestations: &[Attestation],
     ) -> Result<Option<Self>, Failure> {
         let parse = serde_json::from_slice::<Manifest>;
-        let existing = existing.map(parse).transpose().or_fail(FailureKind::Verification, || {
-            let tag = attestation_tag(&subject.digest);
-            format!("the image with attestations under the tag {tag} is none; remove that tag")
-        })?;
+        let existing =
+            existing.map(parse).transpose().or_fail(FailureKind::Verification, || {
+                let tag = attestation_tag(&subject.digest);
+                format!("the image with attestations under the tag {tag} is none; remove that tag")
+            })?;
         let mut layers = existing.map_or_else(Vec::new, |m| m.layers);
         let mut envelopes = Vec::new();
         for attestation in attestations {

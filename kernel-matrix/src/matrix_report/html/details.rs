@@ -65,8 +65,12 @@ fn explain(page: &mut String, verdict: &Verdict) {
                 &format!("All checks passed, with patches: {}.", join(patches)),
             );
         }
-        Verdict::Compiled { .. } => {
-            paragraph(page, "reason", "The modules compiled; nothing was booted.")
+        Verdict::Compiled { patches } => {
+            let with = match &patches[..] {
+                [] => String::new(),
+                _ => format!(", with patches: {}", join(patches)),
+            };
+            paragraph(page, "reason", &format!("The modules compiled; nothing was booted{with}."));
         }
         Verdict::Refused { code, reason, remedy } => {
             paragraph(page, "reason", &format!("{code}: {reason}"));

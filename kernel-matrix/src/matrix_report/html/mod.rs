@@ -57,7 +57,8 @@ pub fn render(merged: &Merged, differences: Option<&Differences<'_>>, trend: &[P
         hash(SCRIPT)
     );
     let mut page = String::new();
-    let title = format!("Kernel matrix: {} of {} work", merged.good(), merged.cells.len());
+    let title =
+        format!("Kernel matrix: {} of {} {}", merged.good(), merged.cells.len(), merged.verb());
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -96,12 +97,12 @@ fn hash(text: &str) -> String {
 }
 
 fn head(page: &mut String, merged: &Merged) {
-    let (good, all) = (merged.good(), merged.cells.len());
+    let (good, all, verb) = (merged.good(), merged.cells.len(), merged.verb());
     let share = (good * 100).checked_div(all).unwrap_or(0);
     let _ = write!(
         page,
         "<header class=\"top\">\n<h1>Kernel matrix</h1>\n\
-         <p class=\"lead\"><b>{good}</b> of <b>{all}</b> combinations of kernel and driver work \
+         <p class=\"lead\"><b>{good}</b> of <b>{all}</b> combinations of kernel and driver {verb} \
          <span class=\"quiet\">({share} %)</span></p>\n<p class=\"quiet\">"
     );
     let _ = write!(page, "Run {}, ended {}", Esc(merged.id().as_str()), time(merged.ended()));

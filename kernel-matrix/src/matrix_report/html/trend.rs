@@ -13,7 +13,7 @@ const HEIGHT: usize = 96;
 /// Groups of statuses in the drawing, from the bottom: class and name.
 const GROUPS: [(&str, &str, &[Status]); 4] = [
     ("works", "work", &[Status::Works, Status::WorksPatched]),
-    ("compiled", "compiled alone", &[Status::Compiled]),
+    ("compiled", "compiled alone", &[Status::Compiled, Status::CompiledPatched]),
     (
         "does-not-compile",
         "explained",
