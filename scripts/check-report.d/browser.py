@@ -112,6 +112,10 @@ return [...new Set(low)];
 """
 
 
+# Returns after the events of a key were handled: a dialog's `close` comes in a task of its own.
+EVENTS = "return new Promise(done => requestAnimationFrame(() => setTimeout(() => done(true))))"
+
+
 def keyboard(browser):
     browser.run("document.querySelector('header.top').scrollIntoView(); document.activeElement.blur()")
     browser.press("Tab")
@@ -139,6 +143,7 @@ def keyboard(browser):
     equal("focus in the panel", browser.run(FOCUS), "×")
     browser.press("Left")
     browser.press("Escape")
+    browser.run(EVENTS)
     equal("focus after the panel", browser.run(FOCUS), first)
     browser.run("const s = document.getElementById('search'); s.value = ''; s.dispatchEvent(new Event('input'))")
     browser.press("Home", "Down", "Down", "End", "Up")

@@ -4,14 +4,14 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
-use nix::libc::AT_SECURE;
+use nix::libc::{AT_SECURE, SIGTERM};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 use nix::sys::stat::Mode;
@@ -83,7 +83,12 @@ fn follow(name: &str, mut child: Child, reader: io::PipeReader, last: &LastLine)
     // A daemon that forks to the background ends at once, with success.
     thread("daemon-end").spawn(move || match child.wait() {
         Ok(status) if !status.success() => {
-            tracing::warn!("{name} ended with {status}");
+            // The signal that longshore ends daemons by; many have no handler for it.
+            if status.signal() == Some(SIGTERM) {
+                tracing::info!("{name} ended by SIGTERM");
+            } else {
+                tracing::warn!("{name} ended with {status}");
+            }
             last.set_status(status.to_string());
         }
         Ok(_) => {}
