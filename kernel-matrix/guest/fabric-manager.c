@@ -17,6 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#define RUN "/run/nvidia-fabricmanager/"
 #define SWITCHES "/proc/driver/nvidia-nvswitch/devices"
 #define CAP_SYS_ADMIN_ALONE (1ULL << 21)
 
@@ -101,22 +102,31 @@ static int open_switches(void)
 
 int main(int argc, char **argv)
 {
+    static const char *const in_run[] = { "UNIX_SOCKET_PATH", "FM_CMD_UNIX_SOCKET_PATH", "STATE_FILE_NAME" };
+    static const char *const directories[] = { "TOPOLOGY_FILE_PATH", "DATABASE_PATH" };
     struct sockaddr_un address = { .sun_family = AF_UNIX };
-    const char *file = argv[2], *path;
+    const char *file, *path;
     FILE *state;
     int asked, switches, listening;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc != 3 || strcmp(argv[1], "-c") != 0)
         fail("needs -c FILE");
+    file = argv[2];
     if (strcmp(setting(file, "DAEMONIZE"), "0") != 0)
         fail("it would go to the background");
     if (strcmp(setting(file, "LOG_FILE_NAME"), "") != 0)
         fail("it would log to a file");
     if (capabilities() != CAP_SYS_ADMIN_ALONE)
         fail("its capabilities are %llx, not CAP_SYS_ADMIN alone", capabilities());
-    if (access(setting(file, "TOPOLOGY_FILE_PATH"), R_OK | X_OK) < 0)
-        fail("the topology files: %s", strerror(errno));
+    if (strcmp(setting(file, "FABRIC_MODE"), "0") != 0)
+        fail("a setting of the template is lost");
+    for (unsigned int i = 0; i < sizeof(in_run) / sizeof(*in_run); i++)
+        if (strncmp(setting(file, in_run[i]), RUN, strlen(RUN)) != 0)
+            fail("%s is %s, which is not in %s", in_run[i], setting(file, in_run[i]), RUN);
+    for (unsigned int i = 0; i < sizeof(directories) / sizeof(*directories); i++)
+        if (access(setting(file, directories[i]), R_OK | X_OK) < 0)
+            fail("%s: %s", directories[i], strerror(errno));
     open_node("/dev/nvidiactl");
     switches = open_switches();
     state = fopen(setting(file, "STATE_FILE_NAME"), "w");

@@ -5,7 +5,7 @@ use crate::records::Records;
 
 /// A daemon of the driver.
 struct Daemon {
-    /// Its name as in /proc/PID/status: cut off at 15 characters.
+    /// Its name; /proc/PID/status has the first 15 characters.
     name: &'static str,
     /// Its capabilities there.
     capabilities: &'static str,
@@ -13,15 +13,18 @@ struct Daemon {
     runs: fn(&Cell) -> bool,
 }
 
+/// Characters of a name in /proc/PID/status.
+const SHOWN: usize = 15;
+
 const DAEMONS: [Daemon; 2] = [
     Daemon {
-        name: "nvidia-persiste",
+        name: "nvidia-persistenced",
         capabilities: "0000000000000000",
         runs: |cell| cell.persistenced,
     },
     // CAP_SYS_ADMIN.
     Daemon {
-        name: "nv-fabricmanage",
+        name: "nv-fabricmanager",
         capabilities: "0000000000200000",
         runs: |cell| cell.from.has_fabric_manager(),
     },
@@ -50,7 +53,7 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
         if cell.privileges.iter().any(|word| word.contains("seccomp=/")) {
             wants("Seccomp", "2");
         }
-        match DAEMONS.iter().position(|daemon| daemon.name == name) {
+        match DAEMONS.iter().position(|daemon| daemon.name[..SHOWN] == *name) {
             Some(at) => {
                 daemons[at] += 1;
                 let capabilities = DAEMONS[at].capabilities;
@@ -125,8 +128,8 @@ mod tests {
         );
         assert_eq!(
             why(AGENT, ""),
-            "0 processes of nvidia-persiste while it was Ready; \
-             0 processes of nv-fabricmanage while it was Ready"
+            "0 processes of nvidia-persistenced while it was Ready; \
+             0 processes of nv-fabricmanager while it was Ready"
         );
         assert!(why("", "").starts_with("no process of the agent was seen"));
     }

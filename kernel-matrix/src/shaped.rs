@@ -56,14 +56,22 @@ pub fn ubuntu(cache: &Cache, bits: &Bits, contents: Contents<'_>) -> Result<Path
     Ok(made.join("archive"))
 }
 
-/// Makes a flat archive with a stand-in for the fabric manager of a driver of `suite`, or returns the cached one, and
-/// writes a configuration that has it beside the host's archives.
+/// Makes a flat archive with a stand-in for the fabric manager of a suite's driver, or takes the cached one, and
+/// returns a configuration that has it beside the host's archives.
 ///
 /// # Errors
 /// The suite has no such driver, the script failed, or the configuration cannot be written.
-pub fn fabric_manager(cache: &Cache, bits: &Bits, suite: &str, config: &Path) -> Result<(), Error> {
+pub fn fabric_manager(
+    cache: &Cache,
+    bits: &Bits,
+    suite: &str,
+    branch: &str,
+) -> Result<PathBuf, Error> {
     let version = bits.newest("nvidia-open-kernel-source", suite)?.version;
     let version = upstream(&version);
+    if !version.starts_with(branch) {
+        return Err(Error::Unexpected(format!("{suite} has the driver {version}, not {branch}")));
+    }
     let made =
         cache.produce("fabric-manager", &[FABRIC, SIGNED, FABRIC_MANAGER, version], |dir| {
             let mut command = Command::new(script("make-fabric-manager"));
@@ -74,7 +82,9 @@ pub fn fabric_manager(cache: &Cache, bits: &Bits, suite: &str, config: &Path) ->
     let text = format!(
         "[[archive]]\nurl = \"file://{place}\"\nsuites = [\"/\"]\nkeyring = \"{place}/key.gpg\"\n"
     );
-    fs::write(config, text).at("write", config)
+    let config = cache.dir(&format!("fabric-manager-{version}.toml"));
+    fs::write(&config, text).at("write", &config)?;
+    Ok(config)
 }
 
 /// Writes a configuration with the archives that are at `archive` when it is read, and no other.

@@ -282,8 +282,8 @@ impl Workbench {
                 fetch.arg("--config").arg(config);
             }
             Supply::FabricManager => {
-                let config = cache.dir("fabric-manager.toml");
-                shaped::fabric_manager(cache, bits, contents.suite, &config)?;
+                let suite = cell.driver.suite_for(&cell.kernel);
+                let config = shaped::fabric_manager(cache, bits, suite, contents.driver)?;
                 fetch.arg("--config").arg(config);
             }
             Supply::BuildRoot => {

@@ -15,7 +15,7 @@ use super::in_use_wait::Wait;
 use super::{Engine, InUseWait};
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{LoadModule, MakeDir, MountTmpfs, NEEDS_REBOOT, Recorded};
-use crate::telemetry::StepOutcome;
+use crate::telemetry::{StepOutcome, StepTimer};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::VerbError;
@@ -108,7 +108,7 @@ impl Engine<'_> {
                 continue;
             }
             if let Some(mount) = tmpfs_around(entry, &entries) {
-                inside.push((mount, entry.seq));
+                inside.push((mount, entry));
                 continue;
             }
             match self.undo_entry(entry, None) {
@@ -116,8 +116,10 @@ impl Engine<'_> {
                 // the next undo decides anew.
                 Ok(EntryState::Kept(_)) if !left.is_empty() => {}
                 Ok(state) => {
-                    let gone = inside.iter().filter(|(mount, _)| *mount == entry.seq);
-                    unmarked.extend(gone.map(|(_, seq)| (*seq, state.clone())));
+                    for (_, gone) in inside.iter().filter(|(mount, _)| *mount == entry.seq) {
+                        tell(gone, self.telemetry.begin(&gone.step.step(), true), Some(&state));
+                        unmarked.push((gone.seq, state.clone()));
+                    }
                     unmarked.push((entry.seq, state));
                 }
                 Err(e) => left.push(Left::of(&entry.step, &e)),
@@ -137,19 +139,9 @@ impl Engine<'_> {
         entry: &Entry,
         wait: Option<&Wait>,
     ) -> Result<EntryState, VerbError> {
-        let step = &entry.step.step();
-        let timer = self.telemetry.begin(step, true);
+        let timer = self.telemetry.begin(&entry.step.step(), true);
         let undone = self.undo_with_retries(entry, wait);
-        let outcome = match &undone {
-            Ok(EntryState::Kept(_)) => StepOutcome::Kept,
-            Ok(_) => StepOutcome::Undone,
-            Err(_) => StepOutcome::NotUndone,
-        };
-        let seconds = timer.end(outcome);
-        let (kind, what) = (step.kind(), step.subject());
-        tracing::info!(
-            step = kind, what, %outcome, seconds, "undo: {step}: {outcome} in {seconds:.3} s"
-        );
+        tell(entry, timer, undone.as_ref().ok());
         undone
     }
 
@@ -164,6 +156,21 @@ impl Left {
         let wedged = error.unanswered.is_some();
         Self { what: step.to_string(), why: error.to_string(), wedged }
     }
+}
+
+/// Counts and logs the outcome of an entry's undo; None for one that failed.
+fn tell(entry: &Entry, timer: StepTimer<'_>, undone: Option<&EntryState>) {
+    let outcome = match undone {
+        Some(EntryState::Kept(_)) => StepOutcome::Kept,
+        Some(_) => StepOutcome::Undone,
+        None => StepOutcome::NotUndone,
+    };
+    let seconds = timer.end(outcome);
+    let step = &entry.step.step();
+    let (kind, what) = (step.kind(), step.subject());
+    tracing::info!(
+        step = kind, what, %outcome, seconds, "undo: {step}: {outcome} in {seconds:.3} s"
+    );
 }
 
 /// Returns the entry of the tmpfs that this entry's directories lie in, if that is undone with it: they

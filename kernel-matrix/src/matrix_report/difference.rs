@@ -67,10 +67,9 @@ impl<'a> Differences<'a> {
     fn take(&mut self, change: Change<'a>) {
         let (before, after) = (change.before, change.cell.status());
         // A run that only compiles says nothing about a guest.
-        let is_unbooted = before.is_compiled() || after.is_compiled();
-        let is_fine = |status: Status| status.is_good() || status.is_compiled();
+        let (was, is) = (before.is_compiled(), after.is_compiled());
         if before == after {
-        } else if is_unbooted && is_fine(before) && is_fine(after) {
+        } else if was && after.is_good() || is && before.is_good() {
             self.other.push(change);
         } else if after > before {
             self.worse.push(change);

@@ -73,6 +73,35 @@ fn a_directory_in_a_tmpfs_of_ours_goes_with_it_and_with_the_files_of_a_daemon() 
 }
 
 #[test]
+fn a_directory_in_a_tmpfs_that_stays_is_recorded_like_it() {
+    let tmpfs = Path::new("/store/tree/dev");
+    let steps = [
+        Step::MountTmpfs(MountTmpfs { target: tmpfs.into(), label: None }),
+        Step::MakeDir(MakeDir { path: tmpfs.join("nvidia-fabricmanager") }),
+    ];
+    let install = |host: &FakeHost| {
+        let mut journal = Journal::in_memory();
+        engine(host).apply(&steps, &mut journal, &CancelFlag::default()).unwrap();
+        journal
+    };
+    // Another mount is in it: both entries wait for the next undo.
+    let host = gpu_host();
+    let mut journal = install(&host);
+    host.change(|state| state.mounts.push(("theirs".to_owned(), tmpfs.to_path_buf())));
+    assert!(engine(&host).undo(&mut journal).is_err());
+    assert_eq!(journal.live().count(), 2);
+    host.change(|state| state.mounts.pop());
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!((journal.live().count(), host.state().mounts.len()), (0, 0));
+    // Another one is in its place: neither is ours any more.
+    let mut journal = install(&host);
+    host.change(|state| "theirs".clone_into(&mut state.mounts[0].0));
+    engine(&host).undo(&mut journal).unwrap();
+    let kept = |entry: &crate::journal::Entry| matches!(entry.state, EntryState::Kept(_));
+    assert!(journal.state().entries.iter().all(kept), "{:?}", journal.state().entries);
+}
+
+#[test]
 fn a_parameter_that_others_changed_since_stays_theirs() {
     let host = gpu_host();
     let mut journal = installed(&host);

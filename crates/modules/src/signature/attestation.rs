@@ -217,25 +217,34 @@ pub struct AttestationImage {
     pub blobs: Vec<Vec<u8>>,
 }
 
+/// Returns the layers of an image of attestations, ours or cosign's; None for anything else.
+fn layers_of(manifest: &[u8]) -> Option<Vec<Descriptor>> {
+    let manifest: Manifest = serde_json::from_slice(manifest).ok()?;
+    let of_type = manifest.artifact_type.as_deref().is_none_or(is_attestation_type);
+    let all = manifest.layers.iter().all(|layer| layer.media_type == ENVELOPE_TYPE);
+    (of_type && all).then_some(manifest.layers)
+}
+
 impl AttestationImage {
     /// Returns the image whose manifest is `existing` with `attestations` of the manifest `subject`
     /// added; None where it has all of them already. All are added by one manifest: a reader sees
     /// every one of them, or none.
     ///
     /// # Errors
-    /// Exit code 13 where `existing` is no manifest of an image: it is not replaced.
+    /// Exit code 13 where `existing` is no image of attestations: it is not replaced.
     pub fn with(
         existing: Option<&[u8]>,
         subject: &Descriptor,
         attestations: &[Attestation],
     ) -> Result<Option<Self>, Failure> {
-        let parse = serde_json::from_slice::<Manifest>;
-        let existing =
-            existing.map(parse).transpose().or_fail(FailureKind::Verification, || {
+        let mut layers = match existing {
+            Some(bytes) => layers_of(bytes).ok_or_else(|| {
                 let tag = attestation_tag(&subject.digest);
-                format!("the image with attestations under the tag {tag} is none; remove that tag")
-            })?;
-        let mut layers = existing.map_or_else(Vec::new, |m| m.layers);
+                let cause = format!("the tag {tag} has no image of attestations");
+                Failure::new(FailureKind::Verification, cause).remedy("remove that tag")
+            })?,
+            None => Vec::new(),
+        };
         let mut envelopes = Vec::new();
         for attestation in attestations {
             let layer = attestation.layer();

@@ -70,7 +70,7 @@ fn explain(page: &mut String, verdict: &Verdict) {
                 [] => String::new(),
                 _ => format!(", with patches: {}", join(patches)),
             };
-            paragraph(page, "reason", &format!("The modules compiled; nothing was booted{with}."));
+            paragraph(page, "reason", &format!("The modules compiled{with}; nothing was booted."));
         }
         Verdict::Refused { code, reason, remedy } => {
             paragraph(page, "reason", &format!("{code}: {reason}"));

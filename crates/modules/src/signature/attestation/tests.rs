@@ -123,13 +123,15 @@ fn all_attestations_are_added_by_one_manifest_that_refers_to_the_set() {
 }
 
 #[test]
-fn an_image_that_cannot_be_read_is_not_replaced() {
+fn an_image_without_attestations_is_not_replaced() {
     let scene = Scene::new();
-    let attestations = [scene.attest("provenance")];
-    let made = AttestationImage::with(Some(b"[]"), &scene.described.descriptor(), &attestations);
-    let Err(failure) = made else { panic!("replaced") };
-    assert_eq!(failure.code(), longshore_core::failure::ExitCode::Verification);
-    assert!(failure.report().contains("remove that tag"), "{}", failure.report());
+    let (subject, attestations) = (scene.described.descriptor(), [scene.attest("provenance")]);
+    for existing in [b"[]".as_slice(), scene.described.manifest.as_slice()] {
+        let made = AttestationImage::with(Some(existing), &subject, &attestations);
+        let Err(failure) = made else { panic!("replaced") };
+        assert_eq!(failure.code(), longshore_core::failure::ExitCode::Verification);
+        assert!(failure.report().contains("remove that tag"), "{}", failure.report());
+    }
 }
 
 #[test]
