@@ -84,7 +84,7 @@ fn a_directory_in_a_tmpfs_that_stays_is_recorded_like_it() {
         engine(host).apply(&steps, &mut journal, &CancelFlag::default()).unwrap();
         journal
     };
-    // Another mount is in it: both entries wait for the next undo.
+    // Another mount is on it: both entries wait for the next undo.
     let host = gpu_host();
     let mut journal = install(&host);
     host.change(|state| state.mounts.push(("theirs".to_owned(), tmpfs.to_path_buf())));
