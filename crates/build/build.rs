@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 /// Directories below this crate's. longshore-debian selects the packages of a build root and unpacks them; the other
-/// crates have no part in a compile that a digest of the inputs would not show.
-const SOURCES: [&str; 3] = ["src", "patches", "../debian/src"];
+/// crates have no part in a compile that a digest of the inputs would not show, as it shows the patches that may be
+/// applied.
+const SOURCES: [&str; 2] = ["src", "../debian/src"];
 
 fn main() -> io::Result<()> {
     let mut files = Vec::new();

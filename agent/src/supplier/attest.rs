@@ -60,34 +60,12 @@ mod tests {
     use super::*;
     use crate::supplier::test_scene::Scene;
     use longshore_core::failure::ExitCode;
-    use longshore_modules::artifact::ModuleEntry;
-    use longshore_modules::module_signing::{Hash, SignedBy, appended};
-    use longshore_modules::testing::build_record;
+    use longshore_modules::testing::{build_record, signed_for_the_kernel};
     use rstest::rstest;
 
     fn record_of(set: &ModuleSet) -> BuildRecord {
         let modules = set.modules.iter().map(|module| module.sha256.clone()).collect();
         BuildRecord { modules, ..build_record() }
-    }
-
-    /// Returns the set with its modules signed for the kernel, after `more` bytes of their own.
-    fn signed(set: &ModuleSet, more: &[u8], store: &Store) -> ModuleSet {
-        let mut signed = set.clone();
-        signed.key.signed_by = Some(SignedBy {
-            certificate: "1".repeat(64),
-            name: "Example".into(),
-            key_ids: vec!["2".repeat(40)],
-            hash: Hash::Sha256,
-        });
-        for module in &mut signed.modules {
-            let mut image = store.read_blob(&module.sha256).expect("a module");
-            image.extend(more);
-            let image = appended::append(&image, b"a message");
-            store.put(&image).expect("put");
-            *module = ModuleEntry::describe(&module.file, &image, &set.key.kernel_release)
-                .expect("a module");
-        }
-        signed
     }
 
     #[rstest]
@@ -100,9 +78,12 @@ mod tests {
         |mut set, _: &Store| { let record = record_of(&set); set.modules.pop(); (record, set) },
         false
     )]
-    #[case::signed_for_the_kernel(|set, store: &Store| (record_of(&set), signed(&set, b"", store)), true)]
+    #[case::signed_for_the_kernel(
+        |set, store: &Store| (record_of(&set), signed_for_the_kernel(&set, b"", store)),
+        true
+    )]
     #[case::changed_before_it_was_signed(
-        |set, store: &Store| (record_of(&set), signed(&set, b"changed", store)),
+        |set, store: &Store| (record_of(&set), signed_for_the_kernel(&set, b"changed", store)),
         false
     )]
     fn only_a_set_that_its_record_describes_is_signed_as_compiled_here(

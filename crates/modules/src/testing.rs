@@ -7,8 +7,10 @@ pub mod symbols;
 use std::collections::BTreeMap;
 
 use longshore_core::flavour::Flavour;
+use longshore_core::store::Store;
 
 use crate::artifact::{BuildRecord, HeadersFrom, InputPackage, ModuleEntry, ModuleKey, ModuleSet};
+use crate::module_signing::{Hash, SignedBy, appended};
 
 /// A signature that sign-file made with sha512, by `Example: Module signing`.
 pub const SIGNATURE: &[u8] = include_bytes!("module_signing/testdata/sign-file.p7s");
@@ -41,6 +43,30 @@ pub fn set() -> ModuleSet {
             depends: vec!["drm".into()],
         }],
     }
+}
+
+/// `set` as after its modules were signed for the kernel, with `more` bytes before each signature. Its modules are in
+/// `store`, itself it is not.
+///
+/// # Panics
+/// `store` does not have the modules of `set`, or cannot be written to.
+pub fn signed_for_the_kernel(set: &ModuleSet, more: &[u8], store: &Store) -> ModuleSet {
+    let mut signed = set.clone();
+    signed.key.signed_by = Some(SignedBy {
+        certificate: "1".repeat(64),
+        name: "Example".into(),
+        key_ids: vec!["2".repeat(40)],
+        hash: Hash::Sha256,
+    });
+    for module in &mut signed.modules {
+        let mut image = store.read_blob(&module.sha256).expect("a module");
+        image.extend(more);
+        let image = appended::append(&image, b"a message");
+        store.put(&image).expect("put");
+        let release = &set.key.kernel_release;
+        *module = ModuleEntry::describe(&module.file, &image, release).expect("a module");
+    }
+    signed
 }
 
 /// The record of the compile of [`set`].

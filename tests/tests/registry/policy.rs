@@ -6,12 +6,11 @@ use longshore::catalog::{AvailableSet, Catalog, SetPlace};
 use longshore::config::{self, Config, Fragment};
 use longshore::prebuilt::Prebuilt;
 use longshore_host::facts::{Kernel, Probe};
-use longshore_modules::artifact::ModuleEntry;
 use longshore_modules::layout;
-use longshore_modules::module_signing::{Hash, SignedBy, appended};
 use longshore_modules::sets::SetStore;
 use longshore_modules::signature::attestation::Attestation;
 use longshore_modules::signature::key::SecretKey;
+use longshore_modules::testing::signed_for_the_kernel;
 use serde_json::json;
 
 use super::*;
@@ -174,27 +173,6 @@ async fn an_unsigned_set_is_not_pulled_and_a_signed_one_counts_in_the_store() {
     assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.store), "no signature"));
 }
 
-/// Returns `set` as after signing its modules for the kernel, with `more` before the signature.
-fn signed_for_the_kernel(set: &ModuleSet, more: &[u8], store: &Store) -> ModuleSet {
-    let mut signed = set.clone();
-    signed.key.signed_by = Some(SignedBy {
-        certificate: "1".repeat(64),
-        name: "Example".into(),
-        key_ids: vec!["2".repeat(40)],
-        hash: Hash::Sha256,
-    });
-    for module in &mut signed.modules {
-        let mut image = store.read_blob(&module.sha256).expect("a module");
-        image.extend(more);
-        let image = appended::append(&image, b"a message");
-        store.put(&image).expect("put");
-        let release = &set.key.kernel_release;
-        *module = ModuleEntry::describe(&module.file, &image, release).expect("a module");
-    }
-    store.put_set(&signed).expect("put_set");
-    signed
-}
-
 #[tokio::test]
 async fn what_is_signed_for_the_kernel_counts_as_what_it_was_made_of() {
     let mut strict = Strict::new();
@@ -205,13 +183,18 @@ async fn what_is_signed_for_the_kernel_counts_as_what_it_was_made_of() {
     let store = strict.scene.other.clone();
     prebuilt.pull(registry, &digest, &store, &Silent).await.expect("pulls");
     let pulled = strict.scene.set.clone();
-    strict.scene.set = signed_for_the_kernel(&pulled, b"", &store);
+    let stored = |more: &[u8], store: &Store| {
+        let signed = signed_for_the_kernel(&pulled, more, store);
+        store.put_set(&signed).expect("put_set");
+        signed
+    };
+    strict.scene.set = stored(b"", &store);
     assert!(counts(&strict.judge(SetPlace::Store, &store), ""));
-    strict.scene.set = signed_for_the_kernel(&pulled, b"changed", &store);
+    strict.scene.set = stored(b"changed", &store);
     assert!(!counts(&strict.judge(SetPlace::Store, &store), "no signature"));
     // Signing its modules does not make up for a set that was never signed for a registry.
     let built = strict.scene.store.clone();
-    strict.scene.set = signed_for_the_kernel(&pulled, b"", &built);
+    strict.scene.set = stored(b"", &built);
     assert!(!counts(&strict.judge(SetPlace::Store, &built), "no signature"));
 }
 

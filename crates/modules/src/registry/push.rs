@@ -104,7 +104,7 @@ impl Registry {
     /// existed already.
     ///
     /// # Errors
-    /// Exit code 12 where the registry refuses it.
+    /// Exit code 12 where the registry refuses it, 13 where the tag of its signatures has something else.
     pub async fn sign(&self, digest: &str, key: &SecretKey) -> Result<bool, Failure> {
         let session = self.only()?;
         let signature = Signature::make(key, &session.repository.name(), digest)?;

@@ -243,10 +243,17 @@ impl SignatureImage {
     /// already.
     ///
     /// # Errors
-    /// Exit code 70; it can always be serialized.
+    /// Exit code 13 where `existing` is no image with layers of signatures alone: it is not replaced.
     pub fn with(existing: Option<&[u8]>, signature: &Signature) -> Result<Option<Self>, Failure> {
-        let parsed = existing.and_then(|bytes| serde_json::from_slice::<Manifest>(bytes).ok());
-        let mut layers = parsed.map_or_else(Vec::new, |m| m.layers);
+        let mut layers = match existing {
+            Some(bytes) => signature_layers(bytes).ok_or_else(|| {
+                let tag = payload::digest_in(&signature.payload).map(|of| signature_tag(&of));
+                let tag = tag.unwrap_or_else(|_| "of the signatures".to_owned());
+                let cause = format!("the tag {tag} has no image of signatures");
+                Failure::new(FailureKind::Verification, cause).remedy("remove that tag")
+            })?,
+            None => Vec::new(),
+        };
         let mut layer = Descriptor::of(PAYLOAD_TYPE, signature.payload.as_bytes());
         layer.annotations.insert(SIGNATURE.to_owned(), signature.signature.clone());
         if layers.contains(&layer) {
@@ -266,6 +273,12 @@ impl SignatureImage {
         let payload = signature.payload.clone().into_bytes();
         Ok(Some(Self { manifest: json(&manifest)?, blobs: vec![config, payload] }))
     }
+}
+
+/// Returns the layers of an image of signatures; None where it is something else.
+fn signature_layers(manifest: &[u8]) -> Option<Vec<Descriptor>> {
+    let layers = serde_json::from_slice::<Manifest>(manifest).ok()?.layers;
+    layers.iter().all(|layer| layer.media_type == PAYLOAD_TYPE).then_some(layers)
 }
 
 /// Returns an image's config that lists only its layers, as cosign's does.

@@ -95,8 +95,14 @@ fn signatures_gather_in_one_image_and_each_is_there_once() {
 #[case::nothing(b"" as &[u8])]
 #[case::no_manifest(b"{}")]
 #[case::an_image(br#"{"schemaVersion":2,"config":{"mediaType":"x","digest":"y","size":1},"layers":[{"mediaType":"x","digest":"y","size":1}]}"#)]
-fn what_is_no_image_of_signatures_has_none(#[case] manifest: &[u8]) {
+fn what_is_no_image_of_signatures_has_none_and_is_not_replaced(#[case] manifest: &[u8]) {
     assert!(layers_of(manifest).is_empty());
+    let scene = Scene::new();
+    let signature = scene.sign(&scene.described.digest());
+    let failure = SignatureImage::with(Some(manifest), &signature).expect_err("is left alone");
+    let report = failure.report().to_string();
+    assert!(report.contains(&signature_tag(&scene.described.digest())), "{report}");
+    assert_eq!(failure.code(), longshore_core::failure::ExitCode::Verification);
 }
 
 #[test]

@@ -44,16 +44,24 @@ const COMPILER: [&str; 8] = [
 ];
 
 /// gcc's errors about something that is not declared.
-const GONE: [&str; 5] = [
+const GONE: [&str; 8] = [
     "implicit declaration of function",
     "unknown type name",
     "has no member named",
     "undeclared",
     "storage size of",
+    // Of a structure that is declared and has no definition.
+    "incomplete type",
+    "incomplete element type",
+    "invalid use of undefined type",
 ];
 
+/// gcc's errors whose quoted name is the driver's own variable.
+const OWN_NAME: [&str; 3] =
+    ["has initializer but incomplete type", "has incomplete type", "storage size of"];
+
 /// gcc's errors about something that is declared differently.
-const CHANGED: [&str; 9] = [
+const CHANGED: [&str; 11] = [
     "too few arguments to function",
     "too many arguments to function",
     "incompatible pointer type",
@@ -63,6 +71,8 @@ const CHANGED: [&str; 9] = [
     "redefinition of",
     "static declaration of",
     "makes pointer from integer without a cast",
+    "assignment of read-only",
+    "increment of read-only",
 ];
 
 impl Class {
@@ -196,10 +206,14 @@ fn missing_header(error: &str) -> Option<String> {
 }
 
 /// The name in an error: the member with its structure, the function whose argument it is, or the
-/// first quoted name.
+/// first quoted name, if it is the kernel's.
 fn name_in(error: &str) -> Option<String> {
     let message = error.split_once("error: ").map_or(error, |(_, message)| message);
-    let names = quoted(message, '\'');
+    if OWN_NAME.iter().any(|text| message.contains(text)) {
+        return None;
+    }
+    let mut names = quoted(message, '\'');
+    names.retain(|name| name != "sizeof");
     if let (true, [of, member, ..]) = (message.contains("has no member named"), &names[..]) {
         return Some(format!("{of}.{member}"));
     }
@@ -238,6 +252,23 @@ mod tests {
     #[case(
         "a.c:1:1: error: 'FOLL_X' undeclared (first use in this function)",
         Class::Gone(some("FOLL_X"))
+    )]
+    #[case(
+        "nvidia/nv-acpi.c:79:21: error: variable 'nv_acpi_driver_template' has initializer but incomplete type",
+        Class::Gone(None)
+    )]
+    #[case(
+        "nvidia/nv-acpi.c:177:13: error: invalid application of 'sizeof' to incomplete type 'struct acpi_driver'",
+        Class::Gone(some("struct acpi_driver"))
+    )]
+    #[case(
+        "a.c:1:1: error: invalid use of undefined type 'struct acpi_driver'",
+        Class::Gone(some("struct acpi_driver"))
+    )]
+    #[case("a.c:1:1: error: storage size of 'driver' isn't known", Class::Gone(None))]
+    #[case(
+        "././common/inc/nv-mm.h:312:19: error: assignment of read-only member 'vm_flags'",
+        Class::Changed(some("vm_flags"))
     )]
     #[case(
         "a.c:1:1: error: passing argument 2 of 'get_user_pages' from incompatible pointer type [-Werror=incompatible-pointer-types]",

@@ -43,6 +43,7 @@ macro_rules! shipped {
 }
 
 shipped![
+    "acpi-driver-gone",
     "dma-map-phys",
     "drm-atomic-commit",
     "in-irq-gone",

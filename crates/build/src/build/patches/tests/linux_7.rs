@@ -85,11 +85,6 @@ const SOURCES: &[Lines] = &[
          #include <linux/string.h>           /* strchr(), strpbrk()              */\n\n\
          #include <linux/ctype.h>            /* isspace(), etc                   */\n",
     ),
-    (
-        "nvidia-modeset/nvidia-modeset-linux.c",
-        "#include \"conftest.h\"\n#include \"nv-procfs.h\"\n#include \"nv-kthread-q.h\"\n\
-         \x20   return strncpy(dest, src, n);\n",
-    ),
     ("nvidia/linux_nvswitch.c", "    return strncpy(dest, src, length);\n"),
     (
         "common/inc/nv-time.h",
@@ -158,7 +153,11 @@ static inline void nv_vm_flags_clear(struct vm_area_struct *vma, vm_flags_t flag
 
 /// Of the open flavour alone.
 const OPEN: &[Lines] = &[
-    ("nvidia/nv.c", "MODULE_LICENSE(\"Dual MIT/GPL\");\n"),
+    (
+        "nvidia-modeset/nvidia-modeset-linux.c",
+        "#include \"conftest.h\"\n#include \"nv-procfs.h\"\n#include \"nv-kthread-q.h\"\n\
+         \x20   return strncpy(dest, src, n);\n  MODULE_LICENSE(\"Dual MIT/GPL\");\n",
+    ),
     ("nvidia-drm/nvidia-drm-linux.c", "  MODULE_LICENSE(\"Dual MIT/GPL\");\n"),
     ("nvidia-uvm/uvm.c", "MODULE_LICENSE(\"Dual MIT/GPL\");\n"),
     ("nvidia-uvm/uvm_pmm_gpu.c", "    .page_free = devmem_page_free,\n"),
@@ -170,7 +169,11 @@ const OPEN: &[Lines] = &[
 
 /// Of the proprietary flavour alone.
 const PROPRIETARY: &[Lines] = &[
-    ("nvidia/nv.c", "MODULE_LICENSE(\"NVIDIA\");\n"),
+    (
+        "nvidia-modeset/nvidia-modeset-linux.c",
+        "#include \"conftest.h\"\n#include \"nv-procfs.h\"\n#include \"nv-kthread-q.h\"\n\
+         \x20   return strncpy(dest, src, n);\n  MODULE_LICENSE(\"NVIDIA\");\n",
+    ),
     ("nvidia-uvm/uvm_linux.h", "    #define UVM_IS_CONFIG_HMM() 0\n"),
 ];
 
@@ -243,4 +246,46 @@ fn together_they_leave_no_use_of_an_interface_that_is_gone(
     for new in used.iter().chain(&always) {
         assert!(text.contains(new), "{new} is not in {text}");
     }
+}
+
+/// As in Debian's headers of 7.2 and 7.3.
+const ACPI_DRIVER: &str = "struct acpi_driver {\n\tchar name[80];\n};\nstruct acpi_device {\n";
+const NO_ACPI_DRIVER: &str = "struct acpi_device_ops;\nstruct acpi_device {\n";
+
+/// As in common/inc/nv-linux.h and nvidia/nv-acpi.c of 470.256.02, and of 390.157 and 418.226.00.
+const EVENTS: &str = "#if defined(CONFIG_ACPI)\n#include <linux/acpi.h>\n\
+    #define NV_LINUX_ACPI_EVENTS_SUPPORTED 1\n#endif\n\n";
+const EVENTS_IF: &str = "#if defined(CONFIG_ACPI)\n\
+    #if defined(NV_ACPI_DEVICE_OPS_HAS_MATCH) || defined(ACPI_VIDEO_HID)\n\
+    #define NV_LINUX_ACPI_EVENTS_SUPPORTED 1\n#endif\n#endif\n\n";
+const WALK: &str = "#if defined(NV_LINUX_ACPI_EVENTS_SUPPORTED)\n\
+    #if (NV_ACPI_WALK_NAMESPACE_ARGUMENT_COUNT == 6)\n";
+const REGISTERS: &str = "static const struct acpi_driver nv_acpi_driver_template = {\n";
+
+#[rstest]
+#[case::gone("470.256.02", NO_ACPI_DRIVER, EVENTS, REGISTERS, true)]
+#[case::gone_older("390.157", NO_ACPI_DRIVER, EVENTS_IF, REGISTERS, true)]
+#[case::there("470.256.02", ACPI_DRIVER, EVENTS, REGISTERS, false)]
+#[case::no_headers("470.256.02", "", EVENTS, REGISTERS, false)]
+#[case::without_driver("470.256.02", NO_ACPI_DRIVER, EVENTS, "", false)]
+#[case::newer("535.309.01", NO_ACPI_DRIVER, EVENTS, REGISTERS, false)]
+fn a_driver_that_registers_for_acpi_events_is_compiled_without_where_it_cannot(
+    #[case] driver: &str,
+    #[case] header: &str,
+    #[case] events: &str,
+    #[case] registers: &str,
+    #[case] is_patched: bool,
+) {
+    let headers = tree(&[("include/acpi/acpi_bus.h", header)]);
+    let text = format!("{events}{WALK}");
+    let sources = tree(&[("common/inc/nv-linux.h", &text), ("nvidia/nv-acpi.c", registers)]);
+    let candidates = candidates(&config(), driver, Flavour::Proprietary).expect("candidates");
+    let selected = select(&candidates, headers.path(), &[Path::new("/")], sources.path());
+    let selected = selected.expect("reads");
+    assert_eq!(names(&selected), if is_patched { vec!["acpi-driver-gone"] } else { vec![] });
+    apply(&selected, sources.path()).expect("applies");
+    let patched = fs::read_to_string(sources.path().join("common/inc/nv-linux.h")).expect("read");
+    let undone = patched.find("#undef NV_LINUX_ACPI_EVENTS_SUPPORTED");
+    assert_eq!(undone.is_some(), is_patched);
+    assert!(undone < patched.find(WALK), "the switch is off before it is asked: {patched}");
 }
