@@ -176,6 +176,7 @@ finish_agent() {
     phase stopped
     fact exit-code "$code"
     section agent-log cat /run/matrix/agent.log
+    [ "$code" = 0 ] || section last-failure cat /var/lib/longshore/last-failure.json
 }
 
 # await COMMAND...: waits until it succeeds; fails if the container ends before. The harness

@@ -237,6 +237,7 @@ pub(crate) fn scenario(cell: &Cell) -> &'static str {
         Scenario::Killed => include_str!("../guest/killed.sh"),
         Scenario::Upgrade => include_str!("../guest/upgrade.sh"),
         Scenario::Nouveau => include_str!("../guest/nouveau.sh"),
+        Scenario::Peermem => include_str!("../guest/peermem.sh"),
         Scenario::Operator => include_str!("../guest/operator.sh"),
         Scenario::Cluster => include_str!("../guest/cluster.sh"),
         Scenario::ClusterUpgrade => include_str!("../guest/cluster-upgrade.sh"),

@@ -19,6 +19,7 @@ use crate::matrix::{Cell, DriverWanted, Scenario};
 use crate::operator;
 use crate::operator_pod;
 use crate::registry;
+use crate::stand_in::Made;
 use crate::transcript::Transcript;
 use crate::vm::{Disk, Ended, Network, Spec, Vm};
 use crate::workbench::{Prepared, Workbench};
@@ -294,8 +295,10 @@ impl<'a> Guest<'a> {
         }
         files.extend(LIBRARIES.map(|(name, text)| (name, 0o644, text.as_bytes())));
         let Prepared { kernel, rootfs, stand_in, .. } = &self.prepared;
-        let stand_in = stand_in.as_ref().map(|path| fs::read(path).at("read", path)).transpose()?;
-        files.extend(stand_in.as_deref().map(|module| ("nouveau.ko", 0o644, module)));
+        let stand_in = stand_in.as_ref().map(Made::files).unwrap_or_default();
+        let read = |(name, path): (String, PathBuf)| Ok((name, fs::read(&path).at("read", &path)?));
+        let stand_in: Vec<_> = stand_in.into_iter().map(read).collect::<Result<_, Error>>()?;
+        files.extend(stand_in.iter().map(|(name, bytes)| (name.as_str(), 0o644, bytes.as_slice())));
         let images = self.kernel_images()?;
         files.extend(images.iter().map(|(name, bytes)| (name.as_str(), 0o644, bytes.as_slice())));
         let payload = initramfs::payload(&files);

@@ -19,6 +19,7 @@ use crate::matrix::{Cell, Scenario};
 use crate::nouveau;
 use crate::operator;
 use crate::operator_pod;
+use crate::peermem;
 use crate::records::Records;
 use crate::restored;
 use crate::scene::Scene;
@@ -55,8 +56,10 @@ pub struct Evidence {
 
 /// Judges a cell that ran in a VM. QEMU's own exit code means nothing and is ignored.
 pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
-    let mut wrong: Vec<String> =
-        evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
+    let is_fault =
+        |line: &&String| cell.scenario != Scenario::Peermem || !peermem::is_expected(line);
+    let trouble = evidence.trouble.iter().filter(is_fault);
+    let mut wrong: Vec<String> = trouble.map(|line| format!("kernel: {line}")).collect();
     if let Some(why) = unfinished(cell, evidence) {
         // A guest that did not finish has no state to compare.
         wrong.push(why);
@@ -172,6 +175,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
         Scenario::Ima => wrong.extend(ima::wrong(expected, records)),
         Scenario::Nouveau => wrong.extend(nouveau::wrong(expected, records)),
+        Scenario::Peermem => wrong.extend(peermem::wrong(expected, records)),
         Scenario::Operator => wrong.extend(operator::wrong(expected, records)),
         Scenario::Cluster => wrong.extend(cluster::wrong(expected, records)),
         Scenario::ClusterUpgrade => wrong.extend(cluster_upgrade::wrong(expected, records)),
@@ -258,7 +262,7 @@ pub(crate) fn record(records: &Records, section: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn cell() -> Cell {
@@ -270,7 +274,7 @@ mod tests {
     }
 
     /// Evidence of a host that is untouched and an agent that ended with 17.
-    fn good() -> Evidence {
+    pub(crate) fn good() -> Evidence {
         let mut records = Records::default();
         for when in ["before", "after"] {
             for aspect in
@@ -351,6 +355,19 @@ mod tests {
         assert!(why.iter().all(|line| line.starts_with("first boot: ")), "{why:?}");
         assert!(why[0].contains("was never Ready"), "{why:?}");
         assert!(why.iter().any(|line| line.contains("agent: error: no GPU")), "{why:?}");
+    }
+
+    #[test]
+    fn a_refused_load_of_nvidia_peermem_is_trouble_in_other_scenarios() {
+        let line = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)";
+        let mut evidence = good();
+        evidence.trouble.push(line.into());
+        let faults = |scenario| {
+            let cell = Cell { scenario, ..cell() };
+            format!("{:?}", judge(&cell, &Expected::default(), &evidence))
+        };
+        assert!(faults(Scenario::Refused).contains(line));
+        assert!(!faults(Scenario::Peermem).contains(line));
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub mod next_kernel;
 pub mod nouveau;
 pub mod operator;
 pub mod operator_pod;
+pub mod peermem;
 pub mod platform;
 pub mod power;
 pub mod process;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{At, Error};
 use crate::gpu;
 use crate::guests::{self, Consumer, Engine, Guest, Guests, Init};
+use crate::stand_in::{self, StandIn};
 
 /// The whole matrix.
 #[derive(Debug, Deserialize)]
@@ -137,6 +138,8 @@ pub enum Scenario {
     Attacked,
     /// The GPU is bound to nouveau: first held by a process, then unused.
     Nouveau,
+    /// nvidia_peermem is wanted, and the network driver is loaded while the driver is Ready.
+    Peermem,
     /// SIGKILL at many points, one agent run after the other.
     Killed,
     /// The kernel's integrity policy (IMA) loads only modules from files with their digest.
@@ -154,6 +157,15 @@ impl Scenario {
     /// True if its guest is a node of a [cluster](crate::cluster).
     pub fn is_in_cluster(self) -> bool {
         matches!(self, Self::Cluster | Self::ClusterUpgrade | Self::OperatorPod)
+    }
+
+    /// Returns the module that the guest has in the place of one that cannot work in it, if any.
+    pub(crate) fn stand_in(self) -> Option<&'static StandIn> {
+        match self {
+            Self::Nouveau => Some(&stand_in::NOUVEAU),
+            Self::Peermem => Some(&stand_in::PEER_MEMORY),
+            _ => None,
+        }
     }
 
     /// True if it changes to the cell's next driver.
@@ -408,6 +420,10 @@ impl Matrix {
             }
             if cell.next_kernel.is_some() && cell.from != Supply::Compile {
                 return Err(format!("{}: a next kernel is compiled for in the guest", cell.name));
+            }
+            let peermem = cell.extra_modules.iter().any(|name| name == "nvidia-peermem");
+            if cell.scenario == Scenario::Peermem && !(peermem && cell.from == Supply::Archive) {
+                return Err(format!("{}: peermem has nvidia-peermem of the archive", cell.name));
             }
             gpu::check(&cell.gpus).map_err(|why| format!("{}: {why}", cell.name))?;
         }

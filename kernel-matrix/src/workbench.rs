@@ -22,7 +22,7 @@ use crate::runfile::{self, RunFile};
 use crate::secure_boot::{self, Firmware, Signer};
 use crate::seed::{self, Fetch, Fetches, Seed};
 use crate::shaped::{self, Contents};
-use crate::stand_in;
+use crate::stand_in::{self, Made};
 
 /// Time after which unused products are removed: kernels and images that a newer one has replaced.
 const UNUSED: Duration = Duration::from_secs(14 * 86_400);
@@ -65,8 +65,8 @@ pub struct Prepared {
     pub seed: Seed,
     /// The .run file, where the driver is from one.
     pub run_file: Option<RunFile>,
-    /// Stand-in for nouveau, if the cell has it.
-    pub stand_in: Option<PathBuf>,
+    /// Stand-in for a module, if the cell has one.
+    pub stand_in: Option<Made>,
     /// Firmware with Secure Boot on, if the cell requires it.
     pub firmware: Option<Firmware>,
 }
@@ -149,7 +149,10 @@ impl Workbench {
 
     /// Returns the path of the store on this machine.
     fn store(&self, cell: &Cell) -> PathBuf {
-        self.cache.dir(cell.from.store())
+        match cell.scenario {
+            Scenario::Peermem => self.cache.dir("store-with-mofed"),
+            _ => self.cache.dir(cell.from.store()),
+        }
     }
 
     /// Resolves the cell's kernel to today's packages.
@@ -186,8 +189,10 @@ impl Workbench {
         let rootfs = self.rootfs(&cell.guest)?;
         sink.tell(What::Preparing("agent's image".into()));
         let image = self.image(!cell.daemons().is_empty())?;
-        let stand_in = (cell.scenario == Scenario::Nouveau)
-            .then(|| stand_in::make(&self.cache, &self.bits, &cell.kernel.suite, &kernel.release));
+        let on = (cell.kernel.suite.as_str(), kernel.release.as_str());
+        let stand_in = cell.scenario.stand_in();
+        let stand_in = stand_in.map(|of| stand_in::make(&self.cache, &self.bits, on, of));
+        let stand_in = stand_in.transpose()?;
         let driver = &cell.driver;
         let (branch, flavour) = (&driver.branch, driver.flavour_name());
         sink.tell(What::Preparing(format!("driver {branch} {flavour} for {}", kernel.release)));
@@ -209,15 +214,17 @@ impl Workbench {
             fetch.arg("--run-file").arg(&file.path).args(["--run-file-sha256", &file.sha256]);
         }
         if cell.from == Supply::Compile {
-            let suites = cell.kernel_suites();
-            let config = self.cache.dir(&format!("archive-{}.toml", suites.join("+")));
-            fs::write(&config, relay::configuration(&suites, Path::new("/"))?)
-                .at("write", &config)?;
+            let config = self.archive(&cell.kernel_suites())?;
             for fetch in std::iter::once(&mut fetch)
                 .chain(for_next_kernel.as_mut().map(|fetch| &mut fetch.command))
             {
                 fetch.arg("--config").arg(&config);
             }
+        }
+        if let Some(made) = stand_in.as_ref().filter(|_| cell.scenario == Scenario::Peermem) {
+            // Another host's root has no apt sources.
+            fetch.arg("--config").arg(self.archive(&cell.suites())?);
+            fetch.arg("--host-root").arg(made.root()).envs(WITH_MOFED);
         }
         let plain = self.plain(cell, &kernel, sink)?;
         self.shape(cell, &kernel, &mut fetch)?;
@@ -236,7 +243,6 @@ impl Workbench {
         resolved.driver_sha256.clone_from(&seed.set.key.driver_digest);
         resolved.image_sha256.clone_from(&image.sha256);
         sink.tell(What::Resolved(resolved));
-        let stand_in = stand_in.transpose()?;
         Ok(Prepared {
             qemu,
             kernel,
@@ -248,6 +254,13 @@ impl Workbench {
             stand_in,
             firmware,
         })
+    }
+
+    /// Writes a configuration with the archives of these suites, and returns its path.
+    fn archive(&self, suites: &[&str]) -> Result<PathBuf, Error> {
+        let config = self.cache.dir(&format!("archive-{}.toml", suites.join("+")));
+        fs::write(&config, relay::configuration(suites, Path::new("/"))?).at("write", &config)?;
+        Ok(config)
     }
 
     /// Returns the kernel that the cell's guest installs, if any.
@@ -363,6 +376,10 @@ fn sign(fetch: &mut Command, signer: &Signer) {
     fetch.arg("--module-key").arg(&signer.key);
     fetch.arg("--module-certificate").arg(&signer.certificate);
 }
+
+/// Environment of longshore where nvidia_peermem is compiled against MOFED's headers of the host.
+const WITH_MOFED: [(&str, &str); 2] =
+    [("GPU_DIRECT_RDMA_ENABLED", "true"), ("USE_HOST_MOFED", "true")];
 
 /// Modules that the store's set has as well where another cell loads them.
 const OPTIONAL: [&str; 2] = ["nvidia_drm", "nvidia_peermem"];

@@ -25,7 +25,7 @@ pub(super) fn lines(log: &Path) -> Result<Vec<String>, Error> {
     Ok(text.lines().map(|line| line.trim_end_matches('\r').to_owned()).collect())
 }
 
-/// Keeps the console's log in `dir`, and that of the agent where the scenario failed by it; returns an
+/// Keeps the console's log in `dir`, and that of the agent where the scenario failed by it or it refused; returns an
 /// excerpt of the one that explains the verdict.
 ///
 /// # Errors
@@ -44,7 +44,7 @@ pub(super) fn keep(
     };
     let console = write(dir, &cell.name, "console", &ran.console, failing)?;
     match (verdict, evidence.records.section("agent-log")) {
-        (Verdict::Faulty { .. }, Ok(log)) if !log.is_empty() => {
+        (Verdict::Faulty { .. } | Verdict::Refused { .. }, Ok(log)) if !log.is_empty() => {
             let error = log.iter().rposition(|line| line.to_ascii_lowercase().contains("error"));
             write(dir, &cell.name, "agent", log, error.or_else(|| last(log)))
         }

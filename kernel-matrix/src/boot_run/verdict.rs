@@ -1,7 +1,9 @@
 //! Verdict on a guest's run, in the results' terms.
 
+use serde::Deserialize;
+
 use crate::event::Outcome;
-use crate::judge::Evidence;
+use crate::judge::{self, Evidence};
 use crate::results::{GuestEnd, Line, Verdict};
 
 /// Most faults of a cell in results.
@@ -10,6 +12,18 @@ const FAULTS: usize = 50;
 const PANIC: &str = "Kernel panic";
 /// Text of ENOSPC, which programs report.
 const NO_SPACE: &str = "No space left on device";
+
+/// Codes of findings that refuse a combination of kernel, driver and devices.
+const OF_COMBINATION: [&str; 4] =
+    ["arch-unsupported", "kernel-without-modules", "gpu-too-old", "gpu-unsupported"];
+
+/// The agent's record of its failure (agent/src/termination.rs).
+#[derive(Debug, Deserialize)]
+struct LastFailure {
+    code: Option<i32>,
+    cause: String,
+    remedy: String,
+}
 
 /// A guest's run as it was judged.
 pub(super) struct Ran {
@@ -42,7 +56,7 @@ pub(super) fn of(ran: &Ran, evidence: &Evidence, patches: Vec<Line>) -> Verdict 
         Outcome::Failed(why) => why,
     };
     let Some(class) = class(ran, evidence) else {
-        return Verdict::Faulty { why: lines(why) };
+        return refusal(evidence).unwrap_or_else(|| Verdict::Faulty { why: lines(why) });
     };
     let phase = evidence.records.phases.last().map_or("boot", String::as_str);
     let mut first = ran.unfinished.clone().unwrap_or_else(|| format!("faults at `{phase}`"));
@@ -77,6 +91,23 @@ fn class(ran: &Ran, evidence: &Evidence) -> Option<GuestEnd> {
         GuestEnd::DiskFull
     } else {
         GuestEnd::Silent
+    })
+}
+
+/// Returns the agent's refusal of the devices or the kernel, by its record; None where the refusal is about
+/// anything else, which lies in the guest, or where the host was changed.
+fn refusal(evidence: &Evidence) -> Option<Verdict> {
+    let records = &evidence.records;
+    let is_untouched = evidence.trouble.is_empty()
+        && !records.phases.iter().any(|phase| phase == "ready")
+        && judge::host(records).is_empty();
+    let failure: LastFailure = serde_json::from_str(&records.text("last-failure")).ok()?;
+    let is_this_end = records.facts.get("exit-code") == Some(&failure.code?.to_string());
+    let (code, reason) = failure.cause.split_once(": ")?;
+    (is_untouched && is_this_end && OF_COMBINATION.contains(&code)).then(|| Verdict::Refused {
+        code: Line::new(code),
+        reason: Line::new(reason),
+        remedy: Line::new(&failure.remedy),
     })
 }
 
@@ -155,6 +186,50 @@ mod tests {
         assert_eq!(class_and_reason(&verdict).0, GuestEnd::DiskFull);
         let verdict = of(&ran(None, &[]), &evidence(|_| ()), Vec::new());
         assert!(matches!(&verdict, Verdict::Faulty { why } if why.len() == 2), "{verdict:?}");
+    }
+
+    /// Verdict on an agent that ended with 15 on an untouched host, with this cause, and this change.
+    fn refused(cause: &str, change: impl FnOnce(&mut Evidence)) -> Verdict {
+        let mut evidence = judge::tests::good();
+        let record = serde_json::json!({
+            "at": "2026-11-24T00:00:00Z", "code": 15, "cause": cause, "remedy": "select 470",
+            "phase": "planning", "boot_id": null,
+        });
+        evidence.records.sections.insert("last-failure".into(), vec![record.to_string()]);
+        evidence.records.facts.insert("exit-code".into(), "15".into());
+        change(&mut evidence);
+        of(&ran(None, &[]), &evidence, Vec::new())
+    }
+
+    const UNSUPPORTED: &str = "gpu-unsupported: 535 does not drive a K80";
+
+    #[test]
+    fn a_refusal_on_an_untouched_host_has_the_agents_reason() {
+        let verdict = Verdict::Refused {
+            code: Line::new("gpu-unsupported"),
+            reason: Line::new("535 does not drive a K80"),
+            remedy: Line::new("select 470"),
+        };
+        assert_eq!(refused(UNSUPPORTED, |_| ()), verdict);
+    }
+
+    #[test]
+    fn other_failures_are_no_refusals() {
+        type Change = fn(&mut Evidence);
+        let changes: [Change; 6] = [
+            |e| drop(e.records.facts.insert("exit-code".into(), "16".into())),
+            |e| drop(e.records.sections.remove("last-failure")),
+            |e| e.records.phases.push("ready".into()),
+            |e| e.trouble.push("BUG: a".into()),
+            |e| drop(e.records.sections.remove("after.written")),
+            |e| drop(e.records.sections.insert("after.written".into(), vec!["/etc/passwd".into()])),
+        ];
+        let changed = changes.into_iter().map(|change| refused(UNSUPPORTED, change));
+        let causes = ["symbols-differ: nvidia", "no-device: none", "the disk is full", ""];
+        let others = causes.into_iter().map(|cause| refused(cause, |_| ()));
+        for (number, verdict) in changed.chain(others).enumerate() {
+            assert!(matches!(verdict, Verdict::Faulty { .. }), "{number}: {verdict:?}");
+        }
     }
 
     #[test]

@@ -60,16 +60,15 @@ fn stand_in(dir: &Path, code: i32) -> PathBuf {
     path
 }
 
+fn settings<'a>(lock: &'a Lock, program: &'a Path, dir: &'a Path) -> BuildRun<'a> {
+    let (store, limit) = (Path::new("/store"), Duration::from_secs(60));
+    BuildRun { lock, program, store, dir, limit }
+}
+
 fn build(name: &str) -> (CellResult, String) {
     let dir = tempfile::tempdir().unwrap();
     let (rules, lock, program) = (Rules::parse(RULES).unwrap(), lock(), stand_in(dir.path(), 14));
-    let run = BuildRun {
-        lock: &lock,
-        program: &program,
-        store: Path::new("/store"),
-        dir: dir.path(),
-        limit: Duration::from_secs(60),
-    };
+    let run = settings(&lock, &program, dir.path());
     let cell = rules.cells.iter().find(|cell| cell.name == name).unwrap();
     let result = run.build(cell).unwrap();
     let log = fs::read_to_string(dir.path().join(format!("logs/{name}.log")));
@@ -120,13 +119,7 @@ fn a_key_is_of_the_packages_the_rule_and_the_stated_inputs() {
     assert_eq!(result.key.as_ref(), Some(&keys[0]), "as the build stated in its log");
     let dir = tempfile::tempdir().unwrap();
     let program = stand_in(dir.path(), 14);
-    let run = BuildRun {
-        lock: &lock,
-        program: &program,
-        store: Path::new("/store"),
-        dir: dir.path(),
-        limit: Duration::from_secs(60),
-    };
+    let run = settings(&lock, &program, dir.path());
     assert_eq!(run.key_of(cell).unwrap().as_ref(), Some(&keys[0]), "as it was asked for before");
     let missing = rules.cells.iter().find(|c| c.name == "trixie-rt-550-open").unwrap();
     assert_eq!(run.key_of(missing).unwrap(), None);

@@ -36,13 +36,15 @@ fn the_own_matrix_is_good() {
 }
 
 /// Scenarios that run with every cell only, before a release: CI's time is limited.
-const ON_DEMAND: [Scenario; 6] = [
+const ON_DEMAND: [Scenario; 8] = [
     Scenario::Ima,
     Scenario::BadInput,
     Scenario::Cluster,
     Scenario::ClusterUpgrade,
     Scenario::OperatorPod,
     Scenario::NextKernel,
+    Scenario::Peermem,
+    Scenario::PowerCut,
 ];
 
 #[test]
@@ -80,6 +82,7 @@ fn what_is_wrong_is_refused_with_its_name() {
             format!("{}{NEXT_KERNEL}", CELL.replace("'refused'", "'next-kernel'")),
             "compiled for in the guest",
         ),
+        (CELL.replace("'refused'", "'peermem'"), "nvidia-peermem of the archive"),
         (CELL.replace("'refused'", "'cluster'"), "in a cluster only"),
         (format!("{CELL}engine = 'kubelet'"), "in a cluster only"),
         (

@@ -36,6 +36,11 @@ impl Cell {
         self.result.as_ref().map_or(Status::Missing, |result| (&result.verdict).into())
     }
 
+    /// True if its scenario boots a guest.
+    fn boots(&self) -> bool {
+        self.planned.scenario.as_str() != RuleScenario::Compile.name()
+    }
+
     /// True if its result was taken from an earlier run.
     pub fn is_reused(&self) -> bool {
         self.result.as_ref().is_some_and(|result| result.reused_from.is_some())
@@ -137,24 +142,24 @@ impl Merged {
         self.cells.iter().filter(|cell| cell.status() == status).count()
     }
 
-    /// Returns the number of cells that a node can run; of results that have no booted cell, of those that compile.
+    /// Returns the number of cells whose answer is good: the scenario passed, or, where it only compiles, the
+    /// modules compiled.
     pub fn good(&self) -> usize {
-        let boots = self.boots();
-        let is_good = |cell: &&Cell| match cell.status() {
-            status if boots => status.is_good(),
-            status => status.is_compiled(),
+        let is_good = |cell: &&Cell| match cell.boots() {
+            true => cell.status().is_good(),
+            false => cell.status().is_compiled(),
         };
         self.cells.iter().filter(is_good).count()
     }
 
-    /// Returns the word for the good cells: `work`, or `compile`.
+    /// Returns the verb for the good cells.
     pub fn verb(&self) -> &'static str {
-        if self.boots() { "work" } else { "compile" }
-    }
-
-    /// True unless every planned cell only compiles.
-    fn boots(&self) -> bool {
-        self.cells.iter().any(|cell| cell.planned.scenario.as_str() != RuleScenario::Compile.name())
+        let booted = self.cells.iter().filter(|cell| cell.boots()).count();
+        match self.cells.len() - booted {
+            0 => "work",
+            _ if booted == 0 => "compile",
+            _ => "work or compile",
+        }
     }
 
     /// Returns the number of results that were taken from an earlier run.

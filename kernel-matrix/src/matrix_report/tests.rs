@@ -32,17 +32,32 @@ fn shards() -> [Results; 2] {
     })
 }
 
-#[test]
-fn where_nothing_boots_the_cells_that_compile_count() {
-    let mut results = sample::results();
-    results.planned.iter_mut().for_each(|cell| cell.scenario = Line::new("compile"));
-    for cell in &mut results.cells {
+/// Makes these cells of the sample such as only compile.
+fn only_compiled(results: &mut Results, which: impl Fn(&Verdict) -> bool) {
+    for cell in results.cells.iter_mut().filter(|cell| which(&cell.verdict)) {
         cell.verdict = match std::mem::replace(&mut cell.verdict, Verdict::Works {}) {
             Verdict::Works {} => Verdict::Compiled { patches: Vec::new() },
             Verdict::WorksPatched { patches } => Verdict::Compiled { patches },
             verdict => verdict,
         };
+        let planned = results.planned.iter_mut().find(|planned| planned.name == cell.name);
+        planned.unwrap().scenario = Line::new("compile");
     }
+}
+
+#[test]
+fn cells_that_compile_count_beside_those_that_work() {
+    let mut results = sample::results();
+    only_compiled(&mut results, |verdict| *verdict == Verdict::Works {});
+    let merged = Merged::of(vec![source("a", results)]).unwrap();
+    assert_eq!(merged.count(Status::WorksPatched), 1);
+    assert_eq!((merged.good(), merged.verb()), (2, "work or compile"));
+}
+
+#[test]
+fn where_nothing_boots_the_cells_that_compile_count() {
+    let mut results = sample::results();
+    only_compiled(&mut results, |_| true);
     let merged = Merged::of(vec![source("a", results)]).unwrap();
     let counts = [Status::Compiled, Status::CompiledPatched].map(|status| merged.count(status));
     assert_eq!((counts, merged.good(), merged.verb()), ([2, 1], 3, "compile"));

@@ -82,7 +82,7 @@ pub fn is_outcome(verdict: &Verdict) -> bool {
     match verdict {
         Verdict::Works {} | Verdict::WorksPatched { .. } | Verdict::Compiled { .. } => true,
         Verdict::DoesNotCompile { class, .. } => class.as_str() != UNKNOWN_CLASS,
-        // Without a compile: asked anew in a moment.
+        // Other ones on another day: the archive changes, and longshore supports more.
         Verdict::Refused { .. } | Verdict::Unavailable { .. } => false,
         Verdict::GuestEnded { .. } | Verdict::Faulty { .. } | Verdict::NotRun { .. } => false,
     }

@@ -189,3 +189,29 @@ fn the_inputs_of_a_build_are_printed_before_it_and_logged_by_it() {
     let said = Agent::start(&host, "builds", "store", None).ends(0);
     assert!(said.contains(&before), "{said}");
 }
+
+#[test]
+fn a_changed_condition_of_a_patch_changes_the_inputs_of_the_builds_it_may_be_applied_to() {
+    let host = Host::with(archive(0, false));
+    let patches = host.path("patches");
+    let dir = patches.join("mine");
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let diff = "--- a/nvidia/x.c\n+++ b/nvidia/x.c\n@@ -1 +1 @@\n-a\n+b\n";
+    std::fs::write(dir.join("patch.diff"), diff).expect("written");
+    let with = |drivers: &str, text: &str| {
+        let about = format!(
+            "reason = \"a\"\norigin = \"b\"\nflavours = [\"open\", \"proprietary\"]\n{drivers}\n\
+             [[source]]\nfile = \"nvidia/x.c\"\nhas = \"{text}\"\n"
+        );
+        std::fs::write(dir.join("patch.toml"), about).expect("written");
+        inputs(&host, "asked", &["--patches", patches.to_str().expect("UTF-8")])
+    };
+    let without = inputs(&host, "asked", &[]);
+    let drivers = |from: &str| format!("driver = {{ from = \"{from}\", below = \"580\" }}");
+    let (fits, other) = (drivers("535"), drivers("550"));
+    let before = with(&fits, "one");
+    assert_ne!(before, without);
+    assert_ne!(with(&fits, "another"), before, "its diff is the same");
+    assert_eq!(with(&fits, "one"), before);
+    assert_eq!(with(&other, "one"), without, "it is for other drivers");
+}

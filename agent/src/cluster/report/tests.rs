@@ -301,7 +301,8 @@ async fn a_change_is_reported_at_once_and_the_end_before_the_agent_ends() {
 
 #[tokio::test]
 async fn a_state_that_passes_is_not_reported() {
-    let api = Api::with([node(), node(), node(), event()]);
+    // The end may cut off the first answer about the event, which is written again then.
+    let api = Api::with([node(), node(), node(), event(), event()]);
     let telemetry = at(Phase::Probing);
     let report = report_of(&api, SHORT, &telemetry, LONG);
     tokio::task::yield_now().await;
@@ -317,7 +318,7 @@ async fn a_state_that_passes_is_not_reported() {
 
 #[tokio::test]
 async fn a_cluster_that_refuses_everything_ends_no_agent_and_is_not_asked_again() {
-    let api = Api::with((0..4).map(|_| refused(403)));
+    let api = Api::by(|_| refused(403));
     let telemetry = ready();
     let report = report_of(&api, SHORT, &telemetry, LONG);
     while api.requests().len() < 4 {
@@ -325,7 +326,14 @@ async fn a_cluster_that_refuses_everything_ends_no_agent_and_is_not_asked_again(
     }
     telemetry.enter(Phase::Removing);
     report.end().await;
-    assert_eq!(api.requests().len(), 4);
+    // The end may cut off the answer about the event, the last of the four; the others were read before it.
+    let lines = api.lines();
+    let (events, others): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l.contains("/events"));
+    assert_eq!(
+        others,
+        ["GET /api/v1/nodes/n", "PATCH /api/v1/nodes/n/status", "PATCH /api/v1/nodes/n"]
+    );
+    assert!(matches!(events.len(), 1 | 2), "{events:?}");
 }
 
 #[tokio::test]

@@ -151,13 +151,24 @@ static inline void nv_vm_flags_clear(struct vm_area_struct *vma, vm_flags_t flag
     ("nvidia-drm/nvidia-drm-modeset.c", "    struct drm_atomic_state base;\n"),
 ];
 
+/// Lines of nvidia-modeset with the flavour's licence.
+macro_rules! modeset {
+    ($licence:literal) => {
+        (
+            "nvidia-modeset/nvidia-modeset-linux.c",
+            concat!(
+                "#include \"conftest.h\"\n#include \"nv-procfs.h\"\n#include \"nv-kthread-q.h\"\n",
+                "    return strncpy(dest, src, n);\n  MODULE_LICENSE(\"",
+                $licence,
+                "\");\n"
+            ),
+        )
+    };
+}
+
 /// Of the open flavour alone.
 const OPEN: &[Lines] = &[
-    (
-        "nvidia-modeset/nvidia-modeset-linux.c",
-        "#include \"conftest.h\"\n#include \"nv-procfs.h\"\n#include \"nv-kthread-q.h\"\n\
-         \x20   return strncpy(dest, src, n);\n  MODULE_LICENSE(\"Dual MIT/GPL\");\n",
-    ),
+    modeset!("Dual MIT/GPL"),
     ("nvidia-drm/nvidia-drm-linux.c", "  MODULE_LICENSE(\"Dual MIT/GPL\");\n"),
     ("nvidia-uvm/uvm.c", "MODULE_LICENSE(\"Dual MIT/GPL\");\n"),
     ("nvidia-uvm/uvm_pmm_gpu.c", "    .page_free = devmem_page_free,\n"),
@@ -168,14 +179,8 @@ const OPEN: &[Lines] = &[
 ];
 
 /// Of the proprietary flavour alone.
-const PROPRIETARY: &[Lines] = &[
-    (
-        "nvidia-modeset/nvidia-modeset-linux.c",
-        "#include \"conftest.h\"\n#include \"nv-procfs.h\"\n#include \"nv-kthread-q.h\"\n\
-         \x20   return strncpy(dest, src, n);\n  MODULE_LICENSE(\"NVIDIA\");\n",
-    ),
-    ("nvidia-uvm/uvm_linux.h", "    #define UVM_IS_CONFIG_HMM() 0\n"),
-];
+const PROPRIETARY: &[Lines] =
+    &[modeset!("NVIDIA"), ("nvidia-uvm/uvm_linux.h", "    #define UVM_IS_CONFIG_HMM() 0\n")];
 
 /// As in Debian's 550.163.01-5.1, which has changes for Linux 7.0.
 const LEARNT: &[Lines] = &[
