@@ -87,9 +87,15 @@ def contents(browser):
     equal("sum of the counts", browser.run(legend), CELLS)
 
 
+# Statuses and the table whose text is wider than their box.
+BESIDE = """return [...document.querySelectorAll('.s, .matrix, .matrix td')]
+    .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1).map(e => e.outerHTML.slice(0, 90)).slice(0, 5)"""
+
+
 def layout(browser, name):
     wide = "return document.documentElement.scrollWidth <= innerWidth"
     equal(f"{name}: nothing beside the screen", browser.run(wide), True)
+    equal(f"{name}: texts beside their box", browser.run(BESIDE), [])
 
 
 # Ratio of the luminance of a status's text and its back (WCAG 2.2, 1.4.3).

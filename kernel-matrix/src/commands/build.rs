@@ -181,7 +181,8 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
     let nonce = longshore_core::digest::hex(&nonce);
     let began = Timestamp::now();
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).get();
-    let version = process::run(Command::new(program).arg("--version"), process::LIMIT)?;
+    let version = process::run(Command::new(program).arg("--version"), process::LIMIT)?.join(" ");
+    let version = version.strip_prefix("longshore ").unwrap_or(&version);
     Ok(Run {
         id: Line::new(&format!("{}-{}", began.strftime("%Y%m%dT%H%M%SZ"), &nonce[..8])),
         nonce: Line::new(&nonce),
@@ -193,7 +194,7 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
             qemu: Line::default(),
             backend: Line::default(),
         },
-        agent: AgentUsed { version: Line::new(&version.join(" ")), image: None },
+        agent: AgentUsed { version: Line::new(version), image: None },
         lock: Some(Digest::try_from(lock.digest()?).map_err(Error::Unexpected)?),
         shard,
     })

@@ -41,7 +41,7 @@ pub struct Run {
 pub struct Machine {
     /// Number of processors.
     pub cores: u32,
-    /// QEMU's version.
+    /// QEMU's version; empty where nothing booted.
     pub qemu: Line,
     /// Protocol of the simulated GPU.
     pub backend: Line,

@@ -108,8 +108,12 @@ fn head(page: &mut String, merged: &Merged) {
     let _ = write!(page, "Run {}, ended {}", Esc(merged.id().as_str()), time(merged.ended()));
     if let Some(run) = merged.runs.first() {
         let version = Esc(run.agent.version.as_str());
-        let (cores, qemu) = (run.machine.cores, Esc(run.machine.qemu.as_str()));
-        let _ = write!(page, " · longshore {version} · QEMU {qemu} · {cores} cores");
+        let _ = write!(page, " · longshore {version}");
+        let qemu = run.machine.qemu.as_str();
+        if !qemu.is_empty() {
+            let _ = write!(page, " · QEMU {}", Esc(qemu));
+        }
+        let _ = write!(page, " · {} cores", run.machine.cores);
     }
     if merged.runs.len() > 1 {
         let _ = write!(page, " · {} shards", merged.runs.len());
