@@ -21,7 +21,8 @@ use crate::error::{At, Error};
 use crate::matrix::suite_below;
 use crate::results::cell::EXCERPT_LINES;
 use crate::results::{
-    CellResult, Digest, Line, LogExcerpt, Measured, Part, ResolvedCell, Times, Verdict,
+    CellResult, Digest, Line, LogExcerpt, Measured, Part, RefusedRevision, ResolvedCell, Times,
+    Verdict,
 };
 use crate::rules::lock::{Lock, LockedDriver, LockedKernel, Missing};
 use crate::rules::{Cell, KernelFlavour, flavour_name};
@@ -74,8 +75,11 @@ impl BuildRun<'_> {
         Ok(CellResult {
             // As this build had resolved them: an archive may have changed since anyone asked.
             key: inputs::of_log(&captured.err.text())
-                .and_then(|inputs| key(cell, kernel, driver, &inputs)),
-            resolved: Some(resolved(cell, kernel, driver, set.as_ref())),
+                .and_then(|inputs| key(kernel, driver, &inputs)),
+            resolved: Some(ResolvedCell {
+                refused_revisions: refused(&captured.err.text()),
+                ..resolved(cell, kernel, driver, set.as_ref())
+            }),
             times: Times { compile_ms: milliseconds(took), ..Times::default() },
             log: Some(log),
             ..result(cell, verdict)
@@ -112,7 +116,7 @@ impl BuildRun<'_> {
             return Ok(None);
         }
         let inputs = inputs::of_answer(&captured.out.text());
-        Ok(inputs.ok().and_then(|inputs| key(cell, kernel, driver, &inputs)))
+        Ok(inputs.ok().and_then(|inputs| key(kernel, driver, &inputs)))
     }
 
     fn command(&self, cell: &Cell, kernel: &LockedKernel, driver: &LockedDriver) -> Command {
@@ -167,14 +171,9 @@ impl BuildRun<'_> {
 
 /// Returns the digest of everything that the result depends on: the locked packages, of which a failed compile tries
 /// every revision, and what longshore makes of them.
-fn key(
-    cell: &Cell,
-    kernel: &LockedKernel,
-    driver: &LockedDriver,
-    inputs: &Digest,
-) -> Option<Digest> {
+fn key(kernel: &LockedKernel, driver: &LockedDriver, inputs: &Digest) -> Option<Digest> {
     let packages = kernel.image.iter().chain(&kernel.headers).chain(&driver.revisions);
-    let mut parts = vec!["build 2", cell.rule.as_str(), kernel.release.as_str(), inputs.as_str()];
+    let mut parts = vec!["build 3", kernel.release.as_str(), inputs.as_str()];
     parts.extend(packages.map(|package| package.sha256.as_str()));
     Digest::try_from(digest(&parts)).ok()
 }
@@ -191,6 +190,16 @@ pub(crate) fn suites(cell: &Cell, driver: &LockedDriver) -> Vec<String> {
         }
     }
     suites
+}
+
+/// Returns the packaging revisions that did not compile before the one that did, from the build's log.
+fn refused(log: &str) -> Vec<RefusedRevision> {
+    let of = verdict::refused_revisions(log).into_iter().map(|(package, why)| RefusedRevision {
+        // `NAME VERSION (SUITE)`, as everywhere in results.
+        revision: Line::new(&package.replace(" (", " in ").replace(')', "")),
+        line: Line::new(&why),
+    });
+    of.collect()
 }
 
 fn resolved(

@@ -85,8 +85,8 @@ def result(kernel, driver, name):
         + [found.get("line", "BUG: scheduling while atomic: nvidia-modprobe/412/0x00000002")]
         + ["      |     ^~~~~~~", HOSTILE, "make[2]: *** [scripts/Makefile.build:289] Error 1"],
     }
-    old = {"revision": "nvidia-kernel-source 550.163.01-5.1 in sid", "class": "interface-gone",
-           "line": "error: 'drm_atomic_commit' undeclared"}
+    old = {"revision": "nvidia-kernel-source 550.163.01-5.1 in sid",
+           "line": "the kernel has no drm_atomic_commit: a.c:1:1: error: 'drm_atomic_commit' undeclared"}
     return {
         "name": name, "key": sha(name + "key"), "verdict": found,
         "resolved": None if found["kind"] == "unavailable" else {

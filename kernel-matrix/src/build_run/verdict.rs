@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::capture::Captured;
 use crate::results::{Line, Part, Verdict};
+use crate::rules::resolve::is_outage;
 
 /// Classes of failed compiles that lie in the machine and not in kernel or driver.
 const OF_MACHINE: [&str; 3] = ["out-of-memory", "out-of-time", "no-space"];
@@ -113,6 +114,8 @@ fn failed(captured: &Captured, limit: Duration) -> Verdict {
             line: Line::new(compile_error(&failure.cause)),
             remedy: Line::new(&failure.remedy),
         },
+        // The archive may have it.
+        11 | 12 if is_outage(&reason) => Verdict::NotRun { why: Line::new(&reason) },
         11 | 12 => Verdict::Unavailable { part: part_of(code, &reason), why: Line::new(&reason) },
         2 | 10 => Verdict::Refused {
             code: Line::new(if code == 2 { "usage" } else { "host-unsupported" }),
@@ -121,6 +124,27 @@ fn failed(captured: &Captured, limit: Duration) -> Verdict {
         },
         code => faulty(&format!("longshore build ended with {code}: {reason}")),
     }
+}
+
+/// Message of longshore's log.
+#[derive(Debug, Deserialize)]
+struct MessageLine {
+    message: String,
+}
+
+/// Returns the packages that did not compile, as the log has them, before another revision was tried: name and
+/// version, and the reason with the compiler's line.
+pub(crate) fn refused_revisions(log: &str) -> Vec<(String, String)> {
+    let messages = log.lines().filter_map(|line| serde_json::from_str::<MessageLine>(line).ok());
+    let refused = messages.filter_map(|MessageLine { message }| {
+        let (_, rest) = message.strip_prefix("continuing with ")?.split_once(" instead of ")?;
+        let (package, cause) = rest.split_once(": ")?;
+        // Others hold no sources.
+        cause
+            .starts_with("compiling the ")
+            .then(|| (package.to_owned(), compile_error(cause).to_owned()))
+    });
+    refused.collect()
 }
 
 /// Returns the class and the compiler's line of `compiling the F modules of D for R: CLASS: LINE (log: PATH)`.
@@ -200,8 +224,25 @@ mod tests {
     #[case(11, "no archive has linux-headers-6.1.0-0", "", "unavailable headers")]
     #[case(11, "no archive has gcc-16", "", "unavailable compiler")]
     #[case(12, "no archive has the driver 555 (open)", "", "unavailable driver")]
-    #[case(12, "fetching pool/n/nvidia-kernel-source_1.deb: 404", "", "unavailable driver")]
-    #[case(12, "fetching dists/sid/InRelease: 404", "", "unavailable suite")]
+    #[case(
+        12,
+        "fetching pool/n/nvidia-kernel-source_1.deb failed: the server says 404 Not Found",
+        "",
+        "unavailable driver"
+    )]
+    #[case(
+        12,
+        "fetching dists/sid/InRelease failed: the server says 404 Not Found",
+        "",
+        "unavailable suite"
+    )]
+    #[case(
+        12,
+        "fetching dists/sid/InRelease failed: the server says 503 Service Unavailable",
+        "",
+        "not-run"
+    )]
+    #[case(11, "fetching pool/l/linux-headers-6.1_1.deb failed: connection refused", "", "not-run")]
     #[case(10, "no such architecture", "", "refused host-unsupported")]
     #[case(15, "no space", "", "faulty")]
     #[case(70, "a fault", "", "faulty")]
@@ -219,6 +260,21 @@ mod tests {
     fn the_patches_of_the_package_are_none_of_longshore() {
         let names = [PACKAGING_PATCHES.to_owned(), "strncpy".to_owned()];
         assert_eq!(of_longshore(&names), [Line::new("strncpy")]);
+    }
+
+    #[test]
+    fn revisions_that_did_not_compile_are_those_of_the_log() {
+        let line = |message: &str| {
+            format!("{}\n", serde_json::json!({"message": message, "level": "WARN"}))
+        };
+        let log = [
+            line("reading"),
+            line(&format!("continuing with a 1-1 (sid) instead of a 1-2 (sid): {CAUSE}")),
+            line("continuing with b 1 instead of a 1-1: it holds no sources"),
+            "no JSON: continuing with".into(),
+        ];
+        let why = "the kernel has no strncpy: a.c:1:1: error: implicit declaration".to_owned();
+        assert_eq!(refused_revisions(&log.concat()), [("a 1-2 (sid)".to_owned(), why)]);
     }
 
     #[test]

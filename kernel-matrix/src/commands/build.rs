@@ -13,16 +13,18 @@ use kernel_matrix::build_run::log::RunLog;
 use kernel_matrix::build_run::results;
 use kernel_matrix::cache::Cache;
 use kernel_matrix::ending::Ending;
-use kernel_matrix::error::Error;
+use kernel_matrix::error::{At, Error};
 use kernel_matrix::matrix::Supply;
 use kernel_matrix::process;
 use kernel_matrix::results::{
-    AgentUsed, CellResult, Digest, Key, Line, Machine, Results, Run, Shard, Verdict,
+    AgentUsed, CellResult, Digest, Key, Line, Machine, Results, Run, Shard,
 };
 use kernel_matrix::reuse::kept;
 use kernel_matrix::rules::filter;
 use kernel_matrix::rules::lock::Lock;
 use kernel_matrix::rules::{Cell, Rules};
+
+use longshore_core::digest::digest_of;
 
 use super::reuse::{Reuse, Reuser};
 use super::{LockFile, SealKey, Selection, in_parallel, longshore};
@@ -30,6 +32,8 @@ use crate::print;
 
 /// Time limit of a build: a slow machine's, with the download of a toolchain.
 pub(super) const LIMIT: Duration = Duration::from_secs(3600);
+/// Name of the file with the results of a run.
+const RESULTS: &str = "results.json";
 /// Bytes of a run's nonce.
 const NONCE: usize = 16;
 
@@ -68,7 +72,7 @@ pub(crate) struct Build {
 struct Going<'a> {
     builds: BuildRun<'a>,
     reuser: Reuser,
-    log: Mutex<(RunLog, Vec<CellResult>)>,
+    log: Mutex<(RunLog<'a>, Vec<CellResult>)>,
     ending: &'a Ending,
 }
 
@@ -90,19 +94,21 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
         return Ok(false);
     }
     let count = cells.len();
-    let (log, run, done) = begin(options, &builds, &cells)?;
+    lock.covers(&cells)?;
+    let (log, run, done) = begin(options, &builds, &cells, &key)?;
+    remove_results(&dir)?;
     cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
     let reuser = Reuser { earlier, keys };
     let going = Going { builds, reuser, log: Mutex::new((log, done)), ending };
-    in_parallel(&cells, options.jobs, |cell| going.one(cell))?;
+    let ended = in_parallel(&cells, options.jobs, |cell| going.one(cell));
     // The log keeps other runs away from its directory.
     let (_log, done) = going.log.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut results = results::results(&rules, &lock, run, &planned, done);
     results.run.complete = results.cells.len() == count;
     results.run.ended = Timestamp::now();
     write(&mut results, &cache, &key, &dir)?;
-    let is_fault =
-        |cell: &CellResult| matches!(cell.verdict, Verdict::Faulty { .. } | Verdict::NotRun { .. });
+    ended?;
+    let is_fault = |cell: &CellResult| cell.verdict.may_be_of_machine();
     Ok(results.run.complete && !results.cells.iter().any(is_fault))
 }
 
@@ -136,18 +142,19 @@ impl<'r> Chosen<'r> {
 }
 
 /// Begins the log of a run over these cells, or continues it.
-fn begin(
+fn begin<'k>(
     options: &Build,
     builds: &BuildRun<'_>,
     cells: &[&Cell],
-) -> Result<(RunLog, Run, Vec<CellResult>), Error> {
+    key: &'k Key,
+) -> Result<(RunLog<'k>, Run, Vec<CellResult>), Error> {
     let names: Vec<Line> = cells.iter().map(|cell| Line::new(&cell.name)).collect();
     let run = run(builds.lock, options.selection.shard, builds.program)?;
     let path = builds.dir.join("run.jsonl");
     if !options.resume {
-        return Ok((RunLog::begin(&path, &run, names)?, run, Vec::new()));
+        return Ok((RunLog::begin(&path, &run, names, key)?, run, Vec::new()));
     }
-    let (log, run, done) = RunLog::resume(&path, &run, &names)?;
+    let (log, run, done) = RunLog::resume(&path, &run, &names, key)?;
     print(&format!("resuming run {}: {} cells are done", run.id, done.len()));
     Ok((log, run, done))
 }
@@ -157,6 +164,15 @@ fn lock(options: &Build, cache: &Cache, rules: &Rules) -> Result<Lock, Error> {
     if options.locked { Lock::read(&path) } else { super::resolve::resolved(cache, rules, &path) }
 }
 
+/// Removes the results of an earlier run: a run that is killed has none.
+pub(super) fn remove_results(dir: &Path) -> Result<(), Error> {
+    let path = dir.join(RESULTS);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other.at("remove", &path),
+    }
+}
+
 /// Writes the results of a run, and prints their summary.
 pub(super) fn write(
     results: &mut Results,
@@ -164,7 +180,7 @@ pub(super) fn write(
     key: &Key,
     dir: &Path,
 ) -> Result<(), Error> {
-    let path = dir.join("results.json");
+    let path = dir.join(RESULTS);
     results.write(&path, key)?;
     kept::keep(results, &path, &cache.dir(kept::DIRECTORY))?;
     let state = if results.run.complete { "" } else { "; the run is not complete" };
@@ -183,6 +199,7 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).get();
     let version = process::run(Command::new(program).arg("--version"), process::LIMIT)?.join(" ");
     let version = version.strip_prefix("longshore ").unwrap_or(&version);
+    let sha256 = std::fs::File::open(program).and_then(digest_of).at("read", program)?;
     Ok(Run {
         id: Line::new(&format!("{}-{}", began.strftime("%Y%m%dT%H%M%SZ"), &nonce[..8])),
         nonce: Line::new(&nonce),
@@ -194,7 +211,11 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
             qemu: Line::default(),
             backend: Line::default(),
         },
-        agent: AgentUsed { version: Line::new(version), image: None },
+        agent: AgentUsed {
+            version: Line::new(version),
+            program: Some(Digest::try_from(sha256).map_err(Error::Unexpected)?),
+            image: None,
+        },
         lock: Some(Digest::try_from(lock.digest()?).map_err(Error::Unexpected)?),
         shard,
     })

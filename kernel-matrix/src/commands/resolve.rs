@@ -8,7 +8,7 @@ use kernel_matrix::error::Error;
 use kernel_matrix::matrix::Supply;
 use kernel_matrix::rules::Rules;
 use kernel_matrix::rules::lock::{Lock, LockedDriver, LockedKernel};
-use kernel_matrix::rules::resolve::Resolver;
+use kernel_matrix::rules::resolve::{Resolver, check_outages};
 
 use super::LockFile;
 use crate::print;
@@ -40,7 +40,8 @@ pub(crate) fn resolve(options: &Resolve) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Resolves the rules against the archives of today, and writes the lock.
+/// Resolves the rules against the archives of today, and writes the lock; leaves it as it was where they do not
+/// answer.
 pub(super) fn resolved(cache: &Cache, rules: &Rules, path: &Path) -> Result<Lock, Error> {
     let suites = rules.suites().into_iter().map(|s| (s.clone(), rules.frozen.contains(&s)));
     // The store of the compiles, which need the same headers.
@@ -49,6 +50,7 @@ pub(super) fn resolved(cache: &Cache, rules: &Rules, path: &Path) -> Result<Lock
     let lock = Resolver::new(&bits).resolve(rules, &mut |kernel| {
         print(&format!("resolving {kernel}"));
     });
+    check_outages(&lock)?;
     lock.write(path)?;
     Ok(lock)
 }

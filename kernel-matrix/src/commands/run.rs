@@ -19,7 +19,7 @@ use kernel_matrix::guest;
 use kernel_matrix::guests::Guests;
 use kernel_matrix::matrix::Supply;
 use kernel_matrix::qemu::{self, Qemu};
-use kernel_matrix::results::{CellResult, Digest, Line, Run, Shard, Verdict};
+use kernel_matrix::results::{CellResult, Digest, Key, Line, Run, Shard};
 use kernel_matrix::rules::filter::{self, Filter};
 use kernel_matrix::rules::lock::Lock;
 use kernel_matrix::rules::{Cell, Rules};
@@ -88,7 +88,7 @@ struct Selected<'a> {
 /// A run that is going on.
 struct Going<'a> {
     boots: BootRun<'a>,
-    log: Mutex<(RunLog, Vec<CellResult>)>,
+    log: Mutex<(RunLog<'a>, Vec<CellResult>)>,
     ending: &'a Ending,
     detail: Option<Detail>,
 }
@@ -109,7 +109,9 @@ pub(crate) fn run_rules(
     let selected = select(options, &rules, &lock, filters, &means)?;
     let count = selected.cells.len();
     let dir = options.out.clone().unwrap_or_else(|| cache.dir("run"));
-    let (log, run, done) = open_log(options, &dir, &selected)?;
+    lock.covers(&selected.cells)?;
+    let (log, run, done) = open_log(options, &dir, &selected, &key)?;
+    build::remove_results(&dir)?;
     let mut cells = selected.cells;
     cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
     let suites = suites(&rules, &cells, &means.guests);
@@ -124,19 +126,15 @@ pub(crate) fn run_rules(
     let boots = BootRun { builds, workbench: Mutex::new(workbench), cache_bytes };
     let (log, detail) = (Mutex::new((log, done)), means.detail);
     let going = Going { boots, log, ending: means.ending, detail };
-    in_parallel(&cells, jobs, |cell| going.one(cell))?;
+    let ended = in_parallel(&cells, jobs, |cell| going.one(cell));
     // The log keeps other runs away from its directory.
     let (_log, done) = going.log.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut results = results::results(&rules, &lock, run, &selected.planned, done);
     results.run.complete = results.cells.len() == count;
     results.run.ended = Timestamp::now();
     build::write(&mut results, &cache, &key, &dir)?;
-    Ok(results.run.complete && !results.cells.iter().any(is_red))
-}
-
-fn is_red(cell: &CellResult) -> bool {
-    use Verdict::{Faulty, GuestEnded, NotRun};
-    matches!(cell.verdict, Faulty { .. } | GuestEnded { .. } | NotRun { .. })
+    ended?;
+    Ok(results.run.complete && !results.cells.iter().any(|cell| cell.verdict.may_be_of_machine()))
 }
 
 fn select<'a>(
@@ -165,17 +163,19 @@ fn select<'a>(
 }
 
 /// Begins or resumes the log of a run, and returns the run and its results so far.
-fn open_log(
+fn open_log<'k>(
     options: &OverRules,
     dir: &Path,
     selected: &Selected<'_>,
-) -> Result<(RunLog, Run, Vec<CellResult>), Error> {
+    key: &'k Key,
+) -> Result<(RunLog<'k>, Run, Vec<CellResult>), Error> {
     let path = dir.join("run.jsonl");
     let names: Vec<Line> = selected.cells.iter().map(|cell| Line::new(&cell.name)).collect();
     if !options.resume {
-        return Ok((RunLog::begin(&path, &selected.run, names)?, selected.run.clone(), Vec::new()));
+        let log = RunLog::begin(&path, &selected.run, names, key)?;
+        return Ok((log, selected.run.clone(), Vec::new()));
     }
-    let (log, run, done) = RunLog::resume(&path, &selected.run, &names)?;
+    let (log, run, done) = RunLog::resume(&path, &selected.run, &names, key)?;
     print(&format!("resuming run {}: {} cells are done", run.id, done.len()));
     Ok((log, run, done))
 }

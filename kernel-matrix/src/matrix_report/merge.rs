@@ -6,7 +6,8 @@ use jiff::Timestamp;
 
 use super::status::{Status, reason};
 use crate::results::{
-    Authenticity, CellResult, DriverAxis, Exclusion, KernelAxis, Line, PlannedCell, Results, Run,
+    AgentUsed, Authenticity, CellResult, Digest, DriverAxis, Exclusion, KernelAxis, Line,
+    PlannedCell, Results, Run,
 };
 use crate::rules::RuleScenario;
 
@@ -196,10 +197,11 @@ impl Merged {
     }
 }
 
-/// Refuses results that were given twice, and results of different archives.
+/// Refuses results that were given twice, and results of different archives or agents.
 fn check_runs(sources: &[Source]) -> Result<(), String> {
     let mut runs = BTreeMap::new();
     let mut lock = None;
+    let mut agent: Option<(&AgentUsed, &String)> = None;
     for Source { file, results: Results { run, .. }, .. } in sources {
         if let Some(other) = runs.insert(&run.nonce, file) {
             return Err(format!("{file} and {other} are of the same run, {}", run.id));
@@ -211,6 +213,18 @@ fn check_runs(sources: &[Source]) -> Result<(), String> {
             }
             (Some(own), None) => lock = Some((own, file)),
             _ => {}
+        }
+        let (first, other) = *agent.get_or_insert((&run.agent, file));
+        // A shard without a cell that boots has no image.
+        let is_other =
+            |a: &Option<Digest>, b: &Option<Digest>| a.is_some() && b.is_some() && a != b;
+        if first.version != run.agent.version
+            || is_other(&first.program, &run.agent.program)
+            || is_other(&first.image, &run.agent.image)
+        {
+            return Err(format!(
+                "{file} and {other} are of different programs or images of longshore"
+            ));
         }
     }
     Ok(())

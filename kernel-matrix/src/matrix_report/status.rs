@@ -58,7 +58,7 @@ impl Status {
             Compiled => ["⚒", "compiled", "compiled", "modules compile, nothing booted"],
             CompiledPatched => [
                 "⚙",
-                "needs patch",
+                "with patch",
                 "compiled-patched",
                 "modules compile with longshore's patches, nothing booted",
             ],

@@ -63,7 +63,7 @@ fn where_nothing_boots_the_cells_that_compile_count() {
     assert_eq!((counts, merged.good(), merged.verb()), ([2, 1], 3, "compile"));
     let text = markdown::render(&merged, None);
     assert!(text.starts_with("## Kernel matrix: 3 of 8 compile"), "{text}");
-    assert!(text.contains("⚙ 1 needs patch"), "{text}");
+    assert!(text.contains("⚙ 1 with patch"), "{text}");
 }
 
 #[test]

@@ -100,9 +100,7 @@ pub struct ResolvedCell {
 pub struct RefusedRevision {
     /// Package, version and suite.
     pub revision: Line,
-    /// Class of the failure.
-    pub class: Line,
-    /// First line that failed.
+    /// Reason, with the first line that failed.
     pub line: Line,
 }
 

@@ -54,6 +54,9 @@ pub struct Machine {
 pub struct AgentUsed {
     /// Version of longshore.
     pub version: Line,
+    /// sha256 of the program that compiled; null where that is not known.
+    #[serde(default)]
+    pub program: Option<Digest>,
     /// sha256 of its image; null where only modules were compiled.
     pub image: Option<Digest>,
 }

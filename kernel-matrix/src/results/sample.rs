@@ -69,7 +69,11 @@ fn run() -> Run {
         ended: "2026-11-23T07:12:30Z".parse().unwrap(),
         complete: true,
         machine: Machine { cores: 2, qemu: line("7.2.19"), backend: line("x-remote") },
-        agent: AgentUsed { version: line("0.1.0"), image: Some(digest(1)) },
+        agent: AgentUsed {
+            version: line("0.1.0"),
+            program: Some(digest(2)),
+            image: Some(digest(1)),
+        },
         lock: Some(digest(2)),
         shard: None,
     }
@@ -144,7 +148,6 @@ fn cell(name: Line, verdict: Verdict) -> CellResult {
             revision: line("nvidia-kernel-source 550.163.01-4~bpo13+1 in trixie-backports"),
             refused_revisions: vec![RefusedRevision {
                 revision: line("nvidia-kernel-source 550.163.01-5.1 in sid"),
-                class: line("interface-gone"),
                 line: line("error: implicit declaration of function 'strncpy'"),
             }],
             set: Some(digest(7)),

@@ -131,3 +131,10 @@ impl Part {
         }
     }
 }
+
+impl Verdict {
+    /// True for a verdict that the machine or the network may be the reason of, or that is none.
+    pub fn may_be_of_machine(&self) -> bool {
+        matches!(self, Self::Faulty { .. } | Self::GuestEnded { .. } | Self::NotRun { .. })
+    }
+}

@@ -119,8 +119,8 @@ impl Shard {
 /// Returns the cells that every filter and the shard have.
 ///
 /// # Errors
-/// A filter asks for kernel releases, and there is no lock to look them up in; or a filter matches no
-/// cell.
+/// A filter asks for kernel releases, and there is no lock to look them up in; or no cell meets a filter, or all of
+/// them. A shard may be without a cell.
 pub fn select<'a>(
     cells: &'a [Cell],
     filters: &[Filter],
@@ -138,6 +138,9 @@ pub fn select<'a>(
         }
     }
     let is_met = |cell: &&Cell| filters.iter().all(|filter| filter.matches(cell, lock));
+    if !filters.is_empty() && !cells.iter().any(|cell| is_met(&cell)) {
+        return Err(Error::Matrix("each filter has cells, and no cell meets all of them".into()));
+    }
     let here = shard.map(|shard| shard.kernels(cells));
     let is_here =
         |cell: &&Cell| here.as_ref().is_none_or(|here| here.contains(cell.kernel.id.as_str()));
@@ -198,9 +201,10 @@ mod tests {
             ("line=6.12", None, Some("no cell has line=6.12")),
             ("scenario=round-trip", None, Some("no cell has scenario=round-trip")),
             ("gpus=t4", None, Some("no cell has gpus=t4")),
+            ("name=sid-535-open suite=bookworm", None, Some("no cell meets all of them")),
         ] {
-            let filter: Filter = filter.parse().unwrap();
-            let selected = select(&rules.cells, &[filter], None, lock.as_ref());
+            let filters: Vec<Filter> = filter.split(' ').map(|f| f.parse().unwrap()).collect();
+            let selected = select(&rules.cells, &filters, None, lock.as_ref());
             let error = selected.err().map(|error| error.to_string());
             match (error, expected) {
                 (None, None) => {}

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{At, Error};
 use crate::results::Part;
+use crate::rules::Cell;
 
 /// Version of the file's format.
 const FORMAT: u32 = 1;
@@ -166,6 +167,22 @@ impl Lock {
     /// Returns the driver of this identifier.
     pub fn driver(&self, id: &str) -> Option<&LockedDriver> {
         self.drivers.iter().find(|driver| driver.id == id)
+    }
+
+    /// Checks that it has the kernel and the driver of each cell.
+    ///
+    /// # Errors
+    /// It is of other rules.
+    pub fn covers(&self, cells: &[&Cell]) -> Result<(), Error> {
+        let unknown = cells.iter().find_map(|cell| {
+            let (kernel, driver) = (&cell.kernel.id, &cell.driver.id);
+            let kernel = self.kernel(kernel).is_none().then_some(kernel);
+            kernel.or_else(|| self.driver(driver).is_none().then_some(driver))
+        });
+        unknown.map_or(Ok(()), |id| {
+            let why = "it is of other rules: run `kernel-matrix resolve`";
+            Err(Error::Matrix(format!("the lock has no {id}, not even as unavailable; {why}")))
+        })
     }
 
     /// True if the lists of one of these suites are taken past their expiry.

@@ -205,6 +205,34 @@ fn package(package: &Package, suite: &str) -> LockedPackage {
     }
 }
 
+/// Answers of a server by which it has no such file.
+const NO_SUCH_FILE: [&str; 3] = ["404 Not Found", "410 Gone", "No such file"];
+
+/// True for the reason of a transfer that failed, which says nothing about what the archive has.
+pub(crate) fn is_outage(why: &str) -> bool {
+    why.contains("fetching ") && !NO_SUCH_FILE.iter().any(|answer| why.contains(answer))
+}
+
+/// Returns an error that names the outages in a lock: it would have packages as unavailable that the archives have.
+///
+/// # Errors
+/// A suite could not be read, or headers could not be fetched, for another reason than an answer of the archive.
+pub fn check_outages(lock: &Lock) -> Result<(), Error> {
+    let suites = lock.suites.iter().filter_map(|suite| suite.unavailable.as_deref());
+    let kernels = lock.kernels.iter().filter_map(|kernel| kernel.unavailable.as_ref());
+    let drivers = lock.drivers.iter().filter_map(|driver| driver.unavailable.as_ref());
+    let missing = kernels.chain(drivers).map(|missing| missing.why.as_str());
+    let mut outages: Vec<&str> = suites.chain(missing).filter(|why| is_outage(why)).collect();
+    outages.sort_unstable();
+    outages.dedup();
+    let Some(first) = outages.first() else { return Ok(()) };
+    Err(Error::Unexpected(format!(
+        "the archives did not answer, and the lock file is left as it was: {first}; {} more such reasons. Check the \
+         network, the proxy and the apt sources, and run it again",
+        outages.len() - 1
+    )))
+}
+
 fn missing(part: Part) -> impl Fn(Error) -> Missing {
     move |error| {
         let why = match &error {
@@ -251,6 +279,44 @@ mod tests {
             ("no address", "no address"),
         ] {
             assert_eq!(without_addresses(text), expected);
+        }
+    }
+
+    #[test]
+    fn an_outage_is_no_answer_of_an_archive() {
+        let suite = |why: Option<&str>| LockedSuite {
+            suite: "sid".into(),
+            frozen: false,
+            unavailable: why.map(str::to_owned),
+        };
+        let kernel = |why: &str| LockedKernel {
+            id: "sid".into(),
+            release: String::new(),
+            unavailable: Some(Missing { part: Part::Headers, why: why.into() }),
+            image: None,
+            headers: Vec::new(),
+        };
+        for (why, is) in [
+            ("fetching dists/sid/InRelease failed: the server says 404 Not Found", false),
+            ("fetching dists/sid/InRelease failed: the server says 410 Gone", false),
+            ("fetching file:/srv/a.deb failed: No such file or directory (os error 2)", false),
+            ("the list (dists/sid/InRelease) is past its date", false),
+            ("fetching dists/sid/InRelease failed: the server says 503 Service Unavailable", true),
+            ("fetching pool/l/a.deb failed: connection refused", true),
+            (
+                "the suite sid cannot be read: fetching dists/sid/InRelease failed: it takes too long",
+                true,
+            ),
+        ] {
+            assert_eq!(is_outage(why), is, "{why}");
+            for lock in [
+                Lock::new(vec![suite(Some(why))], Vec::new(), Vec::new()),
+                Lock::new(vec![suite(None)], vec![kernel(why)], Vec::new()),
+            ] {
+                let error = check_outages(&lock).err().map(|error| error.to_string());
+                assert_eq!(error.is_some(), is, "{why}");
+                assert!(error.is_none_or(|e| e.contains(why) && e.contains("left as it was")));
+            }
         }
     }
 

@@ -141,8 +141,7 @@ fn versions(page: &mut String, resolved: &ResolvedCell) {
     pair(page, "Driver", &resolved.driver_version);
     pair(page, "Revision", &resolved.revision);
     for refused in &resolved.refused_revisions {
-        let (revision, class, line) = (&refused.revision, &refused.class, &refused.line);
-        pair(page, "Tried before", format_args!("{revision}: {class}: {line}"));
+        pair(page, "Tried before", format_args!("{}: {}", refused.revision, refused.line));
     }
     pair(page, "Patches", join(&resolved.patches));
     pair(page, "Module set", resolved.set.as_ref().map_or("", |set| set.as_str()));
