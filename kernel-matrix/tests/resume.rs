@@ -1,0 +1,144 @@
+//! A run over rules that is killed is continued: verdicts on disk are kept, and no other is taken.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+const RULES: &str = "format = 1\n[[kernels]]\ndistribution = 'debian'\nsuites = ['sid']\n\
+    flavours = ['generic']\narchitecture = 'amd64'\n\
+    [[drivers]]\nbranches = ['535', '550', '555']\nflavours = ['open']\nsuites = ['sid']\n\
+    [[rule]]\nname = 'all'\n";
+
+const PACKAGE: &str = "version = '1-1'\nsuite = 'sid'\n\
+    sha256 = '1111111111111111111111111111111111111111111111111111111111111111'\n";
+
+/// Stands in for longshore: its sources for 535 do not compile, and those for the others wait until there is a file
+/// `go`.
+const LONGSHORE: &str = r#"#!/bin/sh
+dir=${0%/*}
+case $* in
+  --version) echo longshore 0.1.0; exit 0 ;;
+  *' --driver 535.1 '*) ;;
+  *) echo >"$dir/waits"; while [ ! -e "$dir/go" ]; do sleep 0.05; done ;;
+esac
+echo build "$*" >>"$dir/calls"
+echo '{"exit_code":14,"cause":"c","remedy":"r","class":"interface-gone","name":"strncpy"}' >&2
+exit 14
+"#;
+
+struct Scene {
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self { dir: tempfile::tempdir().expect("temporary directory") };
+        let package = |table: &str, name: &str| format!("[{table}]\npackage = '{name}'\n{PACKAGE}");
+        let mut lock = String::from("format = 1\n[[suite]]\nsuite = 'sid'\nfrozen = false\n");
+        lock.push_str("[[kernel]]\nid = 'sid'\nrelease = '7.2-amd64'\n");
+        lock.push_str(&package("kernel.image", "linux-image-7.2-amd64"));
+        lock.push_str(&package("[kernel.headers]", "linux-headers-7.2-amd64"));
+        for branch in ["535", "550", "555"] {
+            let revision = package("[driver.revisions]", "nvidia-open-kernel-source");
+            let revision = revision.replace("'1-1'", &format!("'{branch}.1-1'"));
+            lock.push_str(&format!("[[driver]]\nid = '{branch}-open'\n{revision}"));
+        }
+        for (name, text) in [("rules.toml", RULES), ("lock", &lock), ("longshore", LONGSHORE)] {
+            fs::write(scene.path(name), text).expect("written");
+        }
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(scene.path("longshore"), mode).expect("executable");
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn build(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kernel-matrix"));
+        command.args(["build", "--locked", "--rules"]).arg(self.path("rules.toml"));
+        command.arg("--lock").arg(self.path("lock")).arg("--out").arg(self.path("out"));
+        command.arg("--longshore").arg(self.path("longshore")).args(options);
+        command.env("LONGSHORE_CACHE", self.path("cache")).stdout(Stdio::piped());
+        command.stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts a run, and kills it in its second cell.
+    fn killed_in_its_second_cell(&self) {
+        let mut child: Child = self.build(&[]).spawn().expect("it starts");
+        let begun = Instant::now();
+        while !self.path("waits").exists() {
+            assert!(begun.elapsed() < LIMIT, "the second cell did not begin");
+            thread::sleep(Duration::from_millis(20));
+        }
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        fs::write(self.path("go"), "").expect("written");
+    }
+
+    fn ended(&self, options: &[&str]) -> Output {
+        self.build(options).output().expect("it runs")
+    }
+
+    fn calls(&self) -> usize {
+        fs::read_to_string(self.path("calls")).unwrap_or_default().lines().count()
+    }
+}
+
+fn results(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(path).expect("results")).expect("JSON")
+}
+
+#[test]
+fn a_killed_run_is_continued_and_has_the_results_of_all_its_cells() {
+    let scene = Scene::new();
+    let out = scene.path("out/results.json");
+    fs::create_dir_all(scene.path("out")).expect("made");
+    fs::write(&out, "{}").expect("written");
+    scene.killed_in_its_second_cell();
+    assert!(!out.exists(), "results of an earlier run are left beside the log of a killed one");
+    let resumed = scene.ended(&["--resume"]);
+    let text = String::from_utf8_lossy(&resumed.stdout).into_owned();
+    assert!(text.contains(": 1 cells are done"), "{text}");
+    assert_eq!(resumed.status.code(), Some(0), "{text}");
+    let results = results(&out);
+    assert_eq!(results["run"]["complete"], true);
+    let cells = results["cells"].as_array().expect("cells");
+    let names: Vec<&str> = cells.iter().filter_map(|cell| cell["name"].as_str()).collect();
+    assert_eq!(names, ["sid-535-open", "sid-550-open", "sid-555-open"]);
+    assert!(cells.iter().all(|cell| cell["verdict"]["kind"] == "does-not-compile"));
+    // The build that was going on ends with its harness, or a moment later.
+    assert!((3..=4).contains(&scene.calls()), "{} builds", scene.calls());
+}
+
+#[test]
+fn a_verdict_that_was_written_into_the_log_is_refused() {
+    let scene = Scene::new();
+    scene.killed_in_its_second_cell();
+    let log = scene.path("out/run.jsonl");
+    let text = fs::read_to_string(&log).expect("log");
+    let forged = text.lines().last().expect("a verdict").replace("sid-535-open", "sid-550-open");
+    fs::write(&log, format!("{text}{forged}\n")).expect("written");
+    let resumed = scene.ended(&["--resume"]);
+    let error = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert_eq!(resumed.status.code(), Some(2), "{error}");
+    assert!(error.contains("line 3 is not one that this run wrote"), "{error}");
+    assert!(!scene.path("out/results.json").exists());
+}
+
+#[test]
+fn a_lock_of_other_rules_is_refused() {
+    let scene = Scene::new();
+    let more = RULES.replace("['535', ", "['470', '535', ");
+    fs::write(scene.path("rules.toml"), more).expect("written");
+    let ended = scene.ended(&[]);
+    let error = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(2), "{error}");
+    assert!(error.contains("the lock has no 470-open"), "{error}");
+}
