@@ -70,8 +70,9 @@ pub(super) struct Task<K> {
     telemetry: Telemetry,
     tell: TellFailure,
     times: Times,
+    /// Kernel of the last look that succeeded.
     noticed: Option<Noticed>,
-    /// The last look failed, which is logged once.
+    /// The last look failed, which is logged once; nothing is reported or prepared until one succeeds.
     is_unread: bool,
 }
 
@@ -172,20 +173,21 @@ impl<K: Kernels> Task<K> {
             }
             Err(failure) => Err(failure),
         };
-        if let Err(failure) = &looked {
-            self.noticed = None;
-            if !self.is_unread {
-                tracing::warn!("the next kernel is not known: {}", failure.one_line());
-            }
+        if let Err(failure) = &looked
+            && !self.is_unread
+        {
+            tracing::warn!("the next kernel is not known: {}", failure.one_line());
         }
         self.is_unread = looked.is_err();
         self.report(false);
     }
 
     async fn notice(&mut self, next: NextRelease, config: &Arc<Config>) -> Result<(), Failure> {
-        let is_same =
-            |noticed: &Noticed| noticed.next == next && Arc::ptr_eq(&noticed.config, config);
+        // Every permission has a copy of the configuration; the waits after failures begin again with a changed
+        // one alone.
+        let is_same = |noticed: &Noticed| noticed.next == next && noticed.config == *config;
         if let Some(noticed) = self.noticed.as_ref().filter(|noticed| is_same(noticed))
+            && Arc::ptr_eq(&noticed.config, config)
             && noticed.checked.elapsed() < self.times.store
         {
             return Ok(());
@@ -193,7 +195,10 @@ impl<K: Kernels> Task<K> {
         let is_ready = self.kernels.has_modules(config, &next.release).await?;
         let now = Instant::now();
         match self.noticed.as_mut().filter(|noticed| is_same(noticed)) {
-            Some(noticed) => (noticed.is_ready, noticed.checked) = (is_ready, now),
+            Some(noticed) => {
+                noticed.config = Arc::clone(config);
+                (noticed.is_ready, noticed.checked) = (is_ready, now);
+            }
             None => {
                 if !next.is_running {
                     tell_noticed(&next, is_ready);
@@ -214,9 +219,14 @@ impl<K: Kernels> Task<K> {
         Ok(())
     }
 
+    /// Returns the kernel that the last look found.
+    fn known(&self) -> Option<&Noticed> {
+        self.noticed.as_ref().filter(|_| !self.is_unread)
+    }
+
     /// Returns the kernel that is to be prepared, and the time from which on.
     fn wanted(&self, config: &Config) -> Option<(&Noticed, Instant)> {
-        let noticed = self.noticed.as_ref()?;
+        let noticed = self.known()?;
         let is_wanted = config.next_kernel() == NextKernelMode::Prepare
             && !noticed.next.is_running
             && !noticed.is_ready;
@@ -313,7 +323,7 @@ impl<K: Kernels> Task<K> {
             preparing,
             failure: noticed.failure.clone(),
         };
-        self.telemetry.next_kernel(self.noticed.as_ref().map(state));
+        self.telemetry.next_kernel(self.known().map(state));
     }
 }
 
