@@ -63,6 +63,13 @@ struct Noticed {
     retry_at: Instant,
 }
 
+impl Noticed {
+    fn forget_failures(&mut self, times: Times) {
+        (self.failure, self.is_told) = (None, false);
+        (self.wait, self.retry_at) = (times.retry.0, self.checked);
+    }
+}
+
 /// The task.
 pub(super) struct Task<K> {
     kernels: K,
@@ -198,6 +205,10 @@ impl<K: Kernels> Task<K> {
             Some(noticed) => {
                 noticed.config = Arc::clone(config);
                 (noticed.is_ready, noticed.checked) = (is_ready, now);
+                // Something else prepared it, such as the hook of the kernel's package.
+                if is_ready {
+                    noticed.forget_failures(self.times);
+                }
             }
             None => {
                 if !next.is_running {
@@ -293,11 +304,12 @@ impl<K: Kernels> Task<K> {
         let (release, now) = (&noticed.next.release, Instant::now());
         noticed.checked = now;
         let Err(failure) = result else {
-            (noticed.is_ready, noticed.failure, noticed.is_told) = (true, None, false);
-            return tracing::info!(
+            tracing::info!(
                 kernel = release,
                 "everything for the next kernel {release} is in the store"
             );
+            noticed.is_ready = true;
+            return noticed.forget_failures(self.times);
         };
         let Unprepared { cause, remedy } = &failure;
         let remedy = remedy.as_ref().map(|text| format!("; remedy: {text}")).unwrap_or_default();

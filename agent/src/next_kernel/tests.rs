@@ -197,6 +197,15 @@ async fn the_wait_after_a_failure_goes_on_while_the_host_is_not_read() {
     scene.look_out.end().await;
 }
 
+#[tokio::test]
+async fn a_kernel_that_something_else_prepared_has_no_failure() {
+    let mut scene = failed_once().await;
+    scene.kernels.with(|state| state.is_ready = true);
+    scene.until(|next| next.is_some_and(|next| next.ready)).await;
+    assert_eq!(scene.telemetry.live().findings, []);
+    scene.look_out.end().await;
+}
+
 #[rstest]
 #[case::no_kernels(None, "prepare")]
 #[case::switched_off(Some((NEXT, false)), "off")]
