@@ -120,8 +120,9 @@ impl<'a> Prebuilt<'a> {
         Self { away: away.clone(), ..self }
     }
 
-    /// Removes the sets for `kernel` from the catalog that do not count as signed and attested, where
-    /// signatures are required.
+    /// Removes the sets from the catalog that do not count as signed and attested, where signatures are
+    /// required: all in the store, since a plan looks there for those of the next kernel, and elsewhere those for
+    /// `kernel`. Elsewhere other kernels' are removed unread.
     pub fn judge(&self, kernel: &Kernel, store: &Store, catalog: &mut Catalog) {
         if !self.trust.required {
             return;
@@ -130,8 +131,8 @@ impl<'a> Prebuilt<'a> {
         for at_hand in sets {
             let for_kernel = at_hand.set.key.is_for(&kernel.any_build());
             let evidence = match &at_hand.place {
-                _ if !for_kernel => continue,
                 SetPlace::Store => Ok(store.evidence(&at_hand.set)),
+                _ if !for_kernel => continue,
                 // No signature key signs a package's modules.
                 SetPlace::Package { .. } => Ok(None),
                 SetPlace::Layout { dir, manifest } => {

@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) next: Option<NextRelease>,
     pub(crate) is_ready: bool,
     pub(crate) ends: Ends,
+    /// Number of looks at the host.
+    pub(crate) looks: usize,
     /// The preparations that were begun, and those that were stopped.
     pub(crate) begun: Vec<String>,
     pub(crate) stopped: usize,
@@ -50,7 +52,7 @@ impl InMemory {
         let next = next
             .map(|(release, is_running)| NextRelease { release: release.to_owned(), is_running });
         let (begun, told) = (Vec::new(), Vec::new());
-        let state = State { next, is_ready: false, ends, begun, stopped: 0, told };
+        let state = State { next, is_ready: false, ends, looks: 0, begun, stopped: 0, told };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -69,6 +71,12 @@ impl InMemory {
         }
     }
 
+    /// Waits until what a look found now leads to was done: one that began earlier counts not.
+    pub(crate) async fn looked(&self) {
+        let before = self.with(|state| state.looks);
+        self.until(|state| state.looks >= before + 3).await;
+    }
+
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         act(&mut self.0.lock().expect("lock"))
     }
@@ -76,11 +84,14 @@ impl InMemory {
 
 impl Kernels for InMemory {
     async fn next(&self, _: &Config) -> Result<Option<NextRelease>, Failure> {
-        self.with(|state| match &state.next {
-            Some(next) if next.release.is_empty() => {
-                Err(Failure::new(FailureKind::Preflight, "the host does not answer"))
+        self.with(|state| {
+            state.looks += 1;
+            match &state.next {
+                Some(next) if next.release.is_empty() => {
+                    Err(Failure::new(FailureKind::Preflight, "the host does not answer"))
+                }
+                next => Ok(next.clone()),
             }
-            next => Ok(next.clone()),
         })
     }
 

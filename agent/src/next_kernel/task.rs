@@ -63,6 +63,13 @@ struct Noticed {
     retry_at: Instant,
 }
 
+impl Noticed {
+    fn forget_failures(&mut self, times: Times) {
+        (self.failure, self.is_told) = (None, false);
+        (self.wait, self.retry_at) = (times.retry.0, self.checked);
+    }
+}
+
 /// The task.
 pub(super) struct Task<K> {
     kernels: K,
@@ -70,8 +77,9 @@ pub(super) struct Task<K> {
     telemetry: Telemetry,
     tell: TellFailure,
     times: Times,
+    /// Kernel of the last look that succeeded.
     noticed: Option<Noticed>,
-    /// The last look failed, which is logged once.
+    /// The last look failed, which is logged once; nothing is reported or prepared until one succeeds.
     is_unread: bool,
 }
 
@@ -172,20 +180,21 @@ impl<K: Kernels> Task<K> {
             }
             Err(failure) => Err(failure),
         };
-        if let Err(failure) = &looked {
-            self.noticed = None;
-            if !self.is_unread {
-                tracing::warn!("the next kernel is not known: {}", failure.one_line());
-            }
+        if let Err(failure) = &looked
+            && !self.is_unread
+        {
+            tracing::warn!("the next kernel is not known: {}", failure.one_line());
         }
         self.is_unread = looked.is_err();
         self.report(false);
     }
 
     async fn notice(&mut self, next: NextRelease, config: &Arc<Config>) -> Result<(), Failure> {
-        let is_same =
-            |noticed: &Noticed| noticed.next == next && Arc::ptr_eq(&noticed.config, config);
+        // Every permission has a copy of the configuration; the waits after failures begin again with a changed
+        // one alone.
+        let is_same = |noticed: &Noticed| noticed.next == next && noticed.config == *config;
         if let Some(noticed) = self.noticed.as_ref().filter(|noticed| is_same(noticed))
+            && Arc::ptr_eq(&noticed.config, config)
             && noticed.checked.elapsed() < self.times.store
         {
             return Ok(());
@@ -193,7 +202,14 @@ impl<K: Kernels> Task<K> {
         let is_ready = self.kernels.has_modules(config, &next.release).await?;
         let now = Instant::now();
         match self.noticed.as_mut().filter(|noticed| is_same(noticed)) {
-            Some(noticed) => (noticed.is_ready, noticed.checked) = (is_ready, now),
+            Some(noticed) => {
+                noticed.config = Arc::clone(config);
+                (noticed.is_ready, noticed.checked) = (is_ready, now);
+                // Something else prepared it, such as the hook of the kernel's package.
+                if is_ready {
+                    noticed.forget_failures(self.times);
+                }
+            }
             None => {
                 if !next.is_running {
                     tell_noticed(&next, is_ready);
@@ -214,9 +230,14 @@ impl<K: Kernels> Task<K> {
         Ok(())
     }
 
+    /// Returns the kernel that the last look found.
+    fn known(&self) -> Option<&Noticed> {
+        self.noticed.as_ref().filter(|_| !self.is_unread)
+    }
+
     /// Returns the kernel that is to be prepared, and the time from which on.
     fn wanted(&self, config: &Config) -> Option<(&Noticed, Instant)> {
-        let noticed = self.noticed.as_ref()?;
+        let noticed = self.known()?;
         let is_wanted = config.next_kernel() == NextKernelMode::Prepare
             && !noticed.next.is_running
             && !noticed.is_ready;
@@ -283,11 +304,12 @@ impl<K: Kernels> Task<K> {
         let (release, now) = (&noticed.next.release, Instant::now());
         noticed.checked = now;
         let Err(failure) = result else {
-            (noticed.is_ready, noticed.failure, noticed.is_told) = (true, None, false);
-            return tracing::info!(
+            tracing::info!(
                 kernel = release,
                 "everything for the next kernel {release} is in the store"
             );
+            noticed.is_ready = true;
+            return noticed.forget_failures(self.times);
         };
         let Unprepared { cause, remedy } = &failure;
         let remedy = remedy.as_ref().map(|text| format!("; remedy: {text}")).unwrap_or_default();
@@ -313,7 +335,7 @@ impl<K: Kernels> Task<K> {
             preparing,
             failure: noticed.failure.clone(),
         };
-        self.telemetry.next_kernel(self.noticed.as_ref().map(state));
+        self.telemetry.next_kernel(self.known().map(state));
     }
 }
 

@@ -148,6 +148,64 @@ async fn a_failure_is_a_finding_told_once_and_tried_again(#[case] ends: Ends, #[
     scene.look_out.end().await;
 }
 
+/// A look-out whose only preparation has failed, with an hour until the next.
+async fn failed_once() -> Scene {
+    let hour = Duration::from_secs(3600);
+    let times = Times { retry: (hour, hour), ..AT_ONCE };
+    let mut scene = scene(Some((NEXT, false)), Ends::Badly, "prepare", times);
+    scene.rest();
+    scene.until(|next| next.is_some_and(|next| next.failure.is_some() && !next.preparing)).await;
+    scene
+}
+
+impl Scene {
+    /// Waits for the looks that follow, and returns the numbers of preparations and of told failures; the
+    /// failure is a finding all the time.
+    async fn attempts(&self) -> (usize, usize) {
+        self.kernels.looked().await;
+        let failure = self.telemetry.live().next_kernel.and_then(|next| next.failure);
+        assert!(failure.is_some(), "the failure stays a finding");
+        self.kernels.with(|state| (state.begun.len(), state.told.len()))
+    }
+}
+
+#[rstest]
+#[case::the_same(|_: &mut Config| {}, 1)]
+#[case::another(|config: &mut Config| config.jobs = Some(1), 2)]
+#[tokio::test]
+async fn the_wait_after_a_failure_ends_with_another_configuration_alone(
+    #[case] change: fn(&mut Config),
+    #[case] wanted: usize,
+) {
+    let mut scene = failed_once().await;
+    change(&mut scene.config);
+    scene.permission.withdraw();
+    scene.permission.give(&scene.config);
+    assert_eq!(scene.attempts().await, (wanted, wanted));
+    scene.look_out.end().await;
+}
+
+#[tokio::test]
+async fn the_wait_after_a_failure_goes_on_while_the_host_is_not_read() {
+    let mut scene = failed_once().await;
+    let unread = NextRelease { release: String::new(), is_running: false };
+    let next = scene.kernels.with(|state| state.next.replace(unread));
+    scene.until(|next| next.is_none()).await;
+    scene.kernels.with(|state| state.next = next);
+    scene.until(|next| next.is_some()).await;
+    assert_eq!(scene.attempts().await, (1, 1));
+    scene.look_out.end().await;
+}
+
+#[tokio::test]
+async fn a_kernel_that_something_else_prepared_has_no_failure() {
+    let mut scene = failed_once().await;
+    scene.kernels.with(|state| state.is_ready = true);
+    scene.until(|next| next.is_some_and(|next| next.ready)).await;
+    assert_eq!(scene.telemetry.live().findings, []);
+    scene.look_out.end().await;
+}
+
 #[rstest]
 #[case::no_kernels(None, "prepare")]
 #[case::switched_off(Some((NEXT, false)), "off")]

@@ -15,7 +15,7 @@ use longshore_modules::artifact::SetQuery;
 pub struct PlannedKernel {
     /// Its release.
     pub release: String,
-    /// True if the store has a set of the chosen driver for it.
+    /// True if the store has a set of the chosen driver for it, signed where that is required.
     pub stored: bool,
     /// True if its modules are fetched or compiled once the driver is ready.
     pub prepares: bool,

@@ -78,15 +78,21 @@ impl Inventory<'_> {
 mod tests {
     use super::super::test_scene::{DRIVER, Scene};
     use super::*;
+    use crate::config::NextKernelMode;
+    use longshore_core::store::Store;
     use longshore_core::testing::kernel_image;
+    use longshore_modules::artifact::ModuleSet;
+    use longshore_modules::artifact::image::Described;
     use longshore_modules::sets::SetStore;
+    use longshore_modules::signature::key::SecretKey;
+    use longshore_modules::signature::{Evidence, Signature};
     use rstest::rstest;
     use std::fs;
 
     const NEXT: &str = "6.1.0-51-amd64";
 
     /// Puts a set for the next kernel into the store.
-    fn put_set(scene: &Scene, release: &str) {
+    fn put_set(scene: &Scene, release: &str) -> ModuleSet {
         let store = scene.store();
         let mut set = scene.set_in(&store);
         set.key.kernel_release = release.to_owned();
@@ -95,6 +101,58 @@ mod tests {
             module.vermagic = format!("{release} SMP ");
         }
         store.put_set(&set).expect("put");
+        set
+    }
+
+    /// Puts a signature of a set beside it.
+    fn sign(set: &ModuleSet, key: &SecretKey, store: &Store) {
+        let described = Described::of(set).expect("an image");
+        let digest = described.digest();
+        let Described { manifest, config, .. } = described;
+        let signature = Signature::make(key, "registry.example.com/sets", &digest).expect("signed");
+        let evidence = Evidence::new(manifest, config, vec![signature]).expect("evidence");
+        store.put_evidence(set, &evidence).expect("put");
+    }
+
+    #[rstest]
+    #[case::none(true, None, false)]
+    #[case::signed(true, Some(true), true)]
+    #[case::unsigned(true, Some(false), false)]
+    #[case::unsigned_where_that_counts(false, Some(false), true)]
+    #[tokio::test]
+    async fn a_plan_finds_the_next_kernels_set_as_the_status_does(
+        #[case] required: bool,
+        #[case] is_signed: Option<bool>,
+        #[case] stored: bool,
+    ) {
+        let mut scene = Scene::new("bookworm-t4");
+        let host = scene.dir.path().join("host");
+        fs::create_dir_all(host.join("boot")).expect("made");
+        for release in [scene.facts().kernel.release.as_str(), NEXT] {
+            fs::write(host.join(format!("boot/vmlinuz-{release}")), "").expect("written");
+        }
+        let (key, public) = (SecretKey::generate(), scene.dir.path().join("key.pub"));
+        fs::write(&public, key.public_pem().expect("PEM")).expect("written");
+        let store = scene.store();
+        let running = scene.set_in(&store);
+        store.put_set(&running).expect("put");
+        sign(&running, &key, &store);
+        scene.put_tree();
+        if let Some(is_signed) = is_signed {
+            let set = put_set(&scene, NEXT);
+            if is_signed {
+                sign(&set, &key, &store);
+            }
+        }
+        scene.config.paths.host_root = host;
+        scene.config.next_kernel = Some(NextKernelMode::Prepare);
+        scene.config.signatures.required = required;
+        scene.config.signatures.keys = vec![public];
+        let inventory = Inventory::new(&scene.config);
+        let (_, plan) = inventory.decide().await.expect("a plan");
+        let next = plan.next_kernel.map(|next| (next.release, next.stored, next.prepares));
+        assert_eq!(next, Some((NEXT.to_owned(), stored, !stored)));
+        assert_eq!(inventory.has_modules(NEXT).await.expect("read"), stored);
     }
 
     #[rstest]
@@ -110,7 +168,9 @@ mod tests {
         #[case] wanted: bool,
     ) {
         let scene = Scene::new("bookworm-t4");
-        releases.iter().for_each(|release| put_set(&scene, release));
+        for release in releases {
+            put_set(&scene, release);
+        }
         if has_tree {
             scene.put_tree();
         }

@@ -54,6 +54,25 @@ fn the_command_of_the_settings_gets_the_release() {
 }
 
 #[test]
+fn there_is_always_a_time_limit() {
+    for (value, wanted) in
+        [("90", "90"), ("090", "090"), ("", "1800"), ("0", "1800"), ("00", "1800"), ("1h", "1800")]
+    {
+        let (said, _) = run("exit 0", &format!("KERNEL_TIMEOUT={value}\n"), RELEASE);
+        assert!(said.contains(&format!("for {wanted} s at most")), "{value}: {said}");
+    }
+}
+
+#[test]
+fn the_command_has_the_lowest_priority() {
+    let (said, _) = run("cat /proc/self/stat >&2", "", RELEASE);
+    let stat = said.lines().find_map(|line| line.rsplit_once(") ")).map(|(_, rest)| rest);
+    let fields: Vec<&str> = stat.expect("the command's state").split(' ').collect();
+    // Nice, and SCHED_IDLE (proc_pid_stat(5), fields 19 and 41, counted from the third).
+    assert_eq!((fields[16], fields[38]), ("19", "5"), "{said}");
+}
+
+#[test]
 fn a_failure_is_told() {
     for (script, settings, wanted) in [
         ("exit 11", "", "ended with 11; a running agent tries it again"),

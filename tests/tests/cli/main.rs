@@ -17,6 +17,7 @@ mod panics;
 mod process_one;
 mod proxies;
 mod runtime;
+mod show_combinations;
 mod signals;
 mod store_of_host;
 mod streams;
