@@ -115,17 +115,19 @@ impl Push<'_> {
     }
 
     fn tried(&self, passed: &Passed) -> Result<Outcome, Error> {
-        if let Some(found) = self.target.set(&passed.key)? {
+        let by_key = self.target.by_key(&passed.key);
+        // Alone, without the agents' tag: that may have moved to the set of another cell, and this one stays.
+        if let Some(found) = self.target.of_key(&passed.key)? {
             if found.set.key.digest() != passed.set.as_str() {
-                let (name, found) = (self.target.by_key(&passed.key), found.set.key.digest());
+                let found = found.set.key.digest();
                 let why = "remove the tag if this one is right";
-                return Ok(Outcome::Failed(format!("{name} is of another set, {found}; {why}")));
+                return Ok(Outcome::Failed(format!("{by_key} is of another set, {found}; {why}")));
             }
-            if self.is_signed(&found)? {
+            if self.target.is_for_agents(&found)? && self.is_signed(&found)? {
                 return Ok(Outcome::There);
             }
         }
-        self.push_as(passed, &self.target.by_key(&passed.key))?;
+        self.push_as(passed, &by_key)?;
         self.push_as(passed, &self.target.repository.to_string())?;
         Ok(Outcome::Pushed)
     }

@@ -28,6 +28,8 @@ esac
 "#;
 
 const REPOSITORY: &str = "registry.example.com/modules";
+/// Name of the stand-in's file for the agents' tag.
+const AGENTS_TAG: &str = "registry.example.com_modules_550.1-open-6.1-x86_64";
 
 fn set(options: &str) -> String {
     format!(
@@ -148,6 +150,26 @@ fn another_set_under_the_cells_key_is_not_overwritten() {
     let other = Passed { set: Digest::of(&[2; 32]), ..passed };
     let Outcome::Failed(why) = scene.push(&other, false) else { panic!("pushed") };
     assert!(why.contains("is of another set"), "{why}");
+}
+
+#[rstest]
+#[case::moved(Some(r#"{"sets":[{"digest":"sha256:1","set":SET}]}"#))]
+#[case::gone(None)]
+fn another_set_is_not_overwritten_after_the_agents_tag_moved(#[case] agents: Option<&str>) {
+    let scene = Scene::new();
+    let passed = passed_cell();
+    assert_eq!(scene.push(&passed, false), Outcome::Pushed);
+    let tag = scene.dir.path().join("tags").join(AGENTS_TAG);
+    match agents {
+        Some(listed) => fs::write(tag, listed.replace("SET", &set("b"))).unwrap(),
+        None => fs::remove_file(tag).unwrap(),
+    }
+    let other = Passed { set: Digest::of(&[2; 32]), ..passed.clone() };
+    let Outcome::Failed(why) = scene.push(&other, false) else { panic!("pushed") };
+    assert!(why.contains("is of another set"), "{why}");
+    assert_eq!(scene.pushes().len(), 2, "nothing more was pushed");
+    assert_eq!(scene.push(&passed, false), Outcome::Pushed, "the set itself gets the tag again");
+    assert_eq!(scene.push(&passed, false), Outcome::There);
 }
 
 #[test]

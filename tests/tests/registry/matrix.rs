@@ -165,6 +165,38 @@ async fn a_registry_that_fails_in_the_middle_has_the_whole_set_or_the_earlier_on
     assert_eq!(pushes(&passed), Outcome::There, "signed, too");
 }
 
+#[tokio::test]
+async fn a_set_under_its_key_is_not_overwritten_after_the_agents_tag_moved() {
+    let scene = Scene::new();
+    let (store, key) = (scene.dir.path().join("store"), sign_key(&scene));
+    let variant = |compiler: &str| {
+        let mut set = scene.set.clone();
+        set.key.compiler = compiler.into();
+        scene.store.put_set(&set).expect("put_set");
+        set
+    };
+    let (first, second, changed) = (variant("gcc-a"), variant("gcc-b"), variant("gcc-c"));
+    let pushes =
+        |set: &ModuleSet, cell: u8| push(&scene.hub.address, &store, &key, &passed(set, cell));
+    assert_eq!(pushes(&first, 1), Outcome::Pushed);
+    assert_eq!(pushes(&second, 2), Outcome::Pushed);
+    let Outcome::Failed(why) = pushes(&changed, 1) else { panic!("overwritten") };
+    assert!(why.contains("is of another set"), "{why}");
+    let registry = scene.open(&[]);
+    let there = async |tag: &str| {
+        registry.look_up(tag).await.expect("answers").map(|found| found.set.key.compiler)
+    };
+    let by_key = format!("key-{}", Digest::of(&[1; 32]).as_str());
+    assert_eq!(there(&by_key).await.as_deref(), Some("gcc-a"));
+    assert_eq!(
+        there(&scene.set.key.tag()).await.as_deref(),
+        Some("gcc-b"),
+        "agents find the other"
+    );
+    assert_eq!(pushes(&first, 1), Outcome::Pushed, "it gets the agents' tag again");
+    assert_eq!(there(&scene.set.key.tag()).await.as_deref(), Some("gcc-a"));
+}
+
 /// Returns the digest that `build --print-inputs` prints.
 fn inputs(host: &Host, store: &str, more: &[&str]) -> String {
     let mut command = host.agent(&["build", "--kernel", KERNEL, "--print-inputs"]);
