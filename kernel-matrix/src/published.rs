@@ -63,16 +63,32 @@ impl<'a> Target<'a> {
         format!("{}:key-{}", self.repository, key.as_str())
     }
 
+    /// Returns the set under the tag of the cell with this key; None if the registry has no such tag.
+    ///
+    /// # Errors
+    /// The registry cannot be asked, or has something else under the tag.
+    pub fn of_key(&self, key: &Digest) -> Result<Option<Published>, Error> {
+        self.look_up(&self.by_key(key))
+    }
+
+    /// True if agents find this very manifest by the tag of its set.
+    ///
+    /// # Errors
+    /// The registry cannot be asked, or has something else under the tag.
+    pub fn is_for_agents(&self, found: &Published) -> Result<bool, Error> {
+        let tag: String = ModuleKey::tag(&found.set.key);
+        let searched = self.look_up(&format!("{}:{tag}", self.repository))?;
+        Ok(searched.is_some_and(|searched| searched.digest == found.digest))
+    }
+
     /// Returns the set of the cell with this key; None if the registry does not have it, or has another one under the
     /// tag by which agents search.
     ///
     /// # Errors
     /// The registry cannot be asked, or has something else under such a tag.
     pub fn set(&self, key: &Digest) -> Result<Option<Published>, Error> {
-        let Some(found) = self.look_up(&self.by_key(key))? else { return Ok(None) };
-        let tag: String = ModuleKey::tag(&found.set.key);
-        let searched = self.look_up(&format!("{}:{tag}", self.repository))?;
-        Ok(searched.filter(|searched| searched.digest == found.digest))
+        let Some(found) = self.of_key(key)? else { return Ok(None) };
+        Ok(self.is_for_agents(&found)?.then_some(found))
     }
 
     fn look_up(&self, reference: &str) -> Result<Option<Published>, Error> {

@@ -1,9 +1,13 @@
 //! Pushing of the sets that passed to a registry.
 //!
-//! Each set is pushed under the tag of its cell's key first, signed there, and then tagged for the agents: whatever
-//! fails on the way, they find the set complete and signed, or not at all. All of it is done by `longshore push`,
-//! which sends nothing that the registry has, so that a push that ended early is continued by the next one.
+//! Each set is pushed under the tag of its cell's key first, signed and attested there, and then tagged for the agents:
+//! whatever fails on the way, they find the set complete and signed, or not at all. All of it is done by `longshore
+//! push` and `longshore attest`, which send nothing that the registry has, so that a push that ended early is continued
+//! by the next one.
 
+pub mod test_result;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +19,7 @@ use crate::capture::capture;
 use crate::error::{At, Error};
 use crate::published::{Published, Target};
 use crate::results::{CellResult, Digest, Line, ResolvedCell, Results, Verdict};
+use test_result::TestResult;
 
 /// Time limit of one push.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -22,6 +27,8 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const MOST_OUTPUT: usize = 1 << 20;
 /// Attestations that `longshore push --attest` makes.
 const ATTESTED: [&str; 2] = ["provenance", "spdx"];
+/// Attestation of the sets that guests passed with, made by `longshore attest`.
+const TESTED: &str = "test-result";
 
 /// A set that passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,16 +39,18 @@ pub struct Passed {
     pub key: Digest,
     /// sha256 of the set's key.
     pub set: Digest,
+    /// Cells that booted the set and passed, whichever of them compiled it.
+    pub test_result: TestResult,
     release: Line,
     driver: Line,
 }
 
 impl Passed {
-    /// Returns the set of a cell; None where the cell has none to push.
+    /// Returns the set of a cell, without its test result; None where the cell has none to push.
     ///
     /// # Errors
     /// The cell passed, and its result does not name its key or set.
-    pub fn of(cell: &CellResult) -> Result<Option<Self>, String> {
+    fn of(cell: &CellResult) -> Result<Option<Self>, String> {
         match cell.verdict {
             Verdict::Works {} | Verdict::WorksPatched { .. } | Verdict::Compiled { .. } => {}
             _ => return Ok(None),
@@ -59,6 +68,7 @@ impl Passed {
             name: cell.name.clone(),
             key: key.cloned().ok_or_else(|| unnamed("key"))?,
             set: set.clone().ok_or_else(|| unnamed("set"))?,
+            test_result: TestResult::default(),
             release: kernel_release.clone(),
             driver: driver_version.clone(),
         }))
@@ -70,7 +80,7 @@ impl Passed {
 pub enum Outcome {
     /// Pushed now.
     Pushed,
-    /// The registry has it, signed where that is wanted.
+    /// The registry has it, signed and attested where that is wanted.
     There,
     /// Not pushed, or not completely: agents find it under no tag, or as it was.
     Failed(String),
@@ -104,7 +114,7 @@ pub struct Push<'a> {
     pub store: &'a Path,
     /// Key that signs.
     pub signer: Option<Signer>,
-    /// Attestations of provenance and contents are pushed with each set.
+    /// Provenance, contents and test result of each set are attested.
     pub attests: bool,
 }
 
@@ -115,35 +125,43 @@ impl Push<'_> {
     }
 
     fn tried(&self, passed: &Passed) -> Result<Outcome, Error> {
-        if let Some(found) = self.target.set(&passed.key)? {
+        let by_key = self.target.by_key(&passed.key);
+        // Alone, without the agents' tag: that may have moved to the set of another cell, and this one stays.
+        if let Some(found) = self.target.of_key(&passed.key)? {
             if found.set.key.digest() != passed.set.as_str() {
-                let (name, found) = (self.target.by_key(&passed.key), found.set.key.digest());
+                let found = found.set.key.digest();
                 let why = "remove the tag if this one is right";
-                return Ok(Outcome::Failed(format!("{name} is of another set, {found}; {why}")));
+                return Ok(Outcome::Failed(format!("{by_key} is of another set, {found}; {why}")));
             }
-            if self.is_signed(&found)? {
+            if self.target.is_for_agents(&found)? && self.is_signed(passed, &found)? {
                 return Ok(Outcome::There);
             }
         }
-        self.push_as(passed, &self.target.by_key(&passed.key))?;
+        let said = self.push_as(passed, &by_key)?;
+        if self.attests && !passed.test_result.is_empty() {
+            self.attest(passed, &by_digest(&said, &by_key, &self.target)?)?;
+        }
         self.push_as(passed, &self.target.repository.to_string())?;
         Ok(Outcome::Pushed)
     }
 
-    /// True if a set has the signature that is wanted.
-    fn is_signed(&self, found: &Published) -> Result<bool, Error> {
+    /// True if a set has the signature and the attestations that are wanted.
+    fn is_signed(&self, passed: &Passed, found: &Published) -> Result<bool, Error> {
         let Some(signer) = &self.signer else { return Ok(true) };
         let reference = format!("{}@{}", self.target.repository, found.digest);
         let mut command = Command::new(self.target.program);
         command.args(["verify", &reference, "--key"]).arg(signer.public.path());
         if self.attests {
-            command.args(ATTESTED.iter().flat_map(|kind| ["--attestation", kind]));
+            let tested = (!passed.test_result.is_empty()).then_some(TESTED);
+            let wanted = ATTESTED.into_iter().chain(tested);
+            command.args(wanted.flat_map(|kind| ["--attestation", kind]));
         }
         let captured = capture(&command, LIMIT, MOST_OUTPUT)?;
         Ok(captured.code == Some(0))
     }
 
-    fn push_as(&self, passed: &Passed, reference: &str) -> Result<(), Error> {
+    /// Pushes a set to a reference, with its attestations of provenance and contents; returns the program's output.
+    fn push_as(&self, passed: &Passed, reference: &str) -> Result<String, Error> {
         let mut command = Command::new(self.target.program);
         command
             .args(["push", reference])
@@ -152,43 +170,82 @@ impl Push<'_> {
             .arg(format!("--kernel={}", passed.release))
             .arg(format!("--driver={}", passed.driver))
             .arg("--store")
-            .arg(self.store)
-            .env("LONGSHORE_LOG_FORMAT", "json");
+            .arg(self.store);
         if let Some(signer) = &self.signer {
             command.arg("--sign-key").arg(&signer.secret);
             if self.attests {
                 command.arg("--attest");
             }
         }
-        let captured = capture(&command, LIMIT, MOST_OUTPUT)?;
-        let why = match captured.code {
-            Some(0) => return Ok(()),
-            _ if captured.is_overdue => format!("it took more than {} s", LIMIT.as_secs()),
-            _ => failure_reason(&captured.err.text())
-                .unwrap_or_else(|| "longshore push ended without a reason".to_owned()),
-        };
-        Err(Error::Unexpected(format!("pushing to {reference}: {why}")))
+        run(&mut command, &format!("pushing to {reference}"))
+    }
+
+    /// Attests the test result of the set with this reference.
+    fn attest(&self, passed: &Passed, reference: &str) -> Result<(), Error> {
+        let Some(signer) = &self.signer else { return Ok(()) };
+        let dir = std::env::temp_dir();
+        let file = tempfile::NamedTempFile::new().at("make a file in", &dir)?;
+        let predicate = passed.test_result.predicate().to_string();
+        std::fs::write(file.path(), predicate).at("write", file.path())?;
+        let mut command = Command::new(self.target.program);
+        command.args(["attest", reference, "--type", TESTED, "--predicate"]).arg(file.path());
+        command.arg("--sign-key").arg(&signer.secret);
+        run(&mut command, &format!("attesting the test result of {reference}")).map(drop)
     }
 }
 
-/// Returns the sets of these results that passed, each once, and the cells whose results do not name their set, or
-/// whose set failed in the guest of another cell.
+/// Runs longshore, which does `what`, and returns its output.
+fn run(command: &mut Command, what: &str) -> Result<String, Error> {
+    let captured = capture(command.env("LONGSHORE_LOG_FORMAT", "json"), LIMIT, MOST_OUTPUT)?;
+    let why = match captured.code {
+        Some(0) => return Ok(captured.out.text()),
+        _ if captured.is_overdue => format!("it took more than {} s", LIMIT.as_secs()),
+        _ => failure_reason(&captured.err.text())
+            .unwrap_or_else(|| "longshore ended without a reason".to_owned()),
+    };
+    Err(Error::Unexpected(format!("{what}: {why}")))
+}
+
+/// Returns the pushed set's reference by its digest, which `longshore push` computes of the store's set and prints
+/// after the tag: the tag may name another set by now.
+fn by_digest(said: &str, tagged: &str, target: &Target<'_>) -> Result<String, Error> {
+    let of = |line: &str| {
+        Some(line.strip_prefix(tagged)?.strip_prefix('@')?.split(' ').next()?.to_owned())
+    };
+    let digest = said.lines().find_map(of).ok_or_else(|| {
+        Error::Unexpected(format!("pushing to {tagged}: longshore push printed no digest: {said}"))
+    })?;
+    Ok(format!("{}@{digest}", target.repository))
+}
+
+/// Returns the sets of these results that passed, each once for each key, with the test results of all cells that
+/// booted it; and the cells whose results do not name their set, or whose set failed in the guest of another cell.
 pub fn passed(all: &[Results]) -> (Vec<Passed>, Vec<(Line, String)>) {
     let (mut sets, mut unnamed): (Vec<Passed>, _) = (Vec::new(), Vec::new());
-    let cells = || all.iter().flat_map(|results| &results.cells);
-    let failed: Vec<(&Digest, &Line)> = cells().filter_map(failed_in_guest).collect();
-    for cell in cells() {
-        match Passed::of(cell) {
-            Ok(Some(passed)) if sets.iter().any(|known| known.key == passed.key) => {}
-            Ok(Some(passed)) if failed.iter().any(|(set, _)| **set == passed.set) => {
-                let by = failed.iter().find(|(set, _)| **set == passed.set);
-                let by = by.map_or("another cell", |(_, name)| name.as_str());
-                unnamed.push((passed.name, format!("its modules failed in the guest of {by}")));
+    let mut tested: BTreeMap<Digest, TestResult> = BTreeMap::new();
+    let cells = || all.iter().flat_map(|from| from.cells.iter().map(|cell| (&from.run, cell)));
+    let failed: Vec<(&Digest, &Line)> = cells().filter_map(|(_, c)| failed_in_guest(c)).collect();
+    for (run, cell) in cells() {
+        let passed = match Passed::of(cell) {
+            Ok(Some(passed)) => passed,
+            Ok(None) => continue,
+            Err(why) => {
+                unnamed.push((cell.name.clone(), why));
+                continue;
             }
-            Ok(Some(passed)) => sets.push(passed),
-            Ok(None) => {}
-            Err(why) => unnamed.push((cell.name.clone(), why)),
+        };
+        if let Some((_, by)) = failed.iter().find(|(set, _)| **set == passed.set) {
+            unnamed.push((passed.name, format!("its modules failed in the guest of {by}")));
+            continue;
         }
+        tested.entry(passed.set.clone()).or_default().add(run, cell);
+        // Another set under the same key is kept: the push reports it, as the registry has one of them.
+        if !sets.iter().any(|known| known.key == passed.key && known.set == passed.set) {
+            sets.push(passed);
+        }
+    }
+    for passed in &mut sets {
+        passed.test_result = tested.get(&passed.set).cloned().unwrap_or_default();
     }
     (sets, unnamed)
 }

@@ -30,7 +30,8 @@ pub(crate) struct PushOptions {
     /// Sign the sets with this key: a cosign.key, its password in COSIGN_PASSWORD.
     #[arg(long, value_name = "FILE")]
     sign_key: Option<PathBuf>,
-    /// Attest provenance and contents of the sets, as `longshore push --attest` does.
+    /// Attest provenance and contents of the sets, as `longshore push --attest` does, and the test result of those that
+    /// cells booted and passed with.
     #[arg(long, requires = "sign_key")]
     attest: bool,
     #[command(flatten)]

@@ -17,17 +17,27 @@ name=$(printf %s "$2" | tr /:@ ___)
 [ ! -e "$dir/down" ] || fail
 case $1 in
   list) cat "$dir/tags/$name" 2>/dev/null || echo '{"sets":[]}' ;;
-  verify) [ -e "$dir/signed" ] ;;
+  verify)
+    case $* in *test-result*) [ -e "$dir/attested" ] || exit 13 ;; esac
+    [ -e "$dir/signed" ]
+    ;;
+  attest)
+    [ "$2" != "$(cat "$dir/fail" 2>/dev/null)" ] || fail
+    cp "$6" "$dir/attested"
+    ;;
   push)
     [ "$2" != "$(cat "$dir/fail" 2>/dev/null)" ] || fail
     case $2 in *:*) ;; *) name=$name"_550.1-open-6.1-x86_64" ;; esac
     cp "$dir/set" "$dir/tags/$name"
     case $* in *--sign-key*) : >"$dir/signed" ;; esac
+    echo "$2@sha256:0 pushed"
     ;;
 esac
 "#;
 
 const REPOSITORY: &str = "registry.example.com/modules";
+/// Name of the stand-in's file for the agents' tag.
+const AGENTS_TAG: &str = "registry.example.com_modules_550.1-open-6.1-x86_64";
 
 fn set(options: &str) -> String {
     format!(
@@ -41,6 +51,7 @@ fn set(options: &str) -> String {
 struct Scene {
     dir: tempfile::TempDir,
     program: PathBuf,
+    attests: bool,
 }
 
 impl Scene {
@@ -54,7 +65,7 @@ impl Scene {
         fs::create_dir(dir.path().join("tags")).unwrap();
         let listed = format!("{{\"sets\":[{{\"digest\":\"sha256:0\",\"set\":{}}}]}}", set(""));
         fs::write(dir.path().join("set"), listed).unwrap();
-        Self { dir, program }
+        Self { dir, program, attests: false }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -65,7 +76,15 @@ impl Scene {
         let public = tempfile::NamedTempFile::new_in(self.dir.path()).unwrap();
         let signer = signs.then(|| Signer { secret: "cosign.key".into(), public });
         let target = Target::of(&self.program, &REPOSITORY.parse().unwrap()).unwrap();
-        Push { target, store: Path::new("/store"), signer, attests: false }.push(passed)
+        Push { target, store: Path::new("/store"), signer, attests: self.attests }.push(passed)
+    }
+
+    /// Returns the program's calls that change the registry, each by its verb and the reference's end.
+    fn changes(&self) -> Vec<String> {
+        let calls = fs::read_to_string(self.dir.path().join("calls")).unwrap();
+        let changes = calls.lines().filter(|c| c.starts_with("push") || c.starts_with("attest"));
+        let named = |call: &str| call.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        changes.map(|call| named(call).replace(REPOSITORY, "")).collect()
     }
 
     /// Returns the pushes, each by the reference's end.
@@ -86,6 +105,7 @@ fn passed_cell() -> Passed {
         name: Line::new("cell"),
         key: Digest::of(&[1; 32]),
         set: Digest::try_from(set.key.digest()).unwrap(),
+        test_result: TestResult::default(),
         release: Line::new("6.1"),
         driver: Line::new("550.1"),
     }
@@ -132,6 +152,34 @@ fn a_registry_that_does_not_answer_is_a_failure_and_nothing_is_sent() {
 }
 
 #[test]
+fn the_test_result_of_a_set_that_booted_is_attested_before_agents_find_it() {
+    let scene = Scene { attests: true, ..Scene::new() };
+    let compiled = passed_cell();
+    assert_eq!(scene.push(&compiled, true), Outcome::Pushed);
+    assert_eq!(scene.push(&compiled, true), Outcome::There);
+    let pushes = [format!("push :key-{}", compiled.key.as_str()), "push ".to_owned()];
+    assert_eq!(scene.changes(), pushes, "no test result of a set that was compiled alone");
+
+    let results = sample::results();
+    let mut booted = compiled;
+    booted.test_result.add(&results.run, &results.cells[0]);
+    let attests = "attest @sha256:0";
+    scene.write("fail", &format!("{REPOSITORY}@sha256:0"));
+    let Outcome::Failed(why) = scene.push(&booted, true) else { panic!("pushed") };
+    assert!(why.starts_with("attesting the test result of registry.example.com"), "{why}");
+    assert!(why.contains("the registry says 500"), "{why}");
+    let count = scene.changes().len();
+    assert_eq!(scene.changes()[2..], [&pushes[0], attests], "the agents' tag is not set");
+    scene.write("fail", "");
+    assert_eq!(scene.push(&booted, true), Outcome::Pushed);
+    assert_eq!(scene.changes()[count..], [&pushes[0], attests, &pushes[1]]);
+    let attested = fs::read(scene.dir.path().join("attested")).unwrap();
+    let attested: serde_json::Value = serde_json::from_slice(&attested).unwrap();
+    assert_eq!(attested, booted.test_result.predicate());
+    assert_eq!(scene.push(&booted, true), Outcome::There);
+}
+
+#[test]
 fn a_set_without_the_wanted_signature_is_pushed_again() {
     let scene = Scene::new();
     let passed = passed_cell();
@@ -150,6 +198,26 @@ fn another_set_under_the_cells_key_is_not_overwritten() {
     assert!(why.contains("is of another set"), "{why}");
 }
 
+#[rstest]
+#[case::moved(Some(r#"{"sets":[{"digest":"sha256:1","set":SET}]}"#))]
+#[case::gone(None)]
+fn another_set_is_not_overwritten_after_the_agents_tag_moved(#[case] agents: Option<&str>) {
+    let scene = Scene::new();
+    let passed = passed_cell();
+    assert_eq!(scene.push(&passed, false), Outcome::Pushed);
+    let tag = scene.dir.path().join("tags").join(AGENTS_TAG);
+    match agents {
+        Some(listed) => fs::write(tag, listed.replace("SET", &set("b"))).unwrap(),
+        None => fs::remove_file(tag).unwrap(),
+    }
+    let other = Passed { set: Digest::of(&[2; 32]), ..passed.clone() };
+    let Outcome::Failed(why) = scene.push(&other, false) else { panic!("pushed") };
+    assert!(why.contains("is of another set"), "{why}");
+    assert_eq!(scene.pushes().len(), 2, "nothing more was pushed");
+    assert_eq!(scene.push(&passed, false), Outcome::Pushed, "the set itself gets the tag again");
+    assert_eq!(scene.push(&passed, false), Outcome::There);
+}
+
 #[test]
 fn sets_that_passed_are_pushed_and_those_without_a_name_are_reported() {
     let mut results = sample::results();
@@ -160,17 +228,24 @@ fn sets_that_passed_are_pushed_and_those_without_a_name_are_reported() {
             resolved.set = Some(own);
         }
     }
-    let (sets, unnamed) = passed(std::slice::from_ref(&results));
-    let names: Vec<&Line> = sets.iter().map(|set| &set.name).collect();
     let is_good = |cell: &&CellResult| {
         matches!(
             cell.verdict,
             Verdict::Works {} | Verdict::WorksPatched { .. } | Verdict::Compiled { .. }
         )
     };
-    let good: Vec<&CellResult> = results.cells.iter().filter(is_good).collect();
-    assert_eq!(names.len() + unnamed.len(), good.len());
-    assert!(!names.is_empty());
+    let (sets, unnamed) = passed(std::slice::from_ref(&results));
+    let found: Vec<_> =
+        sets.iter().map(|set| (&set.name, Some(&set.key), Some(&set.set))).collect();
+    let good = results.cells.iter().filter(is_good);
+    let expected: Vec<_> =
+        good.map(|cell| (&cell.name, cell.key.as_ref(), cell.key.as_ref())).collect();
+    assert_eq!((found.len(), &found), (3, &expected));
+    assert_eq!(unnamed, []);
+    assert!(sets.iter().all(|set| set.release == Line::new("6.1.0-56-amd64")));
+    let tested = sets.iter().map(|set| !set.test_result.is_empty());
+    // Works; works, reused of another run; compiled.
+    assert_eq!(tested.collect::<Vec<_>>(), [true, false, false]);
     let at = results.cells.iter().position(|cell| is_good(&cell)).unwrap();
     results.cells[at].resolved = None;
     let (_, unnamed) = passed(&[results]);
@@ -214,4 +289,62 @@ fn a_registry_is_named_without_a_tag() {
         let error = Target::of(program, &reference.parse().unwrap()).unwrap_err().to_string();
         assert!(error.contains("leave tag and digest out"), "{error}");
     }
+}
+
+/// Returns results of this run with one cell: its name, verdict, the digests of its key and of its set.
+fn one(run: &str, name: &str, verdict: Verdict, key: u8, set: u8) -> Results {
+    let mut results = sample::results();
+    results.run.id = Line::new(run);
+    results.cells.truncate(1);
+    let cell = &mut results.cells[0];
+    (cell.name, cell.verdict, cell.key) = (Line::new(name), verdict, Some(Digest::of(&[key; 32])));
+    cell.resolved.as_mut().unwrap().set = Some(Digest::of(&[set; 32]));
+    results
+}
+
+#[test]
+fn a_test_result_names_every_cell_that_booted_the_set() {
+    let compiled = || Verdict::Compiled { patches: Vec::new() };
+    let patched = Verdict::WorksPatched { patches: vec![Line::new("p")] };
+    let mut t4 = one("run-1", "a-round-trip-t4", Verdict::Works {}, 20, 1);
+    t4.cells[0].resolved.as_mut().unwrap().compile_key = Some(Digest::of(&[1; 32]));
+    let mut unproven = one("run-2", "unproven", Verdict::Works {}, 1, 1);
+    unproven.cells[0].unproven = true;
+    let all = [
+        one("run-0", "a", compiled(), 1, 1),
+        t4,
+        one("run-2", "a-round-trip-h100", patched, 3, 1),
+        unproven,
+        one("run-0", "b", compiled(), 4, 2),
+        one("run-2", "another-of-b's-key", Verdict::Works {}, 4, 3),
+    ];
+    let (sets, refused) = passed(&all);
+    let found: Vec<_> =
+        sets.iter().map(|set| (set.name.as_str(), !set.test_result.is_empty())).collect();
+    let expected =
+        [("a", true), ("a-round-trip-h100", true), ("b", false), ("another-of-b's-key", true)];
+    assert_eq!(found, expected);
+    assert_eq!(refused.len(), 1, "the unproven one: {refused:?}");
+    // The same modules, under the keys of two cells.
+    assert_eq!(sets[0].test_result, sets[1].test_result);
+    let used = |name: &str, digit: u8, run: &str| {
+        serde_json::json!({
+            "name": name,
+            "digest": { "sha256": Digest::of(&[digit; 32]) },
+            "annotations": { "run": run, "longshore": "0.1.0" },
+        })
+    };
+    let predicate = serde_json::json!({
+        "result": "PASSED",
+        "configuration": [
+            used("matrix.lock", 2, "run-1"),
+            used("longshore-image", 1, "run-1"),
+            used("matrix.lock", 2, "run-2"),
+            used("longshore-image", 1, "run-2"),
+        ],
+        "passedTests": ["a-round-trip-h100", "a-round-trip-t4"],
+        "warnedTests": [],
+        "failedTests": [],
+    });
+    assert_eq!(sets[0].test_result.predicate(), predicate);
 }

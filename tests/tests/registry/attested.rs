@@ -21,7 +21,7 @@ use super::cosign::{PASSWORD, must, pushed, run};
 use super::other_tools::{empty_image, skopeo};
 use super::*;
 
-const TEST_RESULT: &str = "https://in-toto.io/attestation/test-result/v0.1";
+pub(super) const TEST_RESULT: &str = "https://in-toto.io/attestation/test-result/v0.1";
 
 fn kind(text: &str) -> PredicateType {
     text.parse().expect("a type")
@@ -33,8 +33,13 @@ fn requiring(key: &SecretKey, types: &[&str]) -> Trust {
 
 /// Records the scene's set as compiled into its store.
 fn compiled(scene: &Scene) {
+    record_compiled(scene, &scene.set);
+}
+
+/// Records a set as compiled into the scene's store.
+pub(super) fn record_compiled(scene: &Scene, set: &ModuleSet) {
     let record = BuildRecord {
-        modules: scene.set.modules.iter().map(|module| module.sha256.clone()).collect(),
+        modules: set.modules.iter().map(|module| module.sha256.clone()).collect(),
         driver: "nvidia-open-kernel-source 535.261.03-1".into(),
         compiler: "gcc-12".into(),
         packages: vec![InputPackage {
@@ -47,7 +52,7 @@ fn compiled(scene: &Scene) {
         started: "2026-11-20T14:03:05Z".into(),
         finished: "2026-11-20T14:04:11Z".into(),
     };
-    scene.store.put_build_record(&scene.set, &record).expect("records");
+    scene.store.put_build_record(set, &record).expect("records");
 }
 
 /// Writes the key pair as files, and returns their paths.
@@ -60,14 +65,19 @@ fn files(scene: &Scene, key: &SecretKey) -> (String, String) {
 }
 
 /// Runs longshore with the scene's store.
-fn command(scene: &Scene, arguments: &[&str]) -> Ended {
+pub(super) fn command(scene: &Scene, arguments: &[&str]) -> Ended {
     let mut command = Command::new(longshore());
     let store = scene.dir.path().join("store");
     command.env_clear().env("LONGSHORE_STORE", store).env("COSIGN_PASSWORD", PASSWORD);
     finish(command.args(arguments))
 }
 
-fn verify_attestation(scene: &Scene, image: &str, key: &str, kind: &str) -> Option<Value> {
+pub(super) fn verify_attestation(
+    scene: &Scene,
+    image: &str,
+    key: &str,
+    kind: &str,
+) -> Option<Value> {
     let options = ["--insecure-ignore-tlog=true", "--allow-http-registry", "--type", kind, image];
     let arguments = [&["verify-attestation", "--key", key][..], &options].concat();
     let out = run("cosign", scene.dir.path(), &arguments);
@@ -78,7 +88,7 @@ fn verify_attestation(scene: &Scene, image: &str, key: &str, kind: &str) -> Opti
 }
 
 /// Returns the statement in an envelope.
-fn statement(dir: &Path, envelope: &Value) -> Value {
+pub(super) fn statement(dir: &Path, envelope: &Value) -> Value {
     fs::write(dir.join("payload"), envelope["payload"].as_str().expect("base64")).expect("writes");
     let decoded = other_tools::openssl(&[
         "base64",

@@ -7,9 +7,15 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use kernel_matrix::published::Target;
-use kernel_matrix::push::{Outcome, Passed, Push, Signer};
-use kernel_matrix::results::{CellResult, Digest, Line, Measured, ResolvedCell, Times, Verdict};
+use kernel_matrix::push::{self, Outcome, Passed, Push, Signer};
+use kernel_matrix::results::{
+    AgentUsed, CellResult, Digest, Line, Machine, Measured, ResolvedCell, Results, Run, Times,
+    Verdict,
+};
+use longshore_modules::signature::key::SecretKey;
+use longshore_tests::scene::{Ended, finish, fixture};
 
+use super::attested::{TEST_RESULT, command, record_compiled, statement, verify_attestation};
 use super::together::{Agent, archive};
 use super::*;
 use longshore_tests::packages::KERNEL;
@@ -71,12 +77,31 @@ fn forward(mut near: TcpStream, target: &str, refused: Option<&str>) -> Option<(
     near.shutdown(std::net::Shutdown::Both).ok()
 }
 
-/// Returns a cell that passed with this set.
+/// Returns a cell that compiled this set.
 fn passed(set: &ModuleSet, key: u8) -> Passed {
+    let compiled = Verdict::Compiled { patches: Vec::new() };
+    let (mut sets, _) = push::passed(&[results("bookworm-535-open", compiled, set, key)]);
+    sets.pop().expect("it passed")
+}
+
+/// Returns results of a run with one cell.
+fn results(name: &str, verdict: Verdict, set: &ModuleSet, key: u8) -> Results {
+    let time = "2026-11-23T01:00:00Z".parse().expect("a time");
+    let run = Run {
+        id: Line::new("20261123T010000Z-0badcafe"),
+        nonce: Line::new("0badcafe"),
+        began: time,
+        ended: time,
+        complete: true,
+        machine: Machine { cores: 2, qemu: Line::new("10.0"), backend: Line::new("vfio-user") },
+        agent: AgentUsed { version: Line::new("0.1.0"), image: Some(Digest::of(&[8; 32])) },
+        lock: Some(Digest::of(&[9; 32])),
+        shard: None,
+    };
     let cell = CellResult {
-        name: Line::new("bookworm-535-open"),
+        name: Line::new(name),
         key: Some(Digest::of(&[key; 32])),
-        verdict: Verdict::Compiled { patches: Vec::new() },
+        verdict,
         resolved: Some(ResolvedCell {
             kernel_release: Line::new(&set.key.kernel_release),
             driver_version: Line::new(&set.key.driver_version),
@@ -90,7 +115,7 @@ fn passed(set: &ModuleSet, key: u8) -> Passed {
         reused_from: None,
         unproven: false,
     };
-    Passed::of(&cell).expect("its set is named").expect("it passed")
+    Results { cells: vec![cell], ..Results::of(run) }
 }
 
 /// Makes a key without a password.
@@ -103,11 +128,15 @@ fn sign_key(scene: &Scene) -> std::path::PathBuf {
 }
 
 fn push(address: &str, store: &Path, key: &Path, passed: &Passed) -> Outcome {
+    push_with(address, store, key, passed, false)
+}
+
+fn push_with(address: &str, store: &Path, key: &Path, passed: &Passed, attests: bool) -> Outcome {
     let program = Path::new(env!("CARGO_BIN_EXE_longshore-under-test"));
     let reference = format!("http://{address}/nvidia/modules").parse().expect("a reference");
     let target = Target::of(program, &reference).expect("without a tag");
     let signer = Some(Signer::of(key).expect("a key"));
-    Push { target, store, signer, attests: false }.push(passed)
+    Push { target, store, signer, attests }.push(passed)
 }
 
 #[tokio::test]
@@ -163,6 +192,115 @@ async fn a_registry_that_fails_in_the_middle_has_the_whole_set_or_the_earlier_on
     let found = scene.open(&[]).look_up(&tag).await.expect("answers").expect("is there");
     assert_eq!(found.set, scene.set);
     assert_eq!(pushes(&passed), Outcome::There, "signed, too");
+}
+
+/// Plans on a host with a T4 and the kernel of the sets, which takes sets of the scene's registry with a test result by
+/// this key alone.
+fn plan(scene: &Scene, host: &Host, public: &Path) -> Ended {
+    host.configure(&format!(
+        "driver = \"535.261.03\"\nsignature-keys = [\"{}\"]\n[[registry]]\n\
+         reference = \"{}/nvidia/modules\"\nplain-http = true\n",
+        public.display(),
+        scene.hub.address
+    ));
+    let tree = fixture("bookworm-t4");
+    finish(&mut host.agent(&["plan", "--root", &tree, "--require-attestation", "test-result"]))
+}
+
+#[tokio::test]
+async fn a_set_that_booted_has_a_test_result_that_agents_can_demand() {
+    let mut scene = Scene::new();
+    // The kernel of the host's tree.
+    let version = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-02)";
+    scene.set = module_sets::put_of(&scene.store, "6.1.0-50-amd64", &together::MODULES, 0);
+    scene.set.key.kernel_version = version.into();
+    scene.store.put_set(&scene.set).expect("put_set");
+    record_compiled(&scene, &scene.set);
+    let (store, key) = (scene.dir.path().join("store"), sign_key(&scene));
+    let public = scene.dir.path().join("sign.pub");
+    let secret = SecretKey::read(&key, None).expect("a key");
+    std::fs::write(&public, secret.public_pem().expect("pem")).expect("writes");
+    let pushes = |passed: &Passed| push_with(&scene.hub.address, &store, &key, passed, true);
+    let registry = scene.open(&[]);
+    let tag = scene.set.key.tag();
+    let reference = format!("{}:{tag}", scene.name());
+    let verify = |kind: &str| {
+        let key = public.to_str().expect("a path");
+        command(&scene, &["verify", &reference, "--key", key, "--attestation", kind])
+    };
+    let host = Host::new();
+
+    let compiled =
+        results("bookworm-535-open", Verdict::Compiled { patches: Vec::new() }, &scene.set, 1);
+    let (sets, _) = push::passed(std::slice::from_ref(&compiled));
+    assert_eq!(pushes(&sets[0]), Outcome::Pushed);
+    assert_eq!(pushes(&sets[0]), Outcome::There);
+    verify("provenance").assert_done();
+    verify("test-result").assert_failed(13, &["of the type test-result".into()]);
+    let refused = plan(&scene, &host, &public);
+    assert_eq!(refused.code, Some(13), "{refused}");
+    assert!(refused.out.contains("attestation-missing"), "{refused}");
+
+    // A cell of another key booted the same set: the manifest under both keys is the same.
+    let booted = results("bookworm-535-open-round-trip-t4", Verdict::Works {}, &scene.set, 2);
+    let (sets, refused) = push::passed(&[compiled, booted]);
+    assert_eq!((sets.len(), refused.len()), (2, 0));
+    for passed in &sets {
+        assert_eq!(pushes(passed), Outcome::Pushed);
+        assert_eq!(pushes(passed), Outcome::There);
+    }
+    verify("test-result").assert_done();
+    verify("spdx").assert_done();
+    let taken = plan(&scene, &host, &public);
+    let digest = registry.describe(&tag).await.expect("describes").digest();
+    assert_eq!(taken.code, Some(0), "{taken}");
+    assert!(
+        taken.out.contains(&format!("fetch the prebuilt modules {}@{digest}", scene.name())),
+        "{taken}"
+    );
+
+    let image = format!("{}/nvidia/modules@{digest}", scene.hub.address);
+    let public = public.to_str().expect("a path");
+    let envelope = verify_attestation(&scene, &image, public, TEST_RESULT).expect("cosign accepts");
+    let predicate = &statement(scene.dir.path(), &envelope)["predicate"];
+    assert_eq!(predicate["result"], "PASSED");
+    let names = serde_json::json!(["bookworm-535-open-round-trip-t4"]);
+    assert_eq!(predicate["passedTests"], names);
+    let image = &predicate["configuration"][1];
+    assert_eq!(image["digest"]["sha256"], Digest::of(&[8; 32]).as_str());
+    assert_eq!(image["annotations"]["run"], "20261123T010000Z-0badcafe");
+}
+
+#[tokio::test]
+async fn a_set_under_its_key_is_not_overwritten_after_the_agents_tag_moved() {
+    let scene = Scene::new();
+    let (store, key) = (scene.dir.path().join("store"), sign_key(&scene));
+    let variant = |compiler: &str| {
+        let mut set = scene.set.clone();
+        set.key.compiler = compiler.into();
+        scene.store.put_set(&set).expect("put_set");
+        set
+    };
+    let (first, second, changed) = (variant("gcc-a"), variant("gcc-b"), variant("gcc-c"));
+    let pushes =
+        |set: &ModuleSet, cell: u8| push(&scene.hub.address, &store, &key, &passed(set, cell));
+    assert_eq!(pushes(&first, 1), Outcome::Pushed);
+    assert_eq!(pushes(&second, 2), Outcome::Pushed);
+    let Outcome::Failed(why) = pushes(&changed, 1) else { panic!("overwritten") };
+    assert!(why.contains("is of another set"), "{why}");
+    let registry = scene.open(&[]);
+    let there = async |tag: &str| {
+        registry.look_up(tag).await.expect("answers").map(|found| found.set.key.compiler)
+    };
+    let by_key = format!("key-{}", Digest::of(&[1; 32]).as_str());
+    assert_eq!(there(&by_key).await.as_deref(), Some("gcc-a"));
+    assert_eq!(
+        there(&scene.set.key.tag()).await.as_deref(),
+        Some("gcc-b"),
+        "agents find the other"
+    );
+    assert_eq!(pushes(&first, 1), Outcome::Pushed, "it gets the agents' tag again");
+    assert_eq!(there(&scene.set.key.tag()).await.as_deref(), Some("gcc-a"));
 }
 
 /// Returns the digest that `build --print-inputs` prints.
