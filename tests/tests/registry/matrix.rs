@@ -94,7 +94,11 @@ fn results(name: &str, verdict: Verdict, set: &ModuleSet, key: u8) -> Results {
         ended: time,
         complete: true,
         machine: Machine { cores: 2, qemu: Line::new("10.0"), backend: Line::new("vfio-user") },
-        agent: AgentUsed { version: Line::new("0.1.0"), image: Some(Digest::of(&[8; 32])) },
+        agent: AgentUsed {
+            version: Line::new("0.1.0"),
+            program: None,
+            image: Some(Digest::of(&[8; 32])),
+        },
         lock: Some(Digest::of(&[9; 32])),
         shard: None,
     };

@@ -1,4 +1,5 @@
-//! A run over rules that is killed is continued: verdicts on disk are kept, and no other is taken.
+//! Runs over rules, with a stand-in for longshore: one that is killed is continued, with the verdicts on disk and no
+//! others; sets that a registry has are left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,16 +17,26 @@ const RULES: &str = "format = 1\n[[kernels]]\ndistribution = 'debian'\nsuites = 
 const PACKAGE: &str = "version = '1-1'\nsuite = 'sid'\n\
     sha256 = '1111111111111111111111111111111111111111111111111111111111111111'\n";
 
-/// Stands in for longshore: its sources for 535 do not compile, and those for the others wait until there is a file
-/// `go`.
+/// Stands in for longshore: sources for 535 do not compile, and those for the others wait until there is a file `go`.
+/// Its registry has a file in `tags` for each tag; `down` is one that does not answer.
 const LONGSHORE: &str = r#"#!/bin/sh
 dir=${0%/*}
 case $* in
   --version) echo longshore 0.1.0; exit 0 ;;
+  list*)
+    if [ -e "$dir/down" ]; then
+      echo '{"exit_code":12,"cause":"the registry says 500","remedy":"r"}' >&2
+      exit 12
+    fi
+    cat "$dir/tags/${2##*/}" 2>/dev/null || echo '{"sets":[]}'
+    exit 0
+    ;;
+  *--print-inputs*) echo '{"inputs":"INPUTS"}'; exit 0 ;;
   *' --driver 535.1 '*) ;;
   *) echo >"$dir/waits"; while [ ! -e "$dir/go" ]; do sleep 0.05; done ;;
 esac
 echo build "$*" >>"$dir/calls"
+echo '{"inputs":"INPUTS"}' >&2
 echo '{"exit_code":14,"cause":"c","remedy":"r","class":"interface-gone","name":"strncpy"}' >&2
 exit 14
 "#;
@@ -45,9 +56,11 @@ impl Scene {
         for branch in ["535", "550", "555"] {
             let revision = package("[driver.revisions]", "nvidia-open-kernel-source");
             let revision = revision.replace("'1-1'", &format!("'{branch}.1-1'"));
+            let revision = revision.replace("'111", &format!("'{branch}"));
             lock.push_str(&format!("[[driver]]\nid = '{branch}-open'\n{revision}"));
         }
-        for (name, text) in [("rules.toml", RULES), ("lock", &lock), ("longshore", LONGSHORE)] {
+        let longshore = LONGSHORE.replace("INPUTS", &"2".repeat(64));
+        for (name, text) in [("rules.toml", RULES), ("lock", &lock), ("longshore", &longshore)] {
             fs::write(scene.path(name), text).expect("written");
         }
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -141,4 +154,44 @@ fn a_lock_of_other_rules_is_refused() {
     let error = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(2), "{error}");
     assert!(error.contains("the lock has no 470-open"), "{error}");
+}
+
+const SET: &str = r#"{"sets":[{"digest":"sha256:DIGEST","set":{"key":{"driver_version":"535.1","flavour":"open",
+    "driver_digest":"1","kernel_release":"7.2-amd64","kernel_version":"v","arch":"x86_64","headers":{},
+    "compiler":"gcc","options":[]},"modules":[]}}]}"#;
+
+#[test]
+fn sets_that_the_registry_has_under_both_tags_are_left_out() {
+    let scene = Scene::new();
+    fs::write(scene.path("go"), "").expect("written");
+    let out = scene.path("out/results.json");
+    assert_eq!(scene.ended(&[]).status.code(), Some(0));
+    let keys = results(&out)["cells"].as_array().expect("cells").clone();
+    let key = |cell: usize| keys[cell]["key"].as_str().expect("a key").to_owned();
+    fs::create_dir(scene.path("tags")).expect("made");
+    let tag = |name: &str, digest: &str| {
+        let set = SET.replace("DIGEST", digest);
+        fs::write(scene.path("tags").join(name), set).expect("written");
+    };
+    // Agents find the set of 535 under its tag, and another one than that of 550.
+    tag(&format!("modules:key-{}", key(0)), "1");
+    tag(&format!("modules:key-{}", key(1)), "2");
+    tag("modules:535.1-open-7.2-amd64-x86_64", "1");
+    let registry = ["--fresh", "--changed-only", "--registry", "registry.example.com/modules"];
+    let ended = scene.ended(&registry);
+    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert_eq!(ended.status.code(), Some(0), "{text}");
+    assert!(text.contains("1 of 3 sets are in registry.example.com/modules"), "{text}");
+    let found = results(&out);
+    let names = |list: &str| -> Vec<String> {
+        let cells = found[list].as_array().expect("a list").iter();
+        cells.map(|cell| cell["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    assert_eq!(names("cells"), ["sid-550-open", "sid-555-open"]);
+    assert_eq!(names("planned"), names("cells"));
+    fs::write(scene.path("down"), "").expect("written");
+    let ended = scene.ended(&registry);
+    let error = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(2), "{error}");
+    assert!(error.contains("the registry says 500"), "{error}");
 }
