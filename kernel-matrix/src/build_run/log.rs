@@ -156,7 +156,7 @@ fn parse(bytes: &[u8], like: &Run, cells: &[Line], key: &Key) -> Result<Continue
         serde_json::from_slice(head).map_err(|e| format!("line 1: {e}; {ANEW}"))?;
     let Sealed { of: head, hmac: found } = head;
     if head.format != FORMAT {
-        return Err(format!("the run is written by another version; {ANEW}"));
+        return Err(format!("the run was written by another version; {ANEW}"));
     }
     if hmac(key, &head.run.nonce, 0, &head)? != found {
         return Err(format!("line 1 was not written with this key (--seal-key); {ANEW}"));
@@ -182,10 +182,7 @@ fn parse(bytes: &[u8], like: &Run, cells: &[Line], key: &Key) -> Result<Continue
             return Err(format!("line {number} is not one that this run wrote; {ANEW}"));
         }
         if !cells.contains(&result.name) {
-            return Err(format!(
-                "line {number}: {} is no cell that is to come; {ANEW}",
-                result.name
-            ));
+            return Err(format!("line {number}: {} is no cell of the run; {ANEW}", result.name));
         }
         // A later verdict is of a resumed run.
         results.retain(|earlier| earlier.name != result.name);
