@@ -72,6 +72,10 @@ pub struct Cell {
     /// Suites that longshore reads beside those of kernel and driver, for a cell of the rules.
     #[serde(skip)]
     pub further_suites: Vec<String>,
+    /// sha256 of the key of the module set that the guest gets, which the store has; None for the one that
+    /// `longshore fetch` decides for.
+    #[serde(skip)]
+    pub set: Option<String>,
     /// Simulated devices.
     #[serde(default)]
     pub gpus: Vec<gpu::Spec>,

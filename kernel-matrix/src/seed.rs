@@ -82,6 +82,8 @@ pub struct Fetch<'a> {
     pub driver: &'a DriverWanted,
     /// The kernel's release.
     pub release: &'a str,
+    /// sha256 of the key of the wanted set, which the store has; None for the one that `longshore fetch` prints.
+    pub set: Option<&'a str>,
 }
 
 /// Everything that is fetched for a seed.
@@ -187,10 +189,7 @@ fn fetched(mut fetch: Fetch<'_>, store: &Path, sink: &Sink<'_>) -> Result<Fetche
     let tell = |line: &str| sink.tell(What::Output(line.to_owned()));
     let said = run_with(&mut fetch.command, FETCH_LIMIT, tell)?.join("\n");
     let store = Store::open(store, disk::of_this_machine())?;
-    Ok(Fetched {
-        set: find_set(&store, &said, fetch.release, fetch.driver)?,
-        userspace: find_userspace(&store, &said)?,
-    })
+    Ok(Fetched { set: find_set(&store, &said, &fetch)?, userspace: find_userspace(&store, &said)? })
 }
 
 /// Makes `dir` a store that contains only the seed's set.
@@ -222,24 +221,27 @@ fn copy(from: &Store, set: &ModuleSet, to: &Store) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the set that `fetch` printed. The store may have others of the same version, made of
-/// other packages or by an older longshore, which are not to be tested.
-fn find_set(
-    store: &Store,
-    said: &str,
-    release: &str,
-    driver: &DriverWanted,
-) -> Result<ModuleSet, Error> {
-    let fits = |set: &ModuleSet| {
-        said.contains(&set.key.file_stem())
-            && set.key.kernel_release == release
-            && set.key.flavour == driver.flavour
-            && driver.is_met_by(&set.key.driver_version)
-    };
-    store.sets()?.into_iter().find(fits).ok_or_else(|| {
-        let (branch, flavour) = (&driver.branch, driver.flavour_name());
-        let root = store.root().display();
+/// Returns the set of a fetch that printed `said`.
+fn find_set(store: &Store, said: &str, fetch: &Fetch<'_>) -> Result<ModuleSet, Error> {
+    chosen(store.sets()?, said, fetch).ok_or_else(|| {
+        let (branch, flavour) = (&fetch.driver.branch, fetch.driver.flavour_name());
+        let (root, release) = (store.root().display(), fetch.release);
         Error::Unexpected(format!("{root} has no set {branch} {flavour} for {release} of: {said}"))
+    })
+}
+
+/// Returns the wanted set, or else the one that `fetch` printed. The store may have others of the same version, made of
+/// other packages, with more modules or by an older longshore, which are not to be tested.
+fn chosen(sets: Vec<ModuleSet>, said: &str, fetch: &Fetch<'_>) -> Option<ModuleSet> {
+    let is_meant = |set: &ModuleSet| match fetch.set {
+        Some(digest) => set.key.digest() == digest,
+        None => said.contains(&set.key.file_stem()),
+    };
+    sets.into_iter().find(|set| {
+        is_meant(set)
+            && set.key.kernel_release == fetch.release
+            && set.key.flavour == fetch.driver.flavour
+            && fetch.driver.is_met_by(&set.key.driver_version)
     })
 }
 
@@ -274,4 +276,35 @@ fn fill(dir: &Path, store: &Store, drivers: &[Fetched], parts: Parts) -> Result<
         disk::make(&tree, &image, SPARE)?;
     }
     fs::remove_dir_all(&tree).at("remove", &tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a set with these options.
+    fn set(options: &str) -> ModuleSet {
+        let set = serde_json::json!({"modules": [], "key": {
+            "driver_version": "550.1", "flavour": "open", "driver_digest": "a".repeat(64),
+            "kernel_release": "6.1", "kernel_version": "v", "arch": "x86_64", "headers": {},
+            "compiler": "gcc", "options": [options],
+        }});
+        serde_json::from_value(set).unwrap()
+    }
+
+    #[test]
+    fn a_wanted_set_is_taken_whichever_was_printed() {
+        let [wanted, more] = ["modules=nvidia", "modules=nvidia,nvidia-drm"].map(set);
+        let driver: DriverWanted =
+            toml::from_str("branch = '550'\nflavour = 'open'").expect("a driver");
+        let said = format!("to the store: {}", more.key.file_stem());
+        let found = |set: Option<&str>, release: &str| {
+            let fetch = Fetch { command: Command::new("true"), driver: &driver, release, set };
+            chosen(vec![more.clone(), wanted.clone()], &said, &fetch).map(|set| set.key)
+        };
+        assert_eq!(found(None, "6.1"), Some(more.key.clone()));
+        assert_eq!(found(Some(&wanted.key.digest()), "6.1"), Some(wanted.key.clone()));
+        assert_eq!(found(Some(&"0".repeat(64)), "6.1"), None);
+        assert_eq!(found(Some(&wanted.key.digest()), "6.12"), None);
+    }
 }

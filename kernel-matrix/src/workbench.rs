@@ -204,11 +204,13 @@ impl Workbench {
             command: self.longshore("fetch", &kernel.release, cell),
             driver: &cell.driver,
             release: &kernel.release,
+            set: None,
         });
         let mut for_next_kernel = next_kernel.as_ref().map(|kernel| Fetch {
             command: self.longshore("fetch", &kernel.release, cell),
             driver,
             release: &kernel.release,
+            set: None,
         });
         if let Some(file) = &run_file {
             fetch.arg("--run-file").arg(&file.path).args(["--run-file-sha256", &file.sha256]);
@@ -234,7 +236,8 @@ impl Workbench {
             firmware = Some(secure_boot::firmware(&self.cache, &signer, &kernel.vmlinuz)?);
             sign(&mut fetch, &signer);
         }
-        let first = Fetch { command: fetch, driver, release: &kernel.release };
+        let set = cell.set.as_deref();
+        let first = Fetch { command: fetch, driver, release: &kernel.release, set };
         let fetches = Fetches { first, next, next_kernel: for_next_kernel };
         let seed = seed::make(&self.cache, fetches, &self.store(cell), cell.from, sink)?;
         plain.map_or(Ok(()), |plain| check_equal(&seed, &plain))?;
@@ -278,7 +281,7 @@ impl Workbench {
         }
         let cell = Cell { from: Supply::Archive, ..cell.clone() };
         let command = self.longshore("fetch", &kernel.release, &cell);
-        let fetch = Fetch { command, driver: &cell.driver, release: &kernel.release };
+        let fetch = Fetch { command, driver: &cell.driver, release: &kernel.release, set: None };
         let (store, from) = (self.store(&cell), cell.from);
         seed::make(&self.cache, Fetches::of(fetch), &store, from, sink).map(Some)
     }

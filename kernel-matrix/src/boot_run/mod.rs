@@ -89,7 +89,7 @@ impl BootRun<'_> {
     ) -> Result<Attempt, Error> {
         let began = Instant::now();
         let wanted = match self.wanted(cell, &workbench)? {
-            Ok(wanted) => wanted,
+            Ok(wanted) => matrix::Cell { set: set_of(compiled), ..wanted },
             Err(verdict) => return Ok(Attempt::NoGuest(verdict)),
         };
         workbench.cache().bound(&[SEED, KERNEL], self.cache_bytes)?;
@@ -179,6 +179,12 @@ impl BootRun<'_> {
 
 fn phase((name, after): &(String, Duration)) -> Phase {
     Phase { name: Line::new(name), after_ms: milliseconds(*after) }
+}
+
+/// Returns the set that a cell compiled: the store may have others that suit its guest.
+fn set_of(compiled: &CellResult) -> Option<String> {
+    let set = compiled.resolved.as_ref()?.set.as_ref()?;
+    Some(set.as_str().to_owned())
 }
 
 /// Returns the script of a scenario.
