@@ -189,6 +189,15 @@ fn sets_that_the_registry_has_under_both_tags_are_left_out() {
     };
     assert_eq!(names("cells"), ["sid-550-open", "sid-555-open"]);
     assert_eq!(names("planned"), names("cells"));
+    // Nothing has changed: no cell is left, and the run and its report are good.
+    (1..3).for_each(|cell| tag(&format!("modules:key-{}", key(cell)), "1"));
+    assert_eq!(scene.ended(&registry).status.code(), Some(0));
+    assert_eq!(results(&out)["cells"], serde_json::json!([]));
+    let mut report = Command::new(env!("CARGO_BIN_EXE_kernel-matrix"));
+    report.arg("report").arg(&out).arg("--check").env("LONGSHORE_CACHE", scene.path("cache"));
+    let ended = report.output().expect("it runs");
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert_eq!(ended.status.code(), Some(0), "{said}");
     fs::write(scene.path("down"), "").expect("written");
     let ended = scene.ended(&registry);
     let error = String::from_utf8_lossy(&ended.stderr).into_owned();

@@ -5,7 +5,7 @@
 //! that another program wrote into the log, or that is of another run, is refused.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{At, Error};
 use crate::results::{CellResult, Digest, Key, Line, Run};
 
+/// Name of the results' file, beside the log.
+pub const RESULTS: &str = "results.json";
 /// Version of the log's format.
 const FORMAT: u32 = 2;
 /// Part of the authenticated text that keeps the key's other uses apart.
@@ -51,12 +53,14 @@ pub struct RunLog<'k> {
 }
 
 impl<'k> RunLog<'k> {
-    /// Begins the log of a run over these cells, in place of an earlier one.
+    /// Begins the log of a run over these cells, in place of an earlier one, whose results are removed before: a run
+    /// that is killed has none.
     ///
     /// # Errors
     /// Another process has it, or it cannot be written.
     pub fn begin(path: &Path, run: &Run, cells: Vec<Line>, key: &'k Key) -> Result<Self, Error> {
         let mut log = Self::open(path, key, &run.nonce)?;
+        log.remove_results()?;
         log.file.set_len(0).at("empty", path)?;
         log.line(&Head { format: FORMAT, run: run.clone(), cells })?;
         Ok(log)
@@ -88,6 +92,7 @@ impl<'k> RunLog<'k> {
         }
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let read = parse(&bytes[..whole], like, cells, key).map_err(|why| damaged(&why))?;
+        log.remove_results()?;
         log.file.set_len(whole as u64).at("shorten", path)?;
         (log.nonce, log.lines) = (read.run.nonce.clone(), read.lines);
         Ok((log, read.run, read.results))
@@ -113,6 +118,14 @@ impl<'k> RunLog<'k> {
                 Ok(Self { file, path: path.to_path_buf(), key, nonce: nonce.clone(), lines: 0 })
             }
             Err((_, error)) => Err(error).at("lock (another run has it)", path),
+        }
+    }
+
+    fn remove_results(&self) -> Result<(), Error> {
+        let results = self.path.with_file_name(RESULTS);
+        match fs::remove_file(&results) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            other => other.at("remove", &results),
         }
     }
 

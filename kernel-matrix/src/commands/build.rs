@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kernel_matrix::build_run::BuildRun;
-use kernel_matrix::build_run::log::RunLog;
+use kernel_matrix::build_run::log::{RESULTS, RunLog};
 use kernel_matrix::build_run::results;
 use kernel_matrix::cache::Cache;
 use kernel_matrix::ending::Ending;
@@ -32,8 +32,6 @@ use crate::print;
 
 /// Time limit of a build: a slow machine's, with the download of a toolchain.
 pub(super) const LIMIT: Duration = Duration::from_secs(3600);
-/// Name of the file with the results of a run.
-const RESULTS: &str = "results.json";
 /// Bytes of a run's nonce.
 const NONCE: usize = 16;
 
@@ -95,8 +93,9 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     }
     let count = cells.len();
     lock.covers(&cells)?;
-    let (log, run, done) = begin(options, &builds, &cells, &key)?;
-    remove_results(&dir)?;
+    let changed_only = options.reuse.is_changed_only();
+    let run = Run { changed_only, ..run(&lock, options.selection.shard, &program)? };
+    let (log, run, done) = open_log(&dir, run, &cells, options.resume, &key)?;
     cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
     let reuser = Reuser { earlier, keys };
     let going = Going { builds, reuser, log: Mutex::new((log, done)), ending };
@@ -141,17 +140,17 @@ impl<'r> Chosen<'r> {
     }
 }
 
-/// Begins the log of a run over these cells, or continues it.
-fn begin<'k>(
-    options: &Build,
-    builds: &BuildRun<'_>,
+/// Begins the log of a run over these cells in `dir`, or resumes it: with the run and its results so far.
+pub(super) fn open_log<'k>(
+    dir: &Path,
+    run: Run,
     cells: &[&Cell],
+    is_resumed: bool,
     key: &'k Key,
 ) -> Result<(RunLog<'k>, Run, Vec<CellResult>), Error> {
     let names: Vec<Line> = cells.iter().map(|cell| Line::new(&cell.name)).collect();
-    let run = run(builds.lock, options.selection.shard, builds.program)?;
-    let path = builds.dir.join("run.jsonl");
-    if !options.resume {
+    let path = dir.join("run.jsonl");
+    if !is_resumed {
         return Ok((RunLog::begin(&path, &run, names, key)?, run, Vec::new()));
     }
     let (log, run, done) = RunLog::resume(&path, &run, &names, key)?;
@@ -162,15 +161,6 @@ fn begin<'k>(
 fn lock(options: &Build, cache: &Cache, rules: &Rules) -> Result<Lock, Error> {
     let path = options.lock.path(cache);
     if options.locked { Lock::read(&path) } else { super::resolve::resolved(cache, rules, &path) }
-}
-
-/// Removes the results of an earlier run: a run that is killed has none.
-pub(super) fn remove_results(dir: &Path) -> Result<(), Error> {
-    let path = dir.join(RESULTS);
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other.at("remove", &path),
-    }
 }
 
 /// Writes the results of a run, and prints their summary.
@@ -206,6 +196,7 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
         began,
         ended: began,
         complete: false,
+        changed_only: false,
         machine: Machine {
             cores: u32::try_from(cores).unwrap_or(u32::MAX),
             qemu: Line::default(),

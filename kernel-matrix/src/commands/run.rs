@@ -19,7 +19,7 @@ use kernel_matrix::guest;
 use kernel_matrix::guests::Guests;
 use kernel_matrix::matrix::Supply;
 use kernel_matrix::qemu::{self, Qemu};
-use kernel_matrix::results::{CellResult, Digest, Key, Line, Run, Shard};
+use kernel_matrix::results::{CellResult, Digest, Line, Run, Shard};
 use kernel_matrix::rules::filter::{self, Filter};
 use kernel_matrix::rules::lock::Lock;
 use kernel_matrix::rules::{Cell, Rules};
@@ -110,8 +110,8 @@ pub(crate) fn run_rules(
     let count = selected.cells.len();
     let dir = options.out.clone().unwrap_or_else(|| cache.dir("run"));
     lock.covers(&selected.cells)?;
-    let (log, run, done) = open_log(options, &dir, &selected, &key)?;
-    build::remove_results(&dir)?;
+    let (log, run, done) =
+        build::open_log(&dir, selected.run, &selected.cells, options.resume, &key)?;
     let mut cells = selected.cells;
     cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
     let suites = suites(&rules, &cells, &means.guests);
@@ -160,24 +160,6 @@ fn select<'a>(
         run.machine.backend = Line::new(qemu.backend.name());
     }
     Ok(Selected { planned, cells, run })
-}
-
-/// Begins or resumes the log of a run, and returns the run and its results so far.
-fn open_log<'k>(
-    options: &OverRules,
-    dir: &Path,
-    selected: &Selected<'_>,
-    key: &'k Key,
-) -> Result<(RunLog<'k>, Run, Vec<CellResult>), Error> {
-    let path = dir.join("run.jsonl");
-    let names: Vec<Line> = selected.cells.iter().map(|cell| Line::new(&cell.name)).collect();
-    if !options.resume {
-        let log = RunLog::begin(&path, &selected.run, names, key)?;
-        return Ok((log, selected.run.clone(), Vec::new()));
-    }
-    let (log, run, done) = RunLog::resume(&path, &selected.run, &names, key)?;
-    print(&format!("resuming run {}: {} cells are done", run.id, done.len()));
-    Ok((log, run, done))
 }
 
 /// Returns the suites that guests are made from; true where lists past their expiry are accepted.

@@ -133,7 +133,13 @@ impl Merged {
         if missing > 0 {
             self.problems.push(format!("{missing} of {} cells have no result", self.cells.len()));
         }
-        if self.cells.is_empty() {
+        if !self.cells.is_empty() {
+            return;
+        }
+        if self.runs.iter().all(|run| run.changed_only) {
+            self.notes
+                .push("No cell has changed: the registry has the sets of all of them.".into());
+        } else {
             self.problems.push("no cell was planned".into());
         }
     }

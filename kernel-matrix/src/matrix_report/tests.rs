@@ -303,6 +303,11 @@ fn a_run_without_cells_is_a_problem_and_no_fault_of_the_page() {
     assert_eq!(merged.problems, ["no cell was planned"]);
     assert!(html::render(&merged, None, &[]).contains("no cell was planned"));
     assert!(!merged.is_answered());
+    let mut unchanged = sample::results();
+    (unchanged.planned, unchanged.cells) = (Vec::new(), Vec::new());
+    unchanged.run.changed_only = true;
+    let merged = Merged::of(vec![source("a", unchanged)]).unwrap();
+    assert!(merged.is_answered() && merged.notes[0].contains("No cell has changed"), "{merged:?}");
 }
 
 #[test]

@@ -24,6 +24,9 @@ pub struct Run {
     pub ended: Timestamp,
     /// The run ended by itself: no cell of the shard was left out.
     pub complete: bool,
+    /// Cells whose set a registry has were left out: there may be no other.
+    #[serde(default)]
+    pub changed_only: bool,
     /// Machine that it ran on.
     pub machine: Machine,
     /// The tested agent.

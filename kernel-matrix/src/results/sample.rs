@@ -68,6 +68,7 @@ fn run() -> Run {
         began: "2026-11-23T01:00:00Z".parse().unwrap(),
         ended: "2026-11-23T07:12:30Z".parse().unwrap(),
         complete: true,
+        changed_only: false,
         machine: Machine { cores: 2, qemu: line("7.2.19"), backend: line("x-remote") },
         agent: AgentUsed {
             version: line("0.1.0"),

@@ -93,6 +93,7 @@ fn results(name: &str, verdict: Verdict, set: &ModuleSet, key: u8) -> Results {
         began: time,
         ended: time,
         complete: true,
+        changed_only: false,
         machine: Machine { cores: 2, qemu: Line::new("10.0"), backend: Line::new("vfio-user") },
         agent: AgentUsed {
             version: Line::new("0.1.0"),
