@@ -27,6 +27,7 @@ use crate::selinux;
 use crate::served;
 use crate::trials;
 use crate::upgrade;
+use crate::warns;
 
 /// Number of last lines of the agent's log that are shown with the faults.
 pub(crate) const LAST_LINES: usize = 6;
@@ -56,9 +57,7 @@ pub struct Evidence {
 
 /// Judges a cell that ran in a VM. QEMU's own exit code means nothing and is ignored.
 pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
-    let is_fault =
-        |line: &&String| cell.scenario != Scenario::Peermem || !peermem::is_expected(line);
-    let trouble = evidence.trouble.iter().filter(is_fault);
+    let trouble = evidence.trouble.iter().filter(|line| !is_expected(cell.scenario, line));
     let mut wrong: Vec<String> = trouble.map(|line| format!("kernel: {line}")).collect();
     if let Some(why) = unfinished(cell, evidence) {
         // A guest that did not finish has no state to compare.
@@ -67,12 +66,24 @@ pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
         if cell.scenario == Scenario::ClusterUpgrade {
             wrong.extend(cluster_upgrade::complaints(&evidence.records));
         }
+    } else if cell.scenario == Scenario::Warns {
+        // No agent runs in it.
+        wrong.extend(warns::wrong(evidence));
     } else {
         wrong.extend(agent(cell, &evidence.records));
         wrong.extend(scenario(cell, expected, &evidence.records));
         wrong.extend(host(&evidence.records));
     }
     if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) }
+}
+
+/// True for a fault in the kernel's log that the scenario provokes.
+fn is_expected(scenario: Scenario, trouble: &str) -> bool {
+    match scenario {
+        Scenario::Peermem => peermem::is_expected(trouble),
+        Scenario::Warns => warns::is_expected(trouble),
+        _ => false,
+    }
 }
 
 /// Judges the boot of a cell that ends by a loss of power while the driver is Ready.
@@ -181,7 +192,11 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::ClusterUpgrade => wrong.extend(cluster_upgrade::wrong(expected, records)),
         Scenario::OperatorPod => wrong.extend(operator_pod::wrong(expected, records)),
         // Scenarios of several boots judge each.
-        Scenario::Refused | Scenario::PowerCut | Scenario::NextKernel | Scenario::Build => {}
+        Scenario::Refused
+        | Scenario::Warns
+        | Scenario::PowerCut
+        | Scenario::NextKernel
+        | Scenario::Build => {}
     }
     wrong
 }

@@ -95,4 +95,5 @@ pub mod transcript;
 pub mod trials;
 pub mod upgrade;
 pub mod vm;
+pub mod warns;
 pub mod workbench;

@@ -65,7 +65,7 @@ pub struct Prepared {
     pub seed: Seed,
     /// The .run file, where the driver is from one.
     pub run_file: Option<RunFile>,
-    /// Stand-in for a module, if the cell has one.
+    /// Module of the guest's own, if the cell has one.
     pub stand_in: Option<Made>,
     /// Firmware with Secure Boot on, if the cell requires it.
     pub firmware: Option<Firmware>,
