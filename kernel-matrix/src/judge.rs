@@ -15,6 +15,7 @@ use crate::drm;
 use crate::event::Outcome;
 use crate::ima;
 use crate::in_use;
+use crate::manifest;
 use crate::matrix::{Cell, Scenario};
 use crate::nouveau;
 use crate::operator;
@@ -22,7 +23,7 @@ use crate::operator_pod;
 use crate::peermem;
 use crate::records::Records;
 use crate::restored;
-use crate::scene::Scene;
+use crate::scene::{self, Scene};
 use crate::selinux;
 use crate::served;
 use crate::trials;
@@ -221,10 +222,7 @@ fn killed(records: &Records) -> Vec<String> {
 pub(crate) fn host(records: &Records) -> Vec<String> {
     let mut wrong = differences(records, "after");
     wrong.extend(record(records, "after.record"));
-    match records.section("after.written") {
-        Ok(files) => wrong.extend(files.iter().map(|file| format!("written: {file}"))),
-        Err(missing) => wrong.push(missing),
-    }
+    wrong.extend(manifest::wrong(records));
     wrong
 }
 
@@ -248,17 +246,7 @@ pub(crate) fn differences_between(records: &Records, before: &str, after: &str) 
 /// True if a difference is only the presence of the agent's record: it stays, so that `status` can
 /// report the agent's end. Every other file in its directory is a leftover.
 fn is_own_record(difference: &str) -> bool {
-    const RECORD: &[(&str, &str)] = &[
-        ("d", "/run/longshore"),
-        ("f", "/run/longshore/state.json"),
-        ("f", "/run/longshore/lock"),
-        ("f", "/run/longshore/starts.json"),
-        ("f", "/run/longshore/last-failure.json"),
-    ];
-    let Some(line) = difference.strip_prefix("run: after ") else { return false };
-    let mut words = line.split_whitespace();
-    let (kind, _mode, path) = (words.next(), words.next(), words.next());
-    RECORD.iter().any(|(k, p)| kind == Some(k) && path == Some(p)) && words.next().is_none()
+    difference.strip_prefix("run: after ").is_some_and(scene::is_own_record)
 }
 
 /// Checks that the record that stays lists nothing as left.
@@ -292,20 +280,13 @@ pub(crate) mod tests {
     pub(crate) fn good() -> Evidence {
         let mut records = Records::default();
         for when in ["before", "after"] {
-            for aspect in
-                ["modules", "mounts", "dev", "firmware-path", "run", "majors", "processes"]
-            {
-                records.take(&format!("@begin {when}.{aspect}"));
-                records.take("|ext4 1 0 - Live 0x0");
-                records.take(&format!("@end {when}.{aspect}"));
-            }
+            scene::tests::report(&mut records, when);
         }
+        manifest::tests::report_unchanged(&mut records);
         for line in [
             "@begin after.record",
             "|{ \"phase\": \"failed\", \"entries\": [] }",
             "@end after.record",
-            "@begin after.written",
-            "@end after.written",
             "@begin agent-log",
             "|error: no GPU",
             "|  remedy: put one in",
@@ -416,16 +397,20 @@ pub(crate) mod tests {
     #[test]
     fn the_agents_record_may_stay_and_nothing_beside_it() {
         let with = |line: &str| {
-            let line = format!("{line} ");
-            move |e: &mut Evidence| {
-                let lines = vec!["ext4 1 0 - Live 0x0".into(), line];
-                e.records.sections.insert("after.run".into(), lines);
-            }
+            let line = line.to_owned();
+            move |e: &mut Evidence| e.records.sections.get_mut("after.run").unwrap().insert(0, line)
         };
-        assert_eq!(why(with("f 600 /run/longshore/state.json")), "Passed");
-        assert_eq!(why(with("f 644 /run/longshore/starts.json")), "Passed");
-        assert!(why(with("f 600 /run/longshore/other")).contains("longshore/other"));
-        assert!(why(with("d 755 /run/nvidia/driver")).contains("/run/nvidia/driver"));
+        assert_eq!(why(with("f 600 0:0 912 /run/longshore/state.json")), "Passed");
+        assert_eq!(why(with(&format!("{}  /run/longshore/state.json", "a".repeat(64)))), "Passed");
+        assert_eq!(why(with("f 644 0:0 0 /run/longshore/starts.json")), "Passed");
+        for line in [
+            "f 600 0:0 912 /run/longshore/other",
+            "f 600 9:0 912 /run/longshore/state.json",
+            "l 777 0:0 - /run/longshore/state.json /etc/passwd",
+            "d 755 0:0 - /run/nvidia/driver",
+        ] {
+            assert!(why(with(line)).contains(line), "{line}: {}", why(with(line)));
+        }
         let record = |text: &'static str| {
             move |e: &mut Evidence| {
                 e.records.sections.insert("after.record".into(), vec![text.into()]);

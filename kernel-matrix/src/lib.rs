@@ -53,6 +53,7 @@ pub mod in_use;
 pub mod initramfs;
 pub mod judge;
 pub mod kernel;
+mod manifest;
 pub mod matrix;
 pub mod matrix_report;
 pub mod next_kernel;

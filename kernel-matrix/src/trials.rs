@@ -121,21 +121,17 @@ pub(crate) fn journal_of(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ASPECTS: [&str; 7] =
-        ["modules", "mounts", "dev", "firmware-path", "run", "majors", "processes"];
+    use crate::scene;
 
     fn good() -> Records {
         let mut records = Records::default();
+        for when in ["before", "ready-0", "ready-1", "after-1", "after-2"] {
+            scene::tests::report(&mut records, when);
+        }
         let mut section = |name: &str, text: &str| {
             let lines = text.lines().map(str::to_owned).collect();
             records.sections.insert(name.to_owned(), lines);
         };
-        for when in ["before", "ready-0", "ready-1", "after-1", "after-2"] {
-            for aspect in ASPECTS {
-                section(&format!("{when}.{aspect}"), "ext4 1 0 - Live 0x0");
-            }
-        }
         for number in [1, 2] {
             section(&format!("after-{number}.record"), "{\"entries\": []}");
             section(
@@ -200,7 +196,11 @@ mod tests {
             records.facts.remove("recovery-1");
         };
         assert!(why(&never).contains("was not Ready again"));
-        assert!(why(&section("ready-1.dev", "c 666 /dev/other")).contains("/dev/other"));
+        let other = |records: &mut Records| {
+            let line = "c 666 0:0 1:3 /dev/other".to_owned();
+            records.sections.get_mut("ready-1.dev").unwrap().insert(0, line);
+        };
+        assert!(why(&other).contains("/dev/other"));
         assert!(why(&section("after-1.modules", "nvidia 9 0 - Live 0x0")).contains("after nvidia"));
         assert!(why(&section("after-1.record", "cut off")).contains("cannot be read"));
         assert!(read(&Records::default()).is_err());
