@@ -16,7 +16,7 @@ use crate::event::Outcome;
 use crate::ima;
 use crate::in_use;
 use crate::manifest;
-use crate::matrix::{Cell, Scenario};
+use crate::matrix::{Cell, Scenario, Supply};
 use crate::nouveau;
 use crate::operator;
 use crate::operator_pod;
@@ -182,7 +182,10 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Restored => wrong.extend(restored::wrong(expected, records)),
         Scenario::BadInput => wrong.extend(bad_input::wrong(expected, records)),
         Scenario::DeadDisk => wrong.extend(dead_disk::wrong(expected, records)),
-        Scenario::Attacked => wrong.extend(attacked::wrong(expected, records)),
+        Scenario::Attacked => {
+            let compiles = cell.from == Supply::Compile;
+            wrong.extend(attacked::wrong(expected, records, compiles));
+        }
         Scenario::Killed => wrong.extend(killed(records)),
         Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
         Scenario::Ima => wrong.extend(ima::wrong(expected, records)),
