@@ -215,6 +215,7 @@ fn killed(records: &Records) -> Vec<String> {
     if trials.len() < trials::LEAST {
         wrong.push(format!("only {} kills, not {}", trials.len(), trials::LEAST));
     }
+    wrong.extend(trials::missing(&trials));
     for trial in trials {
         wrong.extend(trial.wrong.iter().map(|why| format!("{}: {why}", trial.point)));
     }
