@@ -146,8 +146,26 @@ fn first(log: &[String]) -> Result<f64, String> {
         .ok_or_else(|| format!("the agent's log does not begin with a time: {:?}", log.first()))
 }
 
+/// Returns the fault of a span of the agent's own log that is not from `least` to `most` seconds long, between the
+/// first line with `first` and the first one with `last`.
+pub(crate) fn not_within(
+    log: &[String],
+    (first, last): (&str, &str),
+    (least, most): (f64, f64),
+) -> Option<String> {
+    /// Tolerance in seconds: the log's clock and the agent's deadlines are two clocks.
+    const CLOCKS: f64 = 0.05;
+    match between(log, first, last) {
+        Ok(seconds) if (least - CLOCKS..=most).contains(&seconds) => None,
+        Ok(seconds) => Some(format!(
+            "by the agent's log `{last}` came {seconds:.2} s after `{first}`, not {least} to {most} s"
+        )),
+        Err(missing) => Some(missing),
+    }
+}
+
 /// Returns the second of the day at which a line was logged.
-fn time_of(line: &str) -> Option<f64> {
+pub(crate) fn time_of(line: &str) -> Option<f64> {
     let time = line.split_once('T').and_then(|(_, rest)| rest.split_once('Z'));
     time.and_then(|(time, _)| seconds_of_day(time))
 }
@@ -191,6 +209,22 @@ mod tests {
         let table = timing.table();
         assert!(table.contains("remove ratio 1.20\n"), "{table}");
         assert!(table.ends_with("install ratio 1.50"), "{table}");
+    }
+
+    #[test]
+    fn a_span_that_is_too_short_or_too_long_or_absent_is_a_fault() {
+        let log = ["2026-01-31T23:59:50.0Z begin", "2026-02-01T00:00:10.5Z end"].map(str::to_owned);
+        for (last, least, most, fault) in [
+            ("end", 20.0, 25.0, ""),
+            ("end", 20.54, 25.0, ""),
+            ("end", 20.6, 25.0, "came 20.50 s after `begin`, not 20.6 to 25 s"),
+            ("end", 10.0, 20.0, "came 20.50 s after `begin`, not 10 to 20 s"),
+            ("nothing", 0.0, 90.0, "no line with `nothing`"),
+        ] {
+            let found = not_within(&log, ("begin", last), (least, most)).unwrap_or_default();
+            assert_eq!(found.is_empty(), fault.is_empty(), "{found}");
+            assert!(found.contains(fault), "{found}");
+        }
     }
 
     #[test]
