@@ -138,8 +138,9 @@ fn looks(mode: Option<u32>, files: &[&str]) -> usize {
 
 #[test]
 fn a_plan_and_a_diagnosis_change_nothing_but_the_stores_cache() {
-    for (mode, files) in [(None, &[][..]), (Some(0o700), &["note"]), (Some(0o755), &["note"])] {
-        assert!(looks(mode, files) > 0, "{mode:?}: the index of the archive is kept");
+    assert!(looks(None, &[]) > 0, "the index of the archive is kept");
+    for mode in [0o700, 0o755] {
+        assert!(looks(Some(mode), &["note"]) > 0, "{mode:o}: the index of the archive is kept");
     }
 }
 
