@@ -364,7 +364,7 @@ pub fn execute_side_car(command: SideCar, log: &Log) -> Result<ExitCode, Failure
 }
 
 async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
-    let (facts, plan) = Inventory::new(config).decide().await?;
+    let (facts, plan) = Inventory::for_looking(config).decide().await?;
     if json {
         print_json(&plan)?;
     } else {

@@ -27,6 +27,7 @@ pub mod cache;
 pub mod capture;
 pub mod cdi;
 pub mod cell;
+pub mod checkout;
 pub mod checks;
 pub mod cluster;
 pub mod cluster_upgrade;

@@ -18,7 +18,7 @@ use crate::build_run::verdict::failure_reason;
 use crate::capture::capture;
 use crate::error::{At, Error};
 use crate::published::{Published, Target};
-use crate::results::{CellResult, Digest, Line, ResolvedCell, Results, Verdict};
+use crate::results::{CellResult, Digest, Line, ResolvedCell, Results, Run, Verdict};
 use test_result::TestResult;
 
 /// Time limit of one push.
@@ -49,8 +49,8 @@ impl Passed {
     /// Returns the set of a cell, without its test result; None where the cell has none to push.
     ///
     /// # Errors
-    /// The cell passed, and its result does not name its key or set.
-    fn of(cell: &CellResult) -> Result<Option<Self>, String> {
+    /// The cell passed, and its result does not name its key or set, or its run not its program.
+    fn of(run: &Run, cell: &CellResult) -> Result<Option<Self>, String> {
         match cell.verdict {
             Verdict::Works {} | Verdict::WorksPatched { .. } | Verdict::Compiled { .. } => {}
             _ => return Ok(None),
@@ -60,6 +60,7 @@ impl Passed {
                 "it was taken from results that no key of this user's sealed: compile the cell";
             return Err(why.to_owned());
         }
+        run.agent.check_origin()?;
         let unnamed = |what: &str| format!("its result has no {what}: run the cell again");
         let ResolvedCell { set, compile_key, kernel_release, driver_version, .. } =
             cell.resolved.as_ref().ok_or_else(|| unnamed("set"))?;
@@ -226,7 +227,7 @@ pub fn passed(all: &[Results]) -> (Vec<Passed>, Vec<(Line, String)>) {
     let cells = || all.iter().flat_map(|from| from.cells.iter().map(|cell| (&from.run, cell)));
     let failed: Vec<(&Digest, &Line)> = cells().filter_map(|(_, c)| failed_in_guest(c)).collect();
     for (run, cell) in cells() {
-        let passed = match Passed::of(cell) {
+        let passed = match Passed::of(run, cell) {
             Ok(Some(passed)) => passed,
             Ok(None) => continue,
             Err(why) => {

@@ -2,6 +2,7 @@
 //! module sets and their signer, a .run file, and the program itself in a directory of its own.
 
 pub mod archive;
+pub mod manifest;
 pub mod module_sets;
 pub mod packages;
 pub mod run_file;

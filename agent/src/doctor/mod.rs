@@ -179,7 +179,7 @@ impl Look<'_> {
     /// Returns the findings of a plan, and the plan itself where there is one.
     async fn plan(&self) -> Result<(Option<Plan>, Vec<Finding>), Failure> {
         let planned = if self.online {
-            Inventory::new(self.config).decide().await.map(|(_, plan)| plan)
+            Inventory::for_looking(self.config).decide().await.map(|(_, plan)| plan)
         } else {
             self.at_hand().and_then(|catalog| plan::plan(self.config, self.facts, &catalog))
         };

@@ -61,6 +61,11 @@ impl<'a> Inventory<'a> {
         }
     }
 
+    /// Returns an inventory for a command that only looks: the store's directory keeps its mode.
+    pub fn for_looking(config: &'a Config) -> Self {
+        Self { store: StoreAccess::as_found(config), ..Self::new(config) }
+    }
+
     /// Counts transfers in `telemetry`, too.
     pub(super) fn counting(self, telemetry: &Telemetry) -> Self {
         Self { sources: self.sources.counting(telemetry), ..self }

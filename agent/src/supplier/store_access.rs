@@ -8,18 +8,35 @@ use longshore_core::bounded_call::{self, NoResult};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_core::store::usage::StoreGuard;
+use tempfile::TempDir;
 
 /// The configured store.
 pub(super) struct StoreAccess<'a> {
     config: &'a Config,
-    opened: OnceLock<Store>,
+    /// A directory that exists keeps its mode.
+    as_found: bool,
+    opened: OnceLock<Opened>,
     /// Shared lock that prevents removals from the store meanwhile.
     shared: Mutex<Option<StoreGuard>>,
 }
 
+/// An open store.
+struct Opened {
+    store: Store,
+    /// Directory that stands for the store, removed with this value.
+    _instead: Option<TempDir>,
+}
+
 impl<'a> StoreAccess<'a> {
     pub(super) fn new(config: &'a Config) -> Self {
-        Self { config, opened: OnceLock::new(), shared: Mutex::default() }
+        Self { config, as_found: false, opened: OnceLock::new(), shared: Mutex::default() }
+    }
+
+    /// Access for a command that only looks. It leaves the mode of the store's directory as it is. An empty directory
+    /// that others could write to is left empty, too, and a temporary one stands for it: with files in it, the next
+    /// agent would refuse it.
+    pub(super) fn as_found(config: &'a Config) -> Self {
+        Self { as_found: true, ..Self::new(config) }
     }
 
     /// Opens the store.
@@ -27,21 +44,39 @@ impl<'a> StoreAccess<'a> {
     /// # Errors
     /// Exit code 15 where it is not writable.
     pub(super) fn open(&self) -> Result<Store, Failure> {
-        if let Some(store) = self.opened.get() {
-            return Ok(store.clone());
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened.store.clone());
         }
-        let store = Store::open(&self.config.paths.store, self.config.disk())?;
-        Ok(self.opened.get_or_init(|| store).clone())
+        let opened = self.opener()()?;
+        Ok(self.opened.get_or_init(|| opened).store.clone())
     }
 
     /// Like [`StoreAccess::open`], but does not hang with its disk.
     pub(super) async fn open_in_time(&self) -> Result<Store, Failure> {
-        if let Some(store) = self.opened.get() {
-            return Ok(store.clone());
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened.store.clone());
         }
+        let opened = self.in_time(self.opener()).await?;
+        Ok(self.opened.get_or_init(|| opened).store.clone())
+    }
+
+    /// Returns the call that opens the store.
+    fn opener(&self) -> impl FnOnce() -> Result<Opened, Failure> + Send + use<> {
         let (root, disk) = (self.config.paths.store.clone(), self.config.disk());
-        let store = self.in_time(move || Store::open(&root, disk)).await?;
-        Ok(self.opened.get_or_init(|| store).clone())
+        let as_found = self.as_found;
+        move || {
+            let found = match as_found {
+                true => Store::open_as_found(&root, disk)?,
+                false => Some(Store::open(&root, disk)?),
+            };
+            if let Some(store) = found {
+                return Ok(Opened { store, _instead: None });
+            }
+            let made = tempfile::Builder::new().prefix("longshore-plan-").tempdir();
+            let instead =
+                made.or_fail(FailureKind::Preflight, || "making a temporary directory")?;
+            Ok(Opened { store: Store::open(instead.path(), disk)?, _instead: Some(instead) })
+        }
     }
 
     /// Runs `read` on the host and the store within `step-deadline`.

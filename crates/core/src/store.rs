@@ -61,6 +61,23 @@ impl Store {
     /// Exit code 15 where the directories cannot be made, or the store cannot be closed to other
     /// users.
     pub fn open(root: &Path, disk: Disk) -> Result<Self, Failure> {
+        private::make(root)?;
+        Self::with_directories(root, disk)
+    }
+
+    /// Opens the store at `root` for a command that only looks: as [`Store::open`], but a directory that exists keeps
+    /// its mode. None where that is empty and others could write to it.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_as_found(root: &Path, disk: Disk) -> Result<Option<Self>, Failure> {
+        match private::make_or_keep(root)? {
+            true => Self::with_directories(root, disk).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    fn with_directories(root: &Path, disk: Disk) -> Result<Self, Failure> {
         const DIRS: [&str; 9] = [
             "blobs/sha256",
             "sets",
@@ -72,7 +89,6 @@ impl Store {
             "failures",
             "tmp",
         ];
-        private::make(root)?;
         for dir in DIRS {
             let path = root.join(dir);
             fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;

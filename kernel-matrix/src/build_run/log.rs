@@ -178,7 +178,7 @@ fn parse(bytes: &[u8], like: &Run, cells: &[Line], key: &Key) -> Result<Continue
     for (is_same, what) in [
         (run.lock == like.lock, "of other packages than the lock has"),
         (run.shard == like.shard, "of another shard"),
-        (run.agent == like.agent, "of another longshore"),
+        (run.agent.is_same(&like.agent), "of another longshore"),
         (head.cells == cells, "of other cells"),
     ] {
         if !is_same {
@@ -271,6 +271,8 @@ mod tests {
         assert!(resume(&other, &names).contains("other packages"));
         let agent = crate::results::AgentUsed { program: None, ..run.agent.clone() };
         assert!(resume(&Run { agent, ..run.clone() }, &names).contains("another longshore"));
+        let agent = crate::results::AgentUsed { commit: None, ..run.agent.clone() };
+        assert_eq!(resume(&Run { agent, ..run.clone() }, &names), "", "the same program");
         assert!(resume(&run, &names[1..]).contains("other cells"));
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("\"format\":2", "\"format\":1")).unwrap();

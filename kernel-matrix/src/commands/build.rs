@@ -12,6 +12,7 @@ use kernel_matrix::build_run::BuildRun;
 use kernel_matrix::build_run::log::{RESULTS, RunLog};
 use kernel_matrix::build_run::results;
 use kernel_matrix::cache::Cache;
+use kernel_matrix::checkout;
 use kernel_matrix::ending::Ending;
 use kernel_matrix::error::{At, Error};
 use kernel_matrix::matrix::Supply;
@@ -205,6 +206,7 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
         agent: AgentUsed {
             version: Line::new(version),
             program: Some(Digest::try_from(sha256).map_err(Error::Unexpected)?),
+            commit: checkout::commit(checkout::root()).map(|commit| Line::new(&commit)),
             image: None,
         },
         lock: Some(Digest::try_from(lock.digest()?).map_err(Error::Unexpected)?),

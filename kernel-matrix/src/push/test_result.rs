@@ -56,7 +56,9 @@ impl TestResult {
 /// Returns resource descriptors (spec/v1/resource_descriptor.md) of the inputs of a run.
 fn configuration(run: &Run) -> Vec<Value> {
     let describe = |(name, digest): (&str, Option<&Digest>)| {
-        let annotations = json!({ "run": run.id, "longshore": run.agent.version });
+        let annotations = json!({
+            "run": run.id, "longshore": run.agent.version, "commit": run.agent.commit,
+        });
         Some(json!({
             "name": name, "digest": { "sha256": digest? }, "annotations": annotations,
         }))

@@ -5,7 +5,7 @@ use std::process::Command;
 use rstest::rstest;
 
 use super::*;
-use crate::results::sample;
+use crate::results::{AgentUsed, sample};
 
 /// Stand-in for longshore with a registry in its directory: a file for each tag. A push to a reference that `fail`
 /// names fails, and `down` fails every request.
@@ -280,6 +280,24 @@ fn a_set_that_failed_in_a_guest_is_not_pushed_though_it_compiled() {
     assert!(refused[0].1.contains("no key of this user's sealed"), "{refused:?}");
 }
 
+/// A change of the agent of a run.
+type Change = fn(&mut AgentUsed);
+
+#[rstest]
+#[case::program((|agent| agent.program = None) as Change, "does not name the program (sha256)")]
+#[case::commit((|agent| agent.commit = None) as Change, "does not name the commit")]
+fn results_that_do_not_name_their_program_are_not_pushed(
+    #[case] change: Change,
+    #[case] says: &str,
+) {
+    let mut results = one("run-0", "a", Verdict::Compiled { patches: Vec::new() }, 1, 1);
+    assert_eq!(passed(std::slice::from_ref(&results)).0.len(), 1);
+    change(&mut results.run.agent);
+    let (sets, refused) = passed(&[results]);
+    assert_eq!(sets, []);
+    assert!(refused.len() == 1 && refused[0].1.contains(says), "{refused:?}");
+}
+
 #[test]
 fn a_registry_is_named_without_a_tag() {
     let program = Path::new("longshore");
@@ -331,7 +349,9 @@ fn a_test_result_names_every_cell_that_booted_the_set() {
         serde_json::json!({
             "name": name,
             "digest": { "sha256": Digest::of(&[digit; 32]) },
-            "annotations": { "run": run, "longshore": "0.1.0" },
+            "annotations": {
+                "run": run, "longshore": "0.1.0", "commit": "0123456789abcdef0123456789abcdef01234567",
+            },
         })
     };
     let predicate = serde_json::json!({

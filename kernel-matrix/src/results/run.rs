@@ -60,8 +60,36 @@ pub struct AgentUsed {
     /// sha256 of the program that compiled; null where that is not known.
     #[serde(default)]
     pub program: Option<Digest>,
+    /// Commit of the checkout that ran the matrix, with `-dirty` where files of it were changed; null where that is
+    /// not known.
+    #[serde(default)]
+    pub commit: Option<Line>,
     /// sha256 of its image; null where only modules were compiled.
     pub image: Option<Digest>,
+}
+
+impl AgentUsed {
+    /// True if both are the same program and image, at whichever commit: many commits leave the program as it is.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let of = |agent: &Self| (agent.version.clone(), agent.program.clone(), agent.image.clone());
+        of(self) == of(other)
+    }
+
+    /// Checks that program and commit are named. Results without them cannot be made again, so that they are not
+    /// published.
+    ///
+    /// # Errors
+    /// The one that is not known.
+    pub fn check_origin(&self) -> Result<(), String> {
+        let missing = match (&self.program, &self.commit) {
+            (Some(_), Some(_)) => return Ok(()),
+            (None, _) => "program (sha256)",
+            (_, None) => "commit",
+        };
+        Err(format!(
+            "its run does not name the {missing} that made it: run it again in a git checkout"
+        ))
+    }
 }
 
 /// One of several parts of a matrix, from 1.

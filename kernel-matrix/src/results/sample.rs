@@ -73,6 +73,7 @@ fn run() -> Run {
         agent: AgentUsed {
             version: line("0.1.0"),
             program: Some(digest(2)),
+            commit: Some(line("0123456789abcdef0123456789abcdef01234567")),
             image: Some(digest(1)),
         },
         lock: Some(digest(2)),

@@ -95,6 +95,27 @@ fn the_schema_is_that_of_the_types() {
     assert!(written == generated, "differs from the types: run this test with WRITE_DOCS=1");
 }
 
+/// Nonce of the one published run before results named program and commit.
+const UNNAMED: &str = "2a86b469bf8d3e268613404b892715f7";
+
+#[test]
+fn published_results_name_the_program_that_made_them() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("measured");
+    let entries = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> =
+        entries.filter(|file| file.extension().is_some_and(|e| e == "json")).collect();
+    assert!(!files.is_empty());
+    for file in files {
+        let Run { nonce, agent, .. } = Results::read(&file, None).unwrap().0.run;
+        if nonce.as_str() == UNNAMED {
+            // Nothing added them afterwards.
+            assert_eq!((agent.program, agent.commit), (None, None));
+        } else {
+            assert_eq!(agent.check_origin(), Ok(()), "{}", file.display());
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn results_that_are_cut_anywhere_are_refused(share in 0.0..1.0f64) {

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use nix::fcntl::{Flock, FlockArg};
 
+use longshore_tests::manifest::manifest;
 use longshore_tests::scene::{Ended, Scene, finish, fixture, names};
 
 const TREES: [(&str, i32, &str); 8] = [
@@ -28,8 +29,9 @@ fn the_worst_is_the_exit_code_and_nothing_is_made() {
 }
 
 fn is_told(scene: &Scene, tree: &str, code: i32, verdict: &str) {
-    let before = names(&scene.path(""));
     let root = fixture(tree);
+    let state = || (manifest(&scene.path("")), manifest(root.as_ref()));
+    let before = state();
     let text = finish(&mut scene.agent(&["doctor", "--root", &root]));
     assert_eq!(text.code, Some(code), "{text}");
     assert!(text.out.starts_with(verdict), "{text}");
@@ -43,7 +45,8 @@ fn is_told(scene: &Scene, tree: &str, code: i32, verdict: &str) {
             assert!(finding[key].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
         }
     }
-    assert_eq!(names(&scene.path("")), before, "no store, no record, no lock");
+    assert_eq!(names(&scene.path("")), ["config.toml", "keyring.asc"], "no store, record or lock");
+    assert!(state() == before, "a file was changed");
 }
 
 /// Only root can see the lock's holder; for other users a running agent is not reported as dead.

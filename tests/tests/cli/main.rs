@@ -14,6 +14,7 @@ mod leftovers;
 mod locks;
 mod observability;
 mod panics;
+mod plan;
 mod process_one;
 mod proxies;
 mod runtime;

@@ -97,7 +97,8 @@ fn results(name: &str, verdict: Verdict, set: &ModuleSet, key: u8) -> Results {
         machine: Machine { cores: 2, qemu: Line::new("10.0"), backend: Line::new("vfio-user") },
         agent: AgentUsed {
             version: Line::new("0.1.0"),
-            program: None,
+            program: Some(Digest::of(&[7; 32])),
+            commit: Some(Line::new(&"c".repeat(40))),
             image: Some(Digest::of(&[8; 32])),
         },
         lock: Some(Digest::of(&[9; 32])),

@@ -1,4 +1,4 @@
-//! A disk that becomes full while a source is fetched: at every new file, and at every byte of a
+//! A disk that becomes full while a source is fetched: at every new file, and at some bytes of a
 //! download.
 //!
 //! The store lies on a tmpfs in a mount namespace that only the threads of one fetch are in.
@@ -102,7 +102,7 @@ fn free_inodes(scene: &Scene) -> u32 {
     u32::try_from(found.files_free()).expect("few")
 }
 
-fn at_any_byte(source: Source) {
+fn at_some_bytes(source: Source) {
     for hundredths in [0, 1, 20, 50, 80, 95] {
         let case = format!("{source:?} when {hundredths} % were sent");
         let scene = with_inodes(source, INODES);
@@ -142,15 +142,15 @@ fn a_disk_that_has_no_room_for_another_file() {
 
 #[test]
 fn a_disk_that_becomes_full_while_a_package_comes() {
-    alone(|| at_any_byte(Source::Package));
+    alone(|| at_some_bytes(Source::Package));
 }
 
 #[test]
 fn a_disk_that_becomes_full_while_a_run_file_is_unpacked() {
-    alone(|| at_any_byte(Source::RunFile));
+    alone(|| at_some_bytes(Source::RunFile));
 }
 
 #[test]
 fn a_disk_that_becomes_full_while_a_module_is_pulled() {
-    alone(|| at_any_byte(Source::Module));
+    alone(|| at_some_bytes(Source::Module));
 }

@@ -23,27 +23,9 @@ const OF_OTHERS: u32 = 0o077;
 /// # Errors
 /// Exit code 15 where it cannot be made, is another user's, or cannot be closed to others.
 pub(super) fn make(dir: &Path) -> Result<(), Failure> {
-    let made = make_dir(dir).map_err(|e| write_failure(dir, e))?;
-    let found = made.metadata().map_err(|e| write_failure(dir, e))?;
-    let own = geteuid().as_raw();
-    if found.uid() != own {
-        let cause = format!(
-            "{} is the directory of uid {}, and not of uid {own}, which longshore runs as",
-            dir.display(),
-            found.uid()
-        );
-        return Err(refusal(cause, dir));
-    }
+    let (made, found) = make_and_check(dir)?;
     if is_private(&found) {
         return Ok(());
-    }
-    // Files in a directory that others could write to may be forged: modules, a compiler.
-    let is_open = found.mode() & 0o022 != 0;
-    if is_open && fs::read_dir(dir).map_err(|e| write_failure(dir, e))?.next().is_some() {
-        let mode = found.mode() & 0o7777;
-        let cause =
-            format!("others could write to {} (mode {mode:o}), and it is not empty", dir.display());
-        return Err(refusal(cause, dir));
     }
     let closed = made.set_permissions(Permissions::from_mode(0o700));
     closed
@@ -65,6 +47,44 @@ pub(super) fn make(dir: &Path) -> Result<(), Failure> {
                 format!("{} is open to others, and that cannot be changed: {why}", dir.display());
             refusal(cause, dir)
         })
+}
+
+/// As [`make`], but leaves the mode of a directory that exists. False for an empty one that others could write to: a
+/// file that is written there now would be one that they could have written.
+///
+/// # Errors
+/// As [`make`].
+pub(super) fn make_or_keep(dir: &Path) -> Result<bool, Failure> {
+    let (_, found) = make_and_check(dir)?;
+    Ok(!is_writable_by_others(&found))
+}
+
+/// Makes `dir`, if it does not exist; refuses another user's, and one that others could have written to.
+fn make_and_check(dir: &Path) -> Result<(File, Metadata), Failure> {
+    let made = make_dir(dir).map_err(|e| write_failure(dir, e))?;
+    let found = made.metadata().map_err(|e| write_failure(dir, e))?;
+    let own = geteuid().as_raw();
+    if found.uid() != own {
+        let cause = format!(
+            "{} is the directory of uid {}, and not of uid {own}, which longshore runs as",
+            dir.display(),
+            found.uid()
+        );
+        return Err(refusal(cause, dir));
+    }
+    // Files in a directory that others could write to may be forged: modules, a compiler.
+    let is_filled = || fs::read_dir(dir).map(|mut entries| entries.next().is_some());
+    if is_writable_by_others(&found) && is_filled().map_err(|e| write_failure(dir, e))? {
+        let mode = found.mode() & 0o7777;
+        let cause =
+            format!("others could write to {} (mode {mode:o}), and it is not empty", dir.display());
+        return Err(refusal(cause, dir));
+    }
+    Ok((made, found))
+}
+
+fn is_writable_by_others(found: &Metadata) -> bool {
+    found.mode() & 0o022 != 0
 }
 
 fn io_error(error: io::Error) -> String {
@@ -128,6 +148,28 @@ mod tests {
     }
 
     #[rstest]
+    #[case::new(None, Some(0o700))]
+    #[case::closed(Some(0o700), Some(0o700))]
+    #[case::of_mkdir(Some(0o755), Some(0o755))]
+    #[case::of_all(Some(0o1777), None)]
+    fn a_store_that_is_opened_as_found_keeps_its_mode(
+        #[case] before: Option<u32>,
+        #[case] used_with: Option<u32>,
+    ) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = dir.path().join("a/store");
+        if let Some(before) = before {
+            fs::create_dir_all(&store).expect("directory");
+            fs::set_permissions(&store, Permissions::from_mode(before)).expect("permissions");
+        }
+        let opened = Store::open_as_found(&store, Disk::default()).expect("opens");
+        assert_eq!(opened.map(|opened| mode(opened.root())), used_with);
+        assert_eq!(mode(&store), before.unwrap_or(0o700) & 0o777);
+        let is_used = fs::read_dir(&store).expect("listed").next().is_some();
+        assert_eq!(is_used, used_with.is_some());
+    }
+
+    #[rstest]
     #[case::of_all(0o1777)]
     #[case::of_a_group(0o775)]
     fn a_store_that_others_could_fill_is_refused(#[case] mode: u32) {
@@ -135,9 +177,12 @@ mod tests {
         let store = dir.path().join("store");
         fs::create_dir_all(store.join("sets")).expect("directory");
         fs::set_permissions(&store, Permissions::from_mode(mode)).expect("permissions");
-        let failure = Store::open(&store, Disk::default()).expect_err("refused");
-        assert_eq!(failure.code(), ExitCode::Preflight);
-        assert!(failure.to_string().contains("others could write"), "{failure}");
+        let as_found = Store::open_as_found(&store, Disk::default()).map(drop);
+        for opened in [Store::open(&store, Disk::default()).map(drop), as_found] {
+            let failure = opened.expect_err("refused");
+            assert_eq!(failure.code(), ExitCode::Preflight);
+            assert!(failure.to_string().contains("others could write"), "{failure}");
+        }
     }
 
     #[test]

@@ -109,6 +109,9 @@ fn head(page: &mut String, merged: &Merged) {
     if let Some(run) = merged.runs.first() {
         let version = Esc(run.agent.version.as_str());
         let _ = write!(page, " · longshore {version}");
+        if let Some(commit) = &run.agent.commit {
+            let _ = write!(page, " of {}", Esc(commit.as_str()));
+        }
         let qemu = run.machine.qemu.as_str();
         if !qemu.is_empty() {
             let _ = write!(page, " · QEMU {}", Esc(qemu));

@@ -1,0 +1,68 @@
+//! The checkout that this harness was built in, and its commit, for the results of runs.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::process;
+
+/// Ending of a commit's name where files of the checkout were changed since.
+const DIRTY: &str = "-dirty";
+/// Number of digits of a commit: of SHA-1, and of SHA-256.
+const DIGITS: [usize; 2] = [40, 64];
+
+/// Returns the directory of the checkout.
+pub fn root() -> &'static Path {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package)
+}
+
+/// Returns the commit of the checkout in `root`, with `-dirty` where tracked files differ from it; None where git
+/// does not tell it.
+pub fn commit(root: &Path) -> Option<String> {
+    let mut git = Command::new("git");
+    // Of this checkout, also where a hook of another one runs this.
+    for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        git.env_remove(name);
+    }
+    // It may be another user's, as in a container of CI's.
+    git.arg("-c").arg(format!("safe.directory={}", root.display())).arg("-C").arg(root);
+    git.args(["describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]);
+    let (code, said) = process::listen(git.env("GIT_OPTIONAL_LOCKS", "0"), process::LIMIT).ok()?;
+    said.into_iter().find(|line| code == Some(0) && is_commit(line))
+}
+
+fn is_commit(text: &str) -> bool {
+    let digits = text.strip_suffix(DIRTY).unwrap_or(text);
+    DIGITS.contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn git(dir: &Path, args: &[&str]) {
+        let mut git = Command::new("git");
+        git.arg("-C").arg(dir).args(["-c", "user.name=n", "-c", "user.email=n@example.com"]);
+        assert!(git.args(args).output().unwrap().status.success(), "{args:?}");
+    }
+
+    #[test]
+    fn a_commit_is_named_in_full_with_a_mark_where_files_were_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        assert_eq!(commit(root), None, "no checkout");
+        fs::write(root.join("file"), "1").unwrap();
+        git(root, &["init", "--quiet"]);
+        git(root, &["add", "."]);
+        git(root, &["commit", "--quiet", "--message=m"]);
+        // A tag's name takes the place of no commit.
+        git(root, &["tag", "--annotate", "--message=m", "v1"]);
+        let clean = commit(root).unwrap();
+        assert!(clean.len() == 40 && is_commit(&clean), "{clean}");
+        fs::write(root.join("file"), "2").unwrap();
+        assert_eq!(commit(root), Some(format!("{clean}-dirty")));
+        git(root, &["checkout", "--quiet", "."]);
+        assert_eq!(commit(root), Some(clean));
+    }
+}

@@ -1,0 +1,152 @@
+//! Tests of `longshore plan`: the plan of README, and that nothing but the store's cache is changed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use longshore_tests::archive::{ARCH, Suite, deb};
+use longshore_tests::manifest::{Entry, manifest};
+use longshore_tests::scene::{Scene, finish, fixture, names};
+
+const TREE: &str = "bookworm-t4";
+/// First line of README that is left out of its plan: the steps go on.
+const LEFT_OUT: &str = "   9. ";
+
+/// Returns a scene whose archive has the packages of Debian 12 that the plan names, in their versions of README, and
+/// an older driver.
+fn debian_12() -> Scene {
+    let package = |name: &str, version: &str, more: &str| {
+        let stanza = format!("Package: {name}\nVersion: {version}\nArchitecture: {ARCH}\n{more}");
+        (stanza, deb(&[("./usr/share/doc/none", b"")]))
+    };
+    Scene::with(Suite {
+        name: "bookworm-security".to_owned(),
+        packages: vec![
+            package("nvidia-kernel-source", "535.261.03-1", ""),
+            package("nvidia-kernel-source", "535.309.01-0+deb12u1", ""),
+            package("linux-headers-6.1.0-50-amd64", "6.1.176-1", "Depends: gcc-12\n"),
+            package("gcc-12", "12.2.0-14+deb12u1", ""),
+        ],
+        ..Suite::usual()
+    })
+}
+
+#[test]
+fn the_plan_in_readme_is_the_programs() {
+    let scene = debian_12();
+    let mut command = scene.agent(&["plan", "--root", &fixture(TREE), "--driver", "535"]);
+    for name in ["LONGSHORE_DRIVER_ROOT", "LONGSHORE_PARAMETERS_DIR", "LONGSHORE_STATE_DIR"] {
+        command.env_remove(name);
+    }
+    let ended = finish(&mut command);
+    ended.assert_done();
+    let shown = ended.out.lines().take_while(|line| !line.starts_with(LEFT_OUT));
+    let shown: Vec<&str> = shown.collect();
+    assert!(shown.len() < ended.out.lines().count(), "no line {LEFT_OUT:?}: {ended}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = fs::read_to_string(&path).expect("README");
+    let (before, rest) = readme.split_once("\n## A plan\n").expect("the section");
+    let (text, rest) = rest.split_once("```text\n").expect("a block");
+    let (block, after) = rest.split_once("   ...\n```\n").expect("its end");
+    if std::env::var_os("WRITE_DOCS").is_some() {
+        let shown = shown.join("\n");
+        let renewed = format!("{before}\n## A plan\n{text}```text\n{shown}\n   ...\n```\n{after}");
+        fs::write(&path, renewed).expect("written");
+    } else {
+        let block: Vec<&str> = block.lines().collect();
+        assert_eq!(block, shown, "README.md differs: WRITE_DOCS=1 renews it");
+    }
+}
+
+/// Names in the store that are its directories or a cache.
+const OF_STORE: [&str; 12] = [
+    "",
+    "archives.json",
+    "blobs",
+    "drivers",
+    "failures",
+    "lock",
+    "logs",
+    "patches",
+    "roots",
+    "sets",
+    "tmp",
+    "userspace",
+];
+
+/// Names the differences but those that a command that looks may make: the store's cache.
+fn differences(
+    before: &BTreeMap<PathBuf, Entry>,
+    after: &BTreeMap<PathBuf, Entry>,
+    store: &Path,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, entry) in before {
+        // A name that is added to a directory of the store, or of a temporary file, changes the directory's time.
+        let has_names = path.starts_with(store) || path.ends_with("temporary");
+        let is_dir = entry.state[0] & 0o170_000 == 0o040_000;
+        match after.get(path) {
+            None => found.push(format!("{} is gone", path.display())),
+            Some(now) if now == entry => {}
+            Some(now) if has_names && is_dir && now.state == entry.state => {}
+            Some(now) => found.push(format!("{}: {entry:?}, now {now:?}", path.display())),
+        }
+    }
+    for path in after.keys().filter(|path| !before.contains_key(*path)) {
+        let name = path.strip_prefix(store).ok().and_then(|below| {
+            let below = below.to_str().expect("UTF-8");
+            let is_blob = below == "blobs/sha256" || below.starts_with("blobs/sha256/");
+            (is_blob || OF_STORE.contains(&below)).then_some(())
+        });
+        if name.is_none() {
+            found.push(format!("{} is new", path.display()));
+        }
+    }
+    found
+}
+
+/// Runs the commands that only look, beside a store's directory of this mode that has these files, on a host in the
+/// scene. Returns the number of files in the store's cache afterwards.
+fn looks(mode: Option<u32>, files: &[&str]) -> usize {
+    let scene = debian_12();
+    let (tree, store, temporary) =
+        (scene.path("tree"), scene.path("store"), scene.path("temporary"));
+    let copied = Command::new("cp").arg("-a").arg(fixture(TREE)).arg(&tree).status();
+    assert!(copied.expect("cp").success());
+    fs::create_dir(&temporary).expect("directory");
+    if let Some(mode) = mode {
+        fs::create_dir(&store).expect("directory");
+        for file in files {
+            fs::write(store.join(file), "a file of the host's").expect("written");
+        }
+        fs::set_permissions(&store, fs::Permissions::from_mode(mode)).expect("mode");
+    }
+    let root = tree.display().to_string();
+    for args in [&["plan"][..], &["plan", "--json"], &["doctor", "--online"], &["doctor"]] {
+        let before = manifest(&scene.path(""));
+        let args = [args, &["--root", &root, "--driver", "535"]].concat();
+        let ended = finish(scene.agent(&args).env("TMPDIR", &temporary));
+        ended.assert_done();
+        let after = manifest(&scene.path(""));
+        assert_eq!(differences(&before, &after, &store), [""; 0], "{args:?}");
+    }
+    scene.assert_sound();
+    names(&store.join("blobs/sha256")).len()
+}
+
+#[test]
+fn a_plan_and_a_diagnosis_change_nothing_but_the_stores_cache() {
+    assert!(looks(None, &[]) > 0, "the index of the archive is kept");
+    for mode in [0o700, 0o755] {
+        assert!(looks(Some(mode), &["note"]) > 0, "{mode:o}: the index of the archive is kept");
+    }
+}
+
+#[test]
+fn a_plan_leaves_an_empty_store_that_others_could_write_to() {
+    for mode in [0o777, 0o1777, 0o770] {
+        assert_eq!(looks(Some(mode), &[]), 0, "with a file in it the next agent would refuse it");
+    }
+}
