@@ -75,7 +75,7 @@ pub(crate) fn seconds(recovery: &str) -> Option<f64> {
 
 /// Returns the named points at which no agent run was killed.
 pub(crate) fn missing(trials: &[Trial]) -> Vec<String> {
-    let is_missing = |point: &&str| !trials.iter().any(|trial| trial.point == **point);
+    let is_missing = |point: &&&str| !trials.iter().any(|trial| trial.point == ***point);
     let points = NAMED.iter().map(|(point, _)| point).filter(is_missing);
     points.map(|point| format!("no kill when {point}")).collect()
 }
