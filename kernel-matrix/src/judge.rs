@@ -409,7 +409,7 @@ pub(crate) mod tests {
         assert_eq!(why(with("f 644 0:0 0 /run/longshore/starts.json")), "Passed");
         for line in [
             "f 600 0:0 912 /run/longshore/other",
-            "f 600 9:0 912 /run/longshore/state.json",
+            "f 600 9:0 - /run/longshore/state.json",
             "l 777 0:0 - /run/longshore/state.json /etc/passwd",
             "d 755 0:0 - /run/nvidia/driver",
         ] {

@@ -75,9 +75,9 @@ pub(crate) fn seconds(recovery: &str) -> Option<f64> {
 
 /// Returns the named points at which no agent run was killed.
 pub(crate) fn missing(trials: &[Trial]) -> Vec<String> {
-    let is_missing = |point: &&&str| !trials.iter().any(|trial| trial.point == ***point);
-    let points = NAMED.iter().map(|(point, _)| point).filter(is_missing);
-    points.map(|point| format!("no kill when {point}")).collect()
+    let is_there = |point: &str| trials.iter().any(|trial| trial.point == point);
+    let missing = NAMED.iter().filter(|(point, _)| !is_there(point));
+    missing.map(|(point, _)| format!("no kill when {point}")).collect()
 }
 
 /// Checks that the modules were, at the kill, in the states that the point is named for.
