@@ -15,8 +15,8 @@ const EMULATED: f64 = 0.5;
 const REPAIRED: f64 = 5.0;
 /// Longest time in seconds until `/readyz` reports it, which is asked by a new process each time.
 const LONGEST: f64 = 15.0;
-/// Begin of the agent's message about the lost node.
-const NODE: &str = "exposure-lost: device nodes are missing or wrong: /dev/nvidia0";
+/// Parts of the agent's message about the lost node: there can be others before it.
+const NODE: [&str; 2] = ["exposure-lost: device nodes are missing or wrong: ", "/dev/nvidia0"];
 /// Part of the agent's message about the lost mount.
 const MOUNT: &str = "is no longer mounted on /run/nvidia/driver";
 
@@ -73,16 +73,16 @@ fn said(records: &Records) -> Vec<String> {
 /// once.
 fn found(records: &Records) -> Vec<String> {
     let log = records.section("agent-log").unwrap_or_default();
-    let lost = [("restored.node-taken", NODE), ("restored.mount-taken", MOUNT)];
+    let lost = [("node", &NODE[..]), ("mount", &[MOUNT])];
     let mut wrong: Vec<String> = lost
         .into_iter()
-        .filter_map(|(fact, text)| match found_after(records, log, fact, text) {
+        .filter_map(|(what, parts)| match found_after(records, log, what, parts) {
             Ok((_, seconds)) if seconds <= FOUND + EMULATED => None,
-            Ok((_, seconds)) => Some(format!("`{text}` was logged {seconds:.2} s after the loss")),
+            Ok((_, seconds)) => Some(format!("the lost {what} was logged {seconds:.2} s later")),
             Err(missing) => Some(missing),
         })
         .collect();
-    if let Ok((at, _)) = found_after(records, log, "restored.mount-taken", MOUNT) {
+    if let Ok((at, _)) = found_after(records, log, "mount", &[MOUNT]) {
         let repaired = |line: &&String| line.contains("no longer so: ") && line.contains(MOUNT);
         let times = log.iter().filter(repaired).filter_map(|line| timing::time_of(line));
         match times.map(|time| timing::since(at, time)).min_by(f64::total_cmp) {
@@ -94,22 +94,25 @@ fn found(records: &Records) -> Vec<String> {
     wrong
 }
 
-/// Returns the second of the day of the first line with `text` since the time of day in a fact, and the seconds
+/// Returns the second of the day of the first line with these parts since `what` was taken away, and the seconds
 /// between the two.
 fn found_after(
     records: &Records,
     log: &[String],
-    fact: &str,
-    text: &str,
+    what: &str,
+    parts: &[&str],
 ) -> Result<(f64, f64), String> {
-    let taken = records.facts.get(fact).and_then(|clock| timing::seconds_of_day(clock));
+    let fact = format!("restored.{what}-taken");
+    let taken = records.facts.get(&fact).and_then(|clock| timing::seconds_of_day(clock));
     let taken = taken.ok_or_else(|| format!("the guest's `{fact}` is absent or malformed"))?;
-    let says = |line: &&String| line.contains(text) && !line.contains("no longer so");
+    let says = |line: &&String| {
+        parts.iter().all(|part| line.contains(part)) && !line.contains("no longer so")
+    };
     let times = log.iter().filter(says).filter_map(|line| timing::time_of(line));
     let later = times.map(|time| (time, timing::since(taken, time)));
     later
         .min_by(|(_, one), (_, other)| one.total_cmp(other))
-        .ok_or_else(|| format!("the agent's log has no line with `{text}` and a time"))
+        .ok_or_else(|| format!("the agent's log has no line with {parts:?} and a time"))
 }
 
 #[cfg(test)]
@@ -154,11 +157,11 @@ mod tests {
     fn an_agent_that_finds_a_loss_late_or_puts_it_right_late_is_found() {
         for (from, to, wanted) in [
             ("20:00:10.5Z", "20:00:11.4Z", ""),
-            ("20:00:10.5Z", "20:00:12.2Z", "missing or wrong: /dev/nvidia0` was logged 2.08 s"),
-            ("20:00:10.5Z", "20:00:20.5Z", "missing or wrong: /dev/nvidia0` was logged 10.38 s"),
-            ("20:00:20.4Z", "20:00:22.1Z", "driver` was logged 2.10 s after the loss"),
+            ("20:00:10.5Z", "20:00:12.2Z", "the lost node was logged 2.08 s later"),
+            ("20:00:10.5Z", "20:00:20.5Z", "the lost node was logged 10.38 s later"),
+            ("20:00:20.4Z", "20:00:22.1Z", "the lost mount was logged 2.10 s later"),
             ("20:00:21.4Z", "20:00:30.4Z", "put right 10.00 s later"),
-            ("WARN exposure-lost: /tree", "WARN", "no line with `is no longer mounted"),
+            ("WARN exposure-lost: /tree", "WARN", "no line with [\"is no longer mounted"),
         ] {
             let text = LOG.replace(from, to);
             let text = if to == "WARN" { text.replace("is no longer mounted", "x") } else { text };
