@@ -11,7 +11,8 @@ ATTACK=/tmp/attack
 # The user's attempts, repeated until $ATTACK/over exists. Each line of $ATTACK/user is one that had
 # an effect: `locked PATH`, `read PATH`, `wrote PATH`, `signalled PROCESS`, `entered PROCESS`, after
 # `early` while no agent has opened the store yet, whose directory is then open to everybody, else
-# after `late`.
+# after `late`. Each line of $ATTACK/rounds is a round that came to its end, and each of $ATTACK/tried a process that
+# withstood.
 user_attempts() {
     cat <<'END'
 cd /tmp/attack
@@ -34,7 +35,8 @@ while [ ! -e over ]; do
                 found locked "$place"
                 if [ $held -lt 40 ]; then
                     held=$((held + 1))
-                    flock -x "$place" sleep 600 &
+                    # The container may have removed it.
+                    flock -x "$place" sleep 600 2>/dev/null &
                 fi
             fi
         fi
@@ -48,16 +50,20 @@ while [ ! -e over ]; do
                 kill -0 "$pid" 2>/dev/null && found signalled "$name"
                 ls "$process/root/build" >/dev/null 2>&1 && found entered "$name"
                 cat "$process/environ" >/dev/null 2>&1 && found entered "$name"
+                # One that had ended meanwhile withstood nothing.
+                [ -e "$process" ] && echo "$when $name" >>tried
                 ;;
         esac
     done
+    echo "$when" >>rounds
     sleep 2
 done
 END
 }
 
 # The container's attempts. Each line that it prints is one that had an effect on files that the
-# agent exposes: `wrote PATH` and `removed PATH`.
+# agent exposes, `wrote PATH` and `removed PATH`, or a round that came to its end, with a forged journal in its place:
+# `round exposed` while the driver root is there, else `round early`.
 container_attempts() {
     cat <<'END'
 own=/run/nvidia/longshore
@@ -88,6 +94,9 @@ while :; do
         for link in run/nvidia-fabricmanager/fabricmanager.cfg run/fabricmanager.cfg; do
             busybox ln -s /etc/passwd $root/$link 2>/dev/null
         done
+        [ -s $own/state.json ] && echo "round exposed"
+    elif [ -s $own/state.json ]; then
+        echo "round early"
     fi
     busybox sleep 1
 done
@@ -97,8 +106,10 @@ END
 start_attacks() {
     mkdir -p $ATTACK
     chmod 777 $ATTACK
-    : >$ATTACK/user
-    chmod 666 $ATTACK/user
+    for file in user rounds tried flood; do
+        : >$ATTACK/$file
+        chmod 666 $ATTACK/$file
+    done
     user_attempts >$ATTACK/user.sh
     container_attempts >$ATTACK/container.sh
     setpriv --reuid 65534 --regid 65534 --clear-groups sh $ATTACK/user.sh >$ATTACK/user.log 2>&1 &
@@ -112,8 +123,8 @@ start_attacks() {
         -v $ATTACK:$ATTACK:ro --entrypoint /bin/sh $IMAGE $ATTACK/container.sh >/dev/null
 }
 
-# Sixteen connections at a time that request /healthz, and beside them a prober that must be
-# answered.
+# Sixteen connections at a time that request /healthz, with their answers counted, and beside them a prober that must
+# be answered.
 flood() {
     FLOOD=
     # shellcheck disable=SC2016
@@ -122,7 +133,7 @@ flood() {
             for n in {1..20}; do
                 exec 4<>/dev/tcp/127.0.0.1/9470 || continue
                 printf "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" >&4
-                cat <&4 >/dev/null
+                case $(cat <&4) in *" 200 "*) echo answered >>/tmp/attack/flood ;; esac
                 exec 4>&-
             done' 2>/dev/null &
         FLOOD="$FLOOD $!"
@@ -140,6 +151,7 @@ flood() {
     for one in $FLOOD; do
         wait "$one" || true
     done
+    fact flood-answered "$(wc -l <$ATTACK/flood)"
 }
 
 end_attacks() {
@@ -151,6 +163,8 @@ end_attacks() {
     pkill -u 65534 || true
     section attack.user sort -u $ATTACK/user
     section attack.user-log cat $ATTACK/user.log
+    section attack.rounds cat $ATTACK/rounds
+    section attack.tried sort -u $ATTACK/tried
     section attack.container pod logs attacker
     pod rm --force --time 0 attacker >/dev/null
     # The attacks' own leftovers, and no file of the agent.

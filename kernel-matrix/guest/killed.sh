@@ -30,13 +30,33 @@ to_ready() {
     at_event "$READY"
 }
 
+# at_once NAME STATE PHASE: at_module, faster than the agent. Loading and unloading take a moment: the polling children
+# get this shell's priority, too, and it keeps that until the kill. For longer, nothing else would make progress.
+at_once() {
+    chrt -f -p 50 $$
+    at_module "$@"
+}
+
+loading_module() {
+    slacken
+    await has_phase installing
+    at_once "$1" Loading ready
+}
+
 removing_module() {
     to_ready
     terminate
-    # Unloading takes a moment: the polling children get this shell's priority, too, so as to be
-    # faster than the agent. For longer, nothing else would make progress.
-    chrt -f -p 50 $$
-    at_module "$@"
+    at_once "$1" Unloading removed
+}
+
+# see_modules: sets MODULES to the text of /proc/modules. It forks nothing: a child could have a lower priority than the
+# agent, which would go on meanwhile.
+see_modules() {
+    MODULES=
+    while read -r line; do
+        MODULES="$MODULES$line
+"
+    done </proc/modules
 }
 
 # whole_life: counts the events of an undisturbed agent run: READY events until it is Ready, LAST in
@@ -98,7 +118,9 @@ trial() {
     COUNT=0
     start_watched
     hasten
+    MODULES=
     if "$@"; then
+        see_modules
         strike
     else
         # Shows as an agent run that was not killed.
@@ -111,7 +133,7 @@ trial() {
     fact "killed-$NUMBER" "$code"
     section "death-$NUMBER.log" cat /run/matrix/agent.log
     section "death-$NUMBER.journal" cat "$STATE"
-    section "death-$NUMBER.modules" cat /proc/modules
+    section "death-$NUMBER.modules" printf '%s' "$MODULES"
     section "death-$NUMBER.mounts" grep /run/nvidia/driver /proc/self/mountinfo
     section "death-$NUMBER.nodes" find /dev -name 'nvidia*'
     recover "$NUMBER"
@@ -140,8 +162,8 @@ NUMBER=0
 trials_at installing $INSTALLING 2 $((READY - 2))
 trials_at removing $REMOVING $((READY + 2)) $((LAST - 2))
 # Not nvidia_uvm, too: 535's panics when killed in its init (docs/kernel-matrix.md).
-trial 'nvidia is being loaded' loading nvidia
+trial 'nvidia is being loaded' loading_module nvidia
 trial 'Ready' to_ready
-trial 'nvidia is being removed' removing_module nvidia Unloading removed
+trial 'nvidia is being removed' removing_module nvidia
 fact trials "$NUMBER"
 after

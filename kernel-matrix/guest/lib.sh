@@ -27,6 +27,8 @@ section() {
 . /run/matrix/selinux.sh
 # shellcheck source-path=SCRIPTDIR source=in-roots.sh
 . /run/matrix/in-roots.sh
+# shellcheck source-path=SCRIPTDIR source=manifest.sh
+. /run/matrix/manifest.sh
 
 firmware_path() { cat /sys/module/firmware_class/parameters/path 2>/dev/null; }
 
@@ -37,17 +39,21 @@ processes() {
         awk '$1 != 2 && $2 > 2 && $3 != "inotifywait" { print $3 }' | sort | uniq -c
 }
 
-# state WHEN: reports the host's state, which the harness compares.
+# state WHEN: reports the host's state, which the harness compares. Left out are, of /dev, the terminals of
+# this very script's programs, and, of /run, the state that podman (containers, crun, libpod), docker, containerd and
+# systemd keep of each container, and the lab's own files (matrix). The first state comes with a manifest of the root
+# file system, and `after` with its differences.
 state() {
     section "$1.modules" cat /proc/modules
     section "$1.mounts" cat /proc/self/mountinfo
-    section "$1.dev" find /dev -path /dev/pts -prune -o -printf '%y %m %p %l\n'
+    section "$1.dev" tree /dev -path /dev/pts -prune -o
     section "$1.firmware-path" firmware_path
-    section "$1.run" find /run -xdev -path /run/containers -prune -o -path /run/crun -prune \
+    section "$1.run" tree /run -xdev -path /run/containers -prune -o -path /run/crun -prune \
         -o -path /run/libpod -prune -o -path /run/docker -prune -o -path /run/containerd -prune \
-        -o -path /run/systemd -prune -o -path /run/matrix -prune -o -printf '%y %m %p %l\n'
+        -o -path /run/systemd -prune -o -path /run/matrix -prune -o
     section "$1.majors" cat /proc/devices
     section "$1.processes" processes
+    [ "$1" != before ] || root_before
 }
 
 # look WHEN: reports the host's state for people.
@@ -72,7 +78,7 @@ after() {
     state after
     look after
     section after.record cat "$STATE"
-    section after.written written
+    root_after
 }
 
 # await_engine: waits for podman's processes beside a container, which end shortly after it, 10 s at most.
@@ -99,7 +105,6 @@ prepare() {
     pod run --rm --privileged --network host --entrypoint /bin/sh $IMAGE -c :
     prepare_consumers
     preload
-    touch /run/matrix/mark
 }
 
 # pull: fetches the agent's image by its digest, without one of another name that the guest has.
@@ -114,9 +119,6 @@ digests() {
     echo "${IMAGE#*@}"
     pod images --no-trunc --format '{{.Digest}}'
 }
-
-# Lists the files that were written to the root file system since.
-written() { find / -xdev -newer /run/matrix/mark ! -type d -print; }
 
 # import: imports the driver's file into the store before the agent starts.
 import() {

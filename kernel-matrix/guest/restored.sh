@@ -14,6 +14,9 @@ readyz() { ask readyz | head -n 1 | grep -q " $1 "; }
 
 is_shown() { [ -s "$DRIVER_ROOT/usr/bin/nvidia-smi" ] && [ -c "$DRIVER_ROOT/dev/nvidia0" ] && readyz 200; }
 
+# clock: prints the time of day, as the agent's log has it.
+clock() { date -u +%H:%M:%S.%N; }
+
 prepare
 state before
 start_agent
@@ -24,11 +27,13 @@ if await has_phase ready; then
     phase taken
     now
     begun=$NOW
+    taken=$(clock)
     # Between the two the agent may have made it again.
     until rm -f /dev/nvidia0 && mkdir /dev/nvidia0; do :; done
     await readyz 503
     now
     fact restored.node-seconds "$begun $NOW"
+    fact restored.node-taken "$taken"
     for path in readyz status metrics; do
         section taken.$path ask $path
     done
@@ -37,10 +42,12 @@ if await has_phase ready; then
 
     now
     begun=$NOW
+    taken=$(clock)
     umount -l "$DRIVER_ROOT"
     await is_shown
     now
     fact restored.mount-seconds "$begun $NOW"
+    fact restored.mount-taken "$taken"
     phase restored
     report_ready restored
     section restored.readyz ask readyz

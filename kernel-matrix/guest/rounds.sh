@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Install and uninstall of the driver by the agent from its store, alternating with bare modprobe
 # and rmmod of the same files. The times are /proc/uptime's, which is read without a new process;
-# the agent's own are in its log. Sourced after lib.sh.
+# the agent's own are in its log, and the time at which its program is started is that of a file. Sourced after lib.sh.
 
 # Number of counted rounds, unless the harness sets another.
 ROUNDS=${ROUNDS:-21}
@@ -37,14 +37,21 @@ bare() {
     fact "bare-remove-$1" "$from $until"
 }
 
+# Directory in which the agent's container makes a file just before it executes the agent: the kernel gives it the time,
+# without a process that would be measured, too.
+EXECUTED=/run/matrix/executed
+
 # by_agent ROUND: installs and uninstalls by the agent, in the background with its log in a file, as
 # on a host: a podman in the foreground would take processor time for every line. Nothing else is
 # started while it works.
 by_agent() {
     phase start
-    # shellcheck disable=SC2086
+    rm -rf "$EXECUTED"
+    mkdir -p "$EXECUTED"
+    # shellcheck disable=SC2016,SC2086
     contain -d --rm=false --log-driver k8s-file --log-opt path=/run/matrix/agent.k8s --name longshore \
-        $IMAGE $AGENT_ARGUMENTS >/dev/null
+        -v "$EXECUTED:$EXECUTED" --entrypoint /bin/sh \
+        $IMAGE -c ': >"$0" && exec longshore "$@"' "$EXECUTED/$1" $AGENT_ARGUMENTS >/dev/null
     while sleep 4 && ! has_phase ready; do
         [ "$(pod container inspect -f '{{.State.Running}}' longshore)" = true ] && continue
         kept_log "$1"
@@ -57,6 +64,10 @@ by_agent() {
     fact exit-code "$code"
     pod rm longshore >/dev/null
     kept_log "$1"
+    # Date, time and zone.
+    executed=$(TZ=UTC stat -c %y "$EXECUTED/$1")
+    executed=${executed#* }
+    fact "agent-start-$1" "${executed% *}"
     rm /run/matrix/agent.k8s
 }
 

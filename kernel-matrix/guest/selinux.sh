@@ -10,6 +10,9 @@ SAID=/run/matrix/said
 # administrator's shell. Labels of the root file system are in its image.
 enforce_selinux() {
     mount -t selinuxfs selinuxfs /sys/fs/selinux
+    # Without a daemon for audit its records are kernel messages, of which the kernel would drop those that come too
+    # often (kernel/audit.c, kauditd_printk_skb).
+    echo 0 >/proc/sys/kernel/printk_ratelimit
     load_policy -i
     restorecon -R /dev /run /var/lib/containers /var/lib/longshore
     mkdir -p "$SAID"
@@ -57,8 +60,13 @@ confined() {
         --device nvidia.com/gpu=all -v "$DRIVER_ROOT:/driver:ro"
 }
 
-# Prints the denials since the policy is enforced.
-denials() { dmesg | sed -n '/SELinux enforces from here/,$p' | grep 'avc:  *denied'; }
+# Prints the denials since the policy is enforced, after the line that marks this moment, and each line by which
+# audit says that it lost some.
+denials() {
+    dmesg | sed -n '/SELinux enforces from here/,$p' |
+        grep -e 'SELinux enforces from here' -e 'avc:  *denied' -e 'audit.*lost' -e 'audit.*suppressed' \
+            -e 'audit.*exceeded' -e 'audit.*overflow'
+}
 
 # report_selinux: reports all of it while the driver is Ready.
 report_selinux() {

@@ -238,6 +238,7 @@ pub(crate) fn scenario(cell: &Cell) -> &'static str {
         Scenario::Upgrade => include_str!("../guest/upgrade.sh"),
         Scenario::Nouveau => include_str!("../guest/nouveau.sh"),
         Scenario::Peermem => include_str!("../guest/peermem.sh"),
+        Scenario::Warns => include_str!("../guest/warns.sh"),
         Scenario::Operator => include_str!("../guest/operator.sh"),
         Scenario::Cluster => include_str!("../guest/cluster.sh"),
         Scenario::ClusterUpgrade => include_str!("../guest/cluster-upgrade.sh"),

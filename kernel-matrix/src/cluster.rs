@@ -157,13 +157,19 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     wrong
 }
 
-/// Checks that the API server reaches kubelet: for the agent's log, and for a command in its container.
+/// Checks that the API server reaches kubelet: for the agent's log, and for a command in its container, which says
+/// `ready` and nothing else.
 fn through_kubelet(records: &Records) -> Vec<String> {
-    [("ready.logs", "ready"), ("ready.exec", "ready")]
-        .into_iter()
-        .filter(|(section, text)| !records.text(section).contains(text))
-        .map(|(section, text)| format!("{section} has no `{text}`: {}", records.text(section)))
-        .collect()
+    let (log, said) = (records.text("ready.logs"), records.text("ready.exec"));
+    let is_ready = |line: &str| line.contains(" is ready") || line.contains("phase ready");
+    let mut wrong = Vec::new();
+    if !log.lines().any(is_ready) {
+        wrong.push(format!("ready.logs has no line by which the driver is ready: {log}"));
+    }
+    if said.trim_end() != "ready" {
+        wrong.push(format!("ready.exec is not `ready`: {said}"));
+    }
+    wrong
 }
 
 /// Checks the conditions that the API server has of the node.
@@ -212,6 +218,10 @@ mod tests {
             ("driver 550 is ready", "ready", 0),
             ("error: dial tcp", "ready", 1),
             ("error: dial tcp", "error: unable to upgrade connection", 2),
+            ("driver 550 is ready", "not ready: exposure-lost: x", 1),
+            ("driver 550 is ready", "ready\nerror: no", 1),
+            ("phase failed: the node is not ready", "not ready", 2),
+            ("", "", 2),
         ] {
             let mut records = Records::default();
             for (section, text) in [("ready.logs", logs), ("ready.exec", exec)] {

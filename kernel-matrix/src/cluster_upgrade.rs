@@ -8,6 +8,20 @@ use crate::timing;
 
 /// Name of the Deployment that uses the GPU.
 const USER: &str = "default/training-";
+/// Kinds of the objects that the chart's release has, as `kubectl get --output name` begins their lines.
+const RELEASE: [&str; 7] = [
+    "serviceaccount/",
+    "configmap/",
+    "clusterrole.rbac.authorization.k8s.io/",
+    "clusterrolebinding.rbac.authorization.k8s.io/",
+    "role.rbac.authorization.k8s.io/",
+    "rolebinding.rbac.authorization.k8s.io/",
+    "daemonset.apps/",
+];
+/// Kinds of objects of which leftovers must have been searched, beyond those of the release: Leases and
+/// what a DaemonSet owns.
+const SEARCHED: [&str; 4] =
+    ["leases.coordination.k8s.io", "secrets", "pods", "controllerrevisions.apps"];
 /// Reasons of events about the node, in the order in which they must come.
 const REASONS: [&str; 4] = ["DriverReady", "Cordoned", "Evicted", "Uncordoned"];
 
@@ -77,9 +91,36 @@ fn removed(records: &Records) -> Vec<String> {
     let types = conditions.filter_map(|condition| condition["type"].as_str());
     let own = |name: &&str| name.starts_with("longshore.dev/") || *name == "GpuDriverReady";
     wrong.extend(names.chain(types).filter(own).map(|name| format!("left on the node: {name}")));
-    let objects = records.section("removed.objects").unwrap_or_default();
-    let left = objects.iter().filter(|object| object.contains("longshore"));
-    wrong.extend(left.map(|object| format!("left by helm uninstall: {object}")));
+    wrong.extend(released(records));
+    wrong.extend(left(records));
+    wrong
+}
+
+/// Checks that the release's objects were listed before its removal, of each kind one at least.
+fn released(records: &Records) -> Vec<String> {
+    let objects = match records.section("release.objects") {
+        Ok(objects) => objects,
+        Err(missing) => return vec![missing],
+    };
+    let has = |kind: &&&str| objects.iter().any(|object| object.starts_with(**kind));
+    let missing = RELEASE.iter().filter(|kind| !has(kind));
+    missing.map(|kind| format!("the release has no {kind}: {}", objects.join("; "))).collect()
+}
+
+/// Checks that leftovers were searched among all kinds of objects, and that there are none. Each line is one, also
+/// an error's text.
+fn left(records: &Records) -> Vec<String> {
+    let searched = records.section("removed.resources").map(|kinds| {
+        let unsearched = SEARCHED.iter().filter(|kind| !kinds.iter().any(|seen| seen == *kind));
+        unsearched.map(|kind| format!("no leftovers of {kind} were searched")).collect()
+    });
+    let mut wrong: Vec<String> = searched.unwrap_or_else(|missing| vec![missing]);
+    match records.section("removed.objects") {
+        Ok(left) => {
+            wrong.extend(left.iter().map(|object| format!("left by helm uninstall: {object}")));
+        }
+        Err(missing) => wrong.push(missing),
+    }
     wrong
 }
 
@@ -257,16 +298,53 @@ mod tests {
             "status": {"conditions": [{"type": "GpuDriverReady"}]}}"#;
         let cordoned = r#"{"spec": {"unschedulable": true}, "metadata": {"annotations":
             {"longshore.dev/cordoned": "{}"}}}"#;
-        for (node, objects, faults) in [
-            (clean, "serviceaccount/default", 0),
-            (clean, "serviceaccount/longshore", 1),
-            (cordoned, "", 2),
-            (reported, "", 3),
-            ("error", "", 1),
+        for (node, faults) in [(clean, 0), (cordoned, 2), (reported, 3), ("error", 1)] {
+            let mut records = uninstalled();
+            records.sections.insert("removed.node".into(), vec![node.to_owned()]);
+            assert_eq!(removed(&records).len(), faults, "{node}: {:?}", removed(&records));
+        }
+    }
+
+    /// Returns the sections about the objects of a release that was removed.
+    fn uninstalled() -> Records {
+        let mut records = records("removed.objects", []);
+        let objects = RELEASE.map(|kind| format!("{kind}longshore"));
+        records.sections.insert("release.objects".into(), objects.into());
+        records.sections.insert("removed.resources".into(), SEARCHED.map(str::to_owned).into());
+        records
+    }
+
+    #[test]
+    fn each_object_that_is_left_and_each_question_that_was_not_asked_is_found() {
+        let faults = |records: &Records| [released(records), left(records)].concat().join("\n");
+        assert_eq!(faults(&uninstalled()), "");
+        for line in [
+            "clusterrole.rbac.authorization.k8s.io/gpu-driver-longshore",
+            "clusterrolebinding.rbac.authorization.k8s.io/gpu-driver-longshore",
+            "role.rbac.authorization.k8s.io/longshore",
+            "lease/gpu-driver/longshore-build-0123456789abcdef",
+            "validatingadmissionpolicy.admissionregistration.k8s.io/gpu-driver-longshore",
+            "Error from server (Forbidden): clusterroles is forbidden",
+            "The connection to the server 127.0.0.1:6443 was refused",
         ] {
-            let mut records = records("removed.node", [node.to_owned()]);
-            records.sections.insert("removed.objects".into(), vec![objects.to_owned()]);
-            assert_eq!(removed(&records).len(), faults, "{node} {objects}");
+            let mut records = uninstalled();
+            records.sections.insert("removed.objects".into(), vec![line.to_owned()]);
+            assert_eq!(faults(&records), format!("left by helm uninstall: {line}"));
+        }
+        for section in ["release.objects", "removed.resources", "removed.objects"] {
+            let mut records = uninstalled();
+            records.sections.remove(section);
+            assert!(faults(&records).contains(&format!("`{section}`")), "{}", faults(&records));
+        }
+        for (section, absent, wanted) in [
+            ("release.objects", RELEASE[2], "the release has no clusterrole.rbac"),
+            ("removed.resources", SEARCHED[0], "no leftovers of leases"),
+        ] {
+            let mut records = uninstalled();
+            if let Some(lines) = records.sections.get_mut(section) {
+                lines.retain(|line| !line.starts_with(absent));
+            }
+            assert!(faults(&records).contains(wanted), "{wanted}: {}", faults(&records));
         }
     }
 

@@ -22,6 +22,8 @@ const GATES: [Gate; 11] = [
     ("toolkit", "driver library with its version", "toolkit", "version "),
     ("toolkit", "other libraries of the same version", "toolkit", "libraries "),
 ];
+/// Re-enactment that cannot be asked without a pod: there is no container whose startup probe could run.
+const OF_A_POD: &str = "probe-standin";
 /// Gate of the driver manager: the pod's digest is that of the last one.
 const DIGEST: (&str, &str) = ("driver-manager", "digest of the last pod");
 
@@ -29,8 +31,7 @@ const DIGEST: (&str, &str) = ("driver-manager", "digest of the last pod");
 pub fn wrong(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     for when in ["none", "ready"] {
-        // Without a pod there is no container whose startup probe could be asked.
-        let asked = |gate: &&Gate| records.sections.contains_key(&section(when, gate));
+        let asked = |gate: &&Gate| when == "ready" || gate.2 != OF_A_POD;
         wrong.extend(GATES.iter().filter(asked).filter_map(|gate| differs(records, when, gate)));
     }
     for (section, expected) in
@@ -49,7 +50,10 @@ fn section(when: &str, gate: &Gate) -> String {
 
 fn differs(records: &Records, when: &str, gate: &Gate) -> Option<String> {
     let (asked_by, name, _, begin) = *gate;
-    let lines = records.section(&section(when, gate)).unwrap_or_default();
+    let lines = match records.section(&section(when, gate)) {
+        Ok(lines) => lines,
+        Err(missing) => return Some(format!("{asked_by}, {name}: {missing}")),
+    };
     let re_enacted = lines.iter().any(|line| line.starts_with(begin));
     let reported = passes(records, &format!("{when}.doctor"), (asked_by, name));
     (reported != Some(re_enacted)).then(|| {
@@ -60,6 +64,13 @@ fn differs(records: &Records, when: &str, gate: &Gate) -> Option<String> {
     })
 }
 
+/// Returns the gates of the re-enactments that a report lacks, or that do not pass by it.
+pub fn not_passing(records: &Records, section: &str) -> Vec<String> {
+    let passes = |gate: &&Gate| passes(records, section, (gate.0, gate.1)) == Some(true);
+    let others = GATES.iter().filter(|gate| !passes(gate));
+    others.map(|gate| format!("{section}: {}, {} does not pass", gate.0, gate.1)).collect()
+}
+
 /// Returns true if the report says that a gate passes; None if it does not have the gate.
 fn passes(records: &Records, section: &str, gate: (&str, &str)) -> Option<bool> {
     let report: Value = serde_json::from_str(&records.text(section)).ok()?;
@@ -68,20 +79,28 @@ fn passes(records: &Records, section: &str, gate: (&str, &str)) -> Option<bool> 
     Some(found["answer"] == "passes")
 }
 
+/// Returns a report in which these gates pass or fail, and that of the digest.
+#[cfg(test)]
+pub(crate) fn report(passing: bool, digest: bool) -> String {
+    let answer = |passes: bool| if passes { "passes" } else { "fails" };
+    let gate = |asked_by: &str, name: &str, passes: bool| serde_json::json!({ "asked_by": asked_by, "name": name, "answer": answer(passes) });
+    let mut gates: Vec<Value> =
+        GATES.iter().map(|(asked_by, name, ..)| gate(asked_by, name, passing)).collect();
+    gates.push(gate(DIGEST.0, DIGEST.1, digest));
+    serde_json::json!({ "gates": gates }).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn report(passing: bool, digest: bool) -> String {
-        let answer = |passes: bool| if passes { "passes" } else { "fails" };
-        let gate = |asked_by: &str, name: &str, passes: bool| serde_json::json!({ "asked_by": asked_by, "name": name, "answer": answer(passes) });
-        let mut gates: Vec<Value> =
-            GATES.iter().map(|(asked_by, name, ..)| gate(asked_by, name, passing)).collect();
-        gates.push(gate(DIGEST.0, DIGEST.1, digest));
-        serde_json::json!({ "gates": gates }).to_string()
+    fn all(change: &str, text: &str) -> String {
+        let mut records = records();
+        records.sections.insert(change.into(), text.lines().map(str::to_owned).collect());
+        wrong(&records).join("\n")
     }
 
-    fn all(change: &str, text: &str) -> String {
+    fn records() -> Records {
         let mut records = Records::default();
         let lines: String = GATES.iter().map(|(.., begin)| format!("{begin}x\n")).collect();
         for (name, text) in [
@@ -93,12 +112,11 @@ mod tests {
             ("ready.probe-standin", &lines),
             ("ready.validator", &lines),
             ("ready.toolkit", &lines),
-            (change, text),
         ] {
             let lines = text.lines().map(str::to_owned).collect();
             records.sections.insert(name.into(), lines);
         }
-        wrong(&records).join("\n")
+        records
     }
 
     #[test]
@@ -117,5 +135,24 @@ mod tests {
             let wrong = all(section, text);
             assert!(wrong.contains(wanted), "{wanted}: {wrong}");
         }
+        let empty = all("ready.doctor", r#"{"gates": []}"#);
+        assert_eq!(empty.lines().count(), GATES.len() + 1, "{empty}");
+    }
+
+    #[test]
+    fn a_re_enactment_that_was_not_reported_is_found() {
+        for section in ["none.validator", "none.toolkit", "ready.probe-standin", "ready.toolkit"] {
+            let mut records = records();
+            records.sections.remove(section);
+            let wrong = wrong(&records).join("\n");
+            assert!(wrong.contains(&format!("did not report `{section}`")), "{section}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn a_gate_that_is_absent_or_fails_does_not_pass() {
+        assert_eq!(not_passing(&records(), "ready.doctor"), Vec::<String>::new());
+        assert_eq!(not_passing(&records(), "none.doctor").len(), GATES.len());
+        assert_eq!(not_passing(&Records::default(), "ready.doctor").len(), GATES.len());
     }
 }

@@ -29,7 +29,7 @@ const STAGE: &str = include_str!("../guest/stage.sh");
 /// The seccomp profile in deploy/; /run/matrix/seccomp.json in the guest.
 const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
 /// Shell libraries that scenarios source, and programs that they start, by name.
-const LIBRARIES: [(&str, &str); 12] = [
+const LIBRARIES: [(&str, &str); 13] = [
     ("lib.sh", include_str!("../guest/lib.sh")),
     ("engines.sh", include_str!("../guest/engines.sh")),
     ("kubelet.sh", include_str!("../guest/kubelet.sh")),
@@ -37,6 +37,7 @@ const LIBRARIES: [(&str, &str); 12] = [
     ("in-roots.sh", include_str!("../guest/in-roots.sh")),
     ("ready.sh", include_str!("../guest/ready.sh")),
     ("selinux.sh", include_str!("../guest/selinux.sh")),
+    ("manifest.sh", include_str!("../guest/manifest.sh")),
     ("events.sh", include_str!("../guest/events.sh")),
     ("rounds.sh", include_str!("../guest/rounds.sh")),
     ("cri.py", include_str!("../guest/cri.py")),

@@ -46,6 +46,7 @@ fn unlabelled(records: &Records) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scene;
 
     fn good() -> Records {
         let mut records = Records::default();
@@ -58,11 +59,7 @@ mod tests {
             records.sections.insert(format!("unlabelled.{name}"), lines);
         }
         for when in ["before", "unlabelled"] {
-            for aspect in
-                ["modules", "mounts", "dev", "firmware-path", "run", "majors", "processes"]
-            {
-                records.sections.insert(format!("{when}.{aspect}"), Vec::new());
-            }
+            scene::tests::report(&mut records, when);
         }
         records
     }

@@ -7,9 +7,13 @@ use crate::records::Records;
 use crate::timing;
 use crate::trials;
 
-/// Longest end of the agent in seconds: longshore's default deadline, and the time that a container
-/// takes to end on a busy machine.
-const LONGEST: f64 = 20.0 + 25.0;
+/// Default of `on-busy` in seconds: so long the agent waits for the driver's users (docs/deadlines.md).
+const ON_BUSY: f64 = 20.0;
+/// Seconds beyond it, by the agent's own log: the last look at all processes, and the journal, on an emulated
+/// processor.
+const EMULATED: f64 = 5.0;
+/// Longest end of its container in seconds: that, and the time that a container takes to end on a busy machine.
+const LONGEST: f64 = ON_BUSY + 25.0;
 /// Exit code for a driver in use.
 const IN_USE: &str = "20";
 
@@ -41,6 +45,9 @@ fn ended(records: &Records) -> Vec<String> {
     if code != IN_USE {
         wrong.push(format!("with the driver in use the exit code is {code}, not {IN_USE}"));
     }
+    let log = records.section("held.log").unwrap_or_default();
+    let waited = ("SIGTERM: stopping", "phase in-use");
+    wrong.extend(timing::not_within(log, waited, (ON_BUSY, ON_BUSY + EMULATED)));
     match timing::span(records, "held.seconds") {
         Ok(seconds) if seconds <= LONGEST => {}
         Ok(seconds) => wrong.push(format!("the agent took {seconds:.1} s to end")),
@@ -95,12 +102,14 @@ mod tests {
         }
         records.take("@fact held.exit-code 20");
         records.take("@fact held.seconds 10.0 31.0");
+        let begun = "2026-11-25T20:00:00.1Z  INFO SIGTERM: stopping".to_owned();
+        let over = "2026-11-25T20:00:20.9Z  INFO phase in-use, after 20.7 s of removing".to_owned();
         let log = format!(
             "error: the driver is in use: nvidia is held by 2 references of open devices; \
              pid 41 (sleep) holds /dev/nvidiactl; \
              pid 42 (busybox, inside pid 1) of container {id} holds /dev/nvidiactl"
         );
-        records.sections.insert("held.log".into(), vec![log]);
+        records.sections.insert("held.log".into(), vec![begun, over, log]);
         let record = "{\"phase\": \"in-use\", \"entries\": [{\"state\": \"done\"}]}";
         records.sections.insert("held.record".into(), vec![record.into()]);
         records
@@ -138,6 +147,18 @@ mod tests {
             let wrong = all(&records).join("\n");
             assert!(wrong.contains(wanted), "{wanted}: {wrong}");
         };
+        let ends = |at: &str, wanted: &str| {
+            let mut records = good();
+            for line in records.sections.get_mut("held.log").into_iter().flatten() {
+                *line = line.replace("20:00:20.9Z", at);
+            }
+            let wrong = all(&records).join("\n");
+            assert!(wrong.contains(wanted), "{wanted}: {wrong}");
+        };
+        ends("20:00:00.3Z", "came 0.20 s after `SIGTERM: stopping`, not 20 to 25 s");
+        ends("20:00:19.9Z", "came 19.80 s");
+        ends("20:00:40.1Z", "came 40.00 s");
+        ends("without a time", "no line with `phase in-use` and a time");
         section("held.record", "{\"phase\": \"failed\", \"entries\": []}", "failed, 0 done");
     }
 }

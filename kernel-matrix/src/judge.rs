@@ -15,18 +15,20 @@ use crate::drm;
 use crate::event::Outcome;
 use crate::ima;
 use crate::in_use;
-use crate::matrix::{Cell, Scenario};
+use crate::manifest;
+use crate::matrix::{Cell, Scenario, Supply};
 use crate::nouveau;
 use crate::operator;
 use crate::operator_pod;
 use crate::peermem;
 use crate::records::Records;
 use crate::restored;
-use crate::scene::Scene;
+use crate::scene::{self, Scene};
 use crate::selinux;
 use crate::served;
 use crate::trials;
 use crate::upgrade;
+use crate::warns;
 
 /// Number of last lines of the agent's log that are shown with the faults.
 pub(crate) const LAST_LINES: usize = 6;
@@ -56,9 +58,7 @@ pub struct Evidence {
 
 /// Judges a cell that ran in a VM. QEMU's own exit code means nothing and is ignored.
 pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
-    let is_fault =
-        |line: &&String| cell.scenario != Scenario::Peermem || !peermem::is_expected(line);
-    let trouble = evidence.trouble.iter().filter(is_fault);
+    let trouble = evidence.trouble.iter().filter(|line| !is_expected(cell.scenario, line));
     let mut wrong: Vec<String> = trouble.map(|line| format!("kernel: {line}")).collect();
     if let Some(why) = unfinished(cell, evidence) {
         // A guest that did not finish has no state to compare.
@@ -67,12 +67,24 @@ pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
         if cell.scenario == Scenario::ClusterUpgrade {
             wrong.extend(cluster_upgrade::complaints(&evidence.records));
         }
+    } else if cell.scenario == Scenario::Warns {
+        // No agent runs in it.
+        wrong.extend(warns::wrong(evidence));
     } else {
         wrong.extend(agent(cell, &evidence.records));
         wrong.extend(scenario(cell, expected, &evidence.records));
         wrong.extend(host(&evidence.records));
     }
     if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) }
+}
+
+/// True for a fault in the kernel's log that the scenario provokes.
+fn is_expected(scenario: Scenario, trouble: &str) -> bool {
+    match scenario {
+        Scenario::Peermem => peermem::is_expected(trouble),
+        Scenario::Warns => warns::is_expected(trouble),
+        _ => false,
+    }
 }
 
 /// Judges the boot of a cell that ends by a loss of power while the driver is Ready.
@@ -170,7 +182,10 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Restored => wrong.extend(restored::wrong(expected, records)),
         Scenario::BadInput => wrong.extend(bad_input::wrong(expected, records)),
         Scenario::DeadDisk => wrong.extend(dead_disk::wrong(expected, records)),
-        Scenario::Attacked => wrong.extend(attacked::wrong(expected, records)),
+        Scenario::Attacked => {
+            let compiles = cell.from == Supply::Compile;
+            wrong.extend(attacked::wrong(expected, records, compiles));
+        }
         Scenario::Killed => wrong.extend(killed(records)),
         Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
         Scenario::Ima => wrong.extend(ima::wrong(expected, records)),
@@ -181,7 +196,11 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::ClusterUpgrade => wrong.extend(cluster_upgrade::wrong(expected, records)),
         Scenario::OperatorPod => wrong.extend(operator_pod::wrong(expected, records)),
         // Scenarios of several boots judge each.
-        Scenario::Refused | Scenario::PowerCut | Scenario::NextKernel | Scenario::Build => {}
+        Scenario::Refused
+        | Scenario::Warns
+        | Scenario::PowerCut
+        | Scenario::NextKernel
+        | Scenario::Build => {}
     }
     wrong
 }
@@ -196,6 +215,7 @@ fn killed(records: &Records) -> Vec<String> {
     if trials.len() < trials::LEAST {
         wrong.push(format!("only {} kills, not {}", trials.len(), trials::LEAST));
     }
+    wrong.extend(trials::missing(&trials));
     for trial in trials {
         wrong.extend(trial.wrong.iter().map(|why| format!("{}: {why}", trial.point)));
     }
@@ -206,10 +226,7 @@ fn killed(records: &Records) -> Vec<String> {
 pub(crate) fn host(records: &Records) -> Vec<String> {
     let mut wrong = differences(records, "after");
     wrong.extend(record(records, "after.record"));
-    match records.section("after.written") {
-        Ok(files) => wrong.extend(files.iter().map(|file| format!("written: {file}"))),
-        Err(missing) => wrong.push(missing),
-    }
+    wrong.extend(manifest::wrong(records));
     wrong
 }
 
@@ -233,17 +250,7 @@ pub(crate) fn differences_between(records: &Records, before: &str, after: &str) 
 /// True if a difference is only the presence of the agent's record: it stays, so that `status` can
 /// report the agent's end. Every other file in its directory is a leftover.
 fn is_own_record(difference: &str) -> bool {
-    const RECORD: &[(&str, &str)] = &[
-        ("d", "/run/longshore"),
-        ("f", "/run/longshore/state.json"),
-        ("f", "/run/longshore/lock"),
-        ("f", "/run/longshore/starts.json"),
-        ("f", "/run/longshore/last-failure.json"),
-    ];
-    let Some(line) = difference.strip_prefix("run: after ") else { return false };
-    let mut words = line.split_whitespace();
-    let (kind, _mode, path) = (words.next(), words.next(), words.next());
-    RECORD.iter().any(|(k, p)| kind == Some(k) && path == Some(p)) && words.next().is_none()
+    difference.strip_prefix("run: after ").is_some_and(scene::is_own_record)
 }
 
 /// Checks that the record that stays lists nothing as left.
@@ -277,20 +284,13 @@ pub(crate) mod tests {
     pub(crate) fn good() -> Evidence {
         let mut records = Records::default();
         for when in ["before", "after"] {
-            for aspect in
-                ["modules", "mounts", "dev", "firmware-path", "run", "majors", "processes"]
-            {
-                records.take(&format!("@begin {when}.{aspect}"));
-                records.take("|ext4 1 0 - Live 0x0");
-                records.take(&format!("@end {when}.{aspect}"));
-            }
+            scene::tests::report(&mut records, when);
         }
+        manifest::tests::report_unchanged(&mut records);
         for line in [
             "@begin after.record",
             "|{ \"phase\": \"failed\", \"entries\": [] }",
             "@end after.record",
-            "@begin after.written",
-            "@end after.written",
             "@begin agent-log",
             "|error: no GPU",
             "|  remedy: put one in",
@@ -401,16 +401,20 @@ pub(crate) mod tests {
     #[test]
     fn the_agents_record_may_stay_and_nothing_beside_it() {
         let with = |line: &str| {
-            let line = format!("{line} ");
-            move |e: &mut Evidence| {
-                let lines = vec!["ext4 1 0 - Live 0x0".into(), line];
-                e.records.sections.insert("after.run".into(), lines);
-            }
+            let line = line.to_owned();
+            move |e: &mut Evidence| e.records.sections.get_mut("after.run").unwrap().insert(0, line)
         };
-        assert_eq!(why(with("f 600 /run/longshore/state.json")), "Passed");
-        assert_eq!(why(with("f 644 /run/longshore/starts.json")), "Passed");
-        assert!(why(with("f 600 /run/longshore/other")).contains("longshore/other"));
-        assert!(why(with("d 755 /run/nvidia/driver")).contains("/run/nvidia/driver"));
+        assert_eq!(why(with("f 600 0:0 912 /run/longshore/state.json")), "Passed");
+        assert_eq!(why(with(&format!("{}  /run/longshore/state.json", "a".repeat(64)))), "Passed");
+        assert_eq!(why(with("f 644 0:0 0 /run/longshore/starts.json")), "Passed");
+        for line in [
+            "f 600 0:0 912 /run/longshore/other",
+            "f 600 9:0 912 /run/longshore/state.json",
+            "l 777 0:0 - /run/longshore/state.json /etc/passwd",
+            "d 755 0:0 - /run/nvidia/driver",
+        ] {
+            assert!(why(with(line)).contains(line), "{line}: {}", why(with(line)));
+        }
         let record = |text: &'static str| {
             move |e: &mut Evidence| {
                 e.records.sections.insert("after.record".into(), vec![text.into()]);

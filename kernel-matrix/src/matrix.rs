@@ -153,6 +153,8 @@ pub enum Scenario {
     NextKernel,
     /// Losses of power while the store is filled and the driver installed, one boot after the other.
     PowerCut,
+    /// A module provokes a warning of the kernel, which the judge must find. No agent runs.
+    Warns,
     /// `longshore build`, without a VM.
     Build,
 }
@@ -163,11 +165,12 @@ impl Scenario {
         matches!(self, Self::Cluster | Self::ClusterUpgrade | Self::OperatorPod)
     }
 
-    /// Returns the module that the guest has in the place of one that cannot work in it, if any.
+    /// Returns the module that is compiled for the guest's kernel beside the driver's, if any.
     pub(crate) fn stand_in(self) -> Option<&'static StandIn> {
         match self {
             Self::Nouveau => Some(&stand_in::NOUVEAU),
             Self::Peermem => Some(&stand_in::PEER_MEMORY),
+            Self::Warns => Some(&stand_in::WARNS),
             _ => None,
         }
     }

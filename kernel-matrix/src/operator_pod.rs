@@ -199,12 +199,16 @@ fn last_probe(records: &Records) -> Option<String> {
 
 /// Checks that the operator's rights alone give the node no condition.
 fn unconditioned(records: &Records) -> Option<String> {
-    let report = records.text("refused.node");
+    let report = match records.section("refused.node") {
+        Ok(lines) => lines.join("\n"),
+        Err(missing) => return Some(missing),
+    };
     let has_condition = report.contains("condition ");
     has_condition.then(|| format!("the node has a condition without rights.yaml: {report}"))
 }
 
-/// Checks that `longshore doctor --operator` finds no gate that fails in the Ready pod.
+/// Checks that `longshore doctor --operator` finds no gate that fails in the Ready pod, and that those which are
+/// re-enacted pass.
 fn doctor(records: &Records) -> Vec<String> {
     let text = records.text("ready.doctor");
     let report: Option<Value> = serde_json::from_str(&text).ok();
@@ -212,7 +216,8 @@ fn doctor(records: &Records) -> Vec<String> {
         return vec![format!("the report of doctor --operator cannot be read: {text}")];
     };
     let fails = gates.iter().filter(|gate| gate["answer"] == "fails");
-    fails.map(|gate| format!("doctor --operator in the Ready pod: {gate}")).collect()
+    let fails = fails.map(|gate| format!("doctor --operator in the Ready pod: {gate}"));
+    fails.chain(crate::gates::not_passing(records, "ready.doctor")).collect()
 }
 
 /// Checks that another template alone changes no pod (OnDelete), and that each deletion makes a new one.

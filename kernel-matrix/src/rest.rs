@@ -118,9 +118,13 @@ mod tests {
         for round in [0, 1] {
             section(&format!("agent-log-{round}"), log);
         }
-        for line in
-            ["rest-seconds 300", "bare-load-0 1 2", "bare-load-1 1 2", "bare-remove-1 1.0 1.5"]
-        {
+        for line in [
+            "rest-seconds 300",
+            "bare-load-0 1 2",
+            "bare-load-1 1 2",
+            "bare-remove-1 1.0 1.5",
+            "agent-start-1 23:59:59.3",
+        ] {
             records.take(&format!("@fact {line}"));
         }
         records

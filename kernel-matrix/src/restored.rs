@@ -6,9 +6,19 @@ use crate::records::Records;
 use crate::served;
 use crate::timing;
 
-/// Longest time in seconds until `/readyz` reports it: the agent has one second, the rest is for an
-/// emulated machine in which each request is a new process.
+/// Longest time in seconds from a loss until the agent's own log has it (docs/lifecycle.md).
+const FOUND: f64 = 1.0;
+/// Seconds beyond it: the start of the program that removes the part, after the guest took the time, on an emulated
+/// processor.
+const EMULATED: f64 = 0.5;
+/// Longest time in seconds from there until the log has it put right: the repair is tried at once.
+const REPAIRED: f64 = 5.0;
+/// Longest time in seconds until `/readyz` reports it, which is asked by a new process each time.
 const LONGEST: f64 = 15.0;
+/// Begin of the agent's message about the lost node.
+const NODE: &str = "exposure-lost: device nodes are missing or wrong: /dev/nvidia0";
+/// Part of the agent's message about the lost mount.
+const MOUNT: &str = "is no longer mounted on /run/nvidia/driver";
 
 /// Returns the faults found.
 pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
@@ -17,6 +27,7 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     wrong.extend(restored.into_iter().map(|why| format!("after the repair: {why}")));
     wrong.extend(not_ready(records));
     wrong.extend(said(records));
+    wrong.extend(found(records));
     for (what, fact) in [
         ("not ready without its node", "restored.node-seconds"),
         ("ready with its mount put back", "restored.mount-seconds"),
@@ -53,22 +64,70 @@ fn not_ready(records: &Records) -> Vec<String> {
 /// Checks that the log reports both losses, and that they were put right.
 fn said(records: &Records) -> Vec<String> {
     let log = records.text("agent-log");
-    let wanted = [
-        "exposure-lost: ",
-        "is no longer mounted on /run/nvidia/driver",
-        "exposure-lost: no longer so: ",
-        "phase changing",
-    ];
+    let wanted = ["exposure-lost: ", MOUNT, "exposure-lost: no longer so: ", "phase changing"];
     let unsaid = wanted.iter().filter(|text| !log.contains(**text));
     unsaid.map(|text| format!("the agent's log does not say `{text}`")).collect()
+}
+
+/// Checks by the agent's own times that each loss was found within a second, and that the mount was put right at
+/// once.
+fn found(records: &Records) -> Vec<String> {
+    let log = records.section("agent-log").unwrap_or_default();
+    let lost = [("restored.node-taken", NODE), ("restored.mount-taken", MOUNT)];
+    let mut wrong: Vec<String> = lost
+        .into_iter()
+        .filter_map(|(fact, text)| match found_after(records, log, fact, text) {
+            Ok((_, seconds)) if seconds <= FOUND + EMULATED => None,
+            Ok((_, seconds)) => Some(format!("`{text}` was logged {seconds:.2} s after the loss")),
+            Err(missing) => Some(missing),
+        })
+        .collect();
+    if let Ok((at, _)) = found_after(records, log, "restored.mount-taken", MOUNT) {
+        let repaired = |line: &&String| line.contains("no longer so: ") && line.contains(MOUNT);
+        let times = log.iter().filter(repaired).filter_map(|line| timing::time_of(line));
+        match times.map(|time| timing::since(at, time)).min_by(f64::total_cmp) {
+            Some(seconds) if seconds <= REPAIRED => {}
+            Some(seconds) => wrong.push(format!("the mount was put right {seconds:.2} s later")),
+            None => wrong.push("the log does not say that the mount was put right".into()),
+        }
+    }
+    wrong
+}
+
+/// Returns the second of the day of the first line with `text` since the time of day in a fact, and the seconds
+/// between the two.
+fn found_after(
+    records: &Records,
+    log: &[String],
+    fact: &str,
+    text: &str,
+) -> Result<(f64, f64), String> {
+    let taken = records.facts.get(fact).and_then(|clock| timing::seconds_of_day(clock));
+    let taken = taken.ok_or_else(|| format!("the guest's `{fact}` is absent or malformed"))?;
+    let says = |line: &&String| line.contains(text) && !line.contains("no longer so");
+    let times = log.iter().filter(says).filter_map(|line| timing::time_of(line));
+    let later = times.map(|time| (time, timing::since(taken, time)));
+    later
+        .min_by(|(_, one), (_, other)| one.total_cmp(other))
+        .ok_or_else(|| format!("the agent's log has no line with `{text}` and a time"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LOG: &str = "\
+        2026-11-25T20:00:10.5Z  WARN exposure-lost: device nodes are missing or wrong: /dev/nvidia0; remedy: x\n\
+        2026-11-25T20:00:10.6Z  INFO phase changing, after 9.0 s of ready\n\
+        2026-11-25T20:00:15.0Z  INFO exposure-lost: no longer so: device nodes are missing or wrong: /dev/nvidia0\n\
+        2026-11-25T20:00:20.4Z  WARN exposure-lost: /tree is no longer mounted on /run/nvidia/driver/usr; remedy: x\n\
+        2026-11-25T20:00:21.4Z  INFO exposure-lost: no longer so: /tree is no longer mounted on \
+        /run/nvidia/driver/usr";
+
     fn good() -> Records {
         let mut records = Records::default();
+        records.take("@fact restored.node-taken 20:00:10.123456789");
+        records.take("@fact restored.mount-taken 20:00:20.000000000");
         let not_ready = "HTTP/1.1 503 Service Unavailable\n\nnot ready: exposure-lost: device nodes \
                          are missing or wrong: /dev/nvidia0";
         for (section, text) in [
@@ -76,11 +135,7 @@ mod tests {
             ("taken.status", not_ready),
             ("taken.metrics", "longshore_ready 0"),
             ("restored.readyz", "HTTP/1.1 200 OK\n\nready"),
-            (
-                "agent-log",
-                "exposure-lost: x\nexposure-lost: /tree is no longer mounted on \
-                 /run/nvidia/driver\nphase changing\nexposure-lost: no longer so: x",
-            ),
+            ("agent-log", LOG),
         ] {
             let lines = text.lines().map(str::to_owned).collect();
             records.sections.insert(section.to_owned(), lines);
@@ -91,8 +146,31 @@ mod tests {
     fn why(section: &str, text: &str) -> String {
         let mut records = good();
         records.sections.insert(section.to_owned(), vec![text.to_owned()]);
-        let all = [not_ready(&records), said(&records)].concat();
+        let all = [not_ready(&records), said(&records), found(&records)].concat();
         all.join("; ")
+    }
+
+    #[test]
+    fn an_agent_that_finds_a_loss_late_or_puts_it_right_late_is_found() {
+        for (from, to, wanted) in [
+            ("20:00:10.5Z", "20:00:11.4Z", ""),
+            ("20:00:10.5Z", "20:00:12.2Z", "missing or wrong: /dev/nvidia0` was logged 2.08 s"),
+            ("20:00:10.5Z", "20:00:20.5Z", "missing or wrong: /dev/nvidia0` was logged 10.38 s"),
+            ("20:00:20.4Z", "20:00:22.1Z", "driver` was logged 2.10 s after the loss"),
+            ("20:00:21.4Z", "20:00:30.4Z", "put right 10.00 s later"),
+            ("WARN exposure-lost: /tree", "WARN", "no line with `is no longer mounted"),
+        ] {
+            let text = LOG.replace(from, to);
+            let text = if to == "WARN" { text.replace("is no longer mounted", "x") } else { text };
+            let mut records = good();
+            records.sections.insert("agent-log".into(), text.lines().map(str::to_owned).collect());
+            let why = found(&records).join("; ");
+            assert_eq!(why.is_empty(), wanted.is_empty(), "{why}");
+            assert!(why.contains(wanted), "{why}");
+        }
+        let mut untold = good();
+        untold.facts.remove("restored.node-taken");
+        assert!(found(&untold)[0].contains("`restored.node-taken` is absent"));
     }
 
     #[test]

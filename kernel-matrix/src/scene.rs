@@ -15,29 +15,51 @@ type Lines = BTreeMap<String, usize>;
 
 /// A section of a state, and the function that reduces its lines.
 type Aspect = (&'static str, fn(&str) -> Option<String>);
-const ASPECTS: &[Aspect] = &[
+const ASPECTS: [Aspect; 7] = [
     ("modules", module),
     ("mounts", mount),
-    ("dev", whole),
+    ("dev", file),
     ("firmware-path", whole),
-    ("run", whole),
+    ("run", file),
     ("majors", whole),
     ("processes", whole),
+];
+/// The aspect that may have no lines.
+const MAY_BE_EMPTY: &str = "firmware-path";
+/// Aspects that are manifests of a directory (guest/manifest.sh), and the last line of a whole one.
+const MANIFESTS: [&str; 2] = ["dev", "run"];
+const WHOLE: &str = "rc 0";
+/// Record of the agent, which stays: type and path of each file. It differs from run to run.
+const RECORD: [(&str, &str); 5] = [
+    ("d", "/run/longshore"),
+    ("f", "/run/longshore/state.json"),
+    ("f", "/run/longshore/lock"),
+    ("f", "/run/longshore/starts.json"),
+    ("f", "/run/longshore/last-failure.json"),
 ];
 
 impl Scene {
     /// Reads the state the guest reported under `when`.
     ///
     /// # Errors
-    /// A section is missing.
+    /// A section is missing or empty, or a manifest is incomplete.
     pub fn read(records: &Records, when: &str) -> Result<Self, String> {
         let mut scene = Self::default();
         for (aspect, reduce) in ASPECTS {
             let mut lines = Lines::new();
-            for line in records.section(&format!("{when}.{aspect}"))? {
+            let mut reported = records.section(&format!("{when}.{aspect}"))?;
+            if MANIFESTS.contains(&aspect) {
+                reported = reported.strip_suffix(&[WHOLE.to_owned()]).ok_or_else(|| {
+                    format!("`{when}.{aspect}` is not whole: {:?}", reported.last())
+                })?;
+            }
+            for line in reported {
                 if let Some(line) = reduce(line) {
                     *lines.entry(line).or_default() += 1;
                 }
+            }
+            if lines.is_empty() && aspect != MAY_BE_EMPTY {
+                return Err(format!("`{when}.{aspect}` is empty"));
             }
             scene.aspects.insert(aspect, lines);
         }
@@ -68,6 +90,29 @@ fn whole(line: &str) -> Option<String> {
     Some(line.to_owned())
 }
 
+/// Reduces a line of a manifest: size and digest of the agent's own record are left out.
+fn file(line: &str) -> Option<String> {
+    let is_digest = |(digest, path): (&str, &str)| {
+        digest.len() == 64 && RECORD.iter().any(|(_, own)| *own == path)
+    };
+    if line.split_once("  ").is_some_and(is_digest) {
+        return None;
+    }
+    let mut words: Vec<&str> = line.split(' ').collect();
+    if let [kind, _mode, _owner, size, path] = words.as_mut_slice()
+        && RECORD.contains(&(*kind, *path))
+    {
+        *size = "-";
+    }
+    Some(words.join(" "))
+}
+
+/// True for the reduced line of a file of the agent's own record.
+pub(crate) fn is_own_record(line: &str) -> bool {
+    let words: Vec<&str> = line.split(' ').collect();
+    matches!(words[..], [kind, _mode, "0:0", "-", path] if RECORD.contains(&(kind, path)))
+}
+
 /// Reduces a line of /proc/modules to `name refcount users state`, without size and address.
 fn module(line: &str) -> Option<String> {
     let mut words = line.split(' ');
@@ -95,8 +140,22 @@ fn part(name: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Adds the report of a state, the same each time.
+    pub(crate) fn report(records: &mut Records, when: &str) {
+        for (aspect, _) in ASPECTS {
+            let mut lines = vec!["ext4 1 0 - Live 0x0".to_owned()];
+            if aspect == "mounts" {
+                MOUNT.clone_into(&mut lines[0]);
+            }
+            if MANIFESTS.contains(&aspect) {
+                lines = vec![format!("d 755 0:0 - /{aspect}"), WHOLE.to_owned()];
+            }
+            records.sections.insert(format!("{when}.{aspect}"), lines);
+        }
+    }
 
     const MOUNT: &str = "36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw";
 
@@ -107,9 +166,9 @@ mod tests {
                 "ext4 983040 4 - Live 0xffffffffc0\nipmi_msghandler 77824 0 - Live 0x0".into(),
             ),
             ("mounts", MOUNT.into()),
-            ("dev", "c 600 /dev/console ".into()),
+            ("dev", "c 600 0:0 5:1 /dev/console".into()),
             ("firmware-path", String::new()),
-            ("run", "d 755 /run/nvidia ".into()),
+            ("run", "d 755 0:0 - /run/nvidia".into()),
             ("majors", "1 mem".into()),
             ("processes", "1 sh".into()),
         ]);
@@ -118,7 +177,8 @@ mod tests {
         }
         let mut records = Records::default();
         for (aspect, text) in lines {
-            let lines = text.lines().map(str::to_owned).collect();
+            let end = MANIFESTS.contains(&aspect).then_some(WHOLE);
+            let lines = text.lines().chain(end).map(str::to_owned).collect();
             records.sections.insert(format!("{when}.{aspect}"), lines);
         }
         records
@@ -169,13 +229,22 @@ mod tests {
             ),
             ("mounts", &twice, "after 2 times /mnt2"),
             ("mounts", "36 35 98:0 /mnt1 /mnt2 rw,noatime - ext3 /dev/root rw", "before /mnt2"),
-            ("dev", "c 600 /dev/console \nc 666 /dev/nvidiactl ", "after c 666 /dev/nvidiactl"),
+            (
+                "dev",
+                "c 600 0:0 5:1 /dev/console\nc 666 0:0 195:255 /dev/nvidiactl",
+                "after c 666 0:0 195:255 /dev/nvidiactl",
+            ),
+            ("dev", "c 600 0:0 5:0 /dev/console", "after c 600 0:0 5:0 /dev/console"),
+            ("dev", "c 600 0:6 5:1 /dev/console", "after c 600 0:6 5:1 /dev/console"),
+            ("dev", "find: '/dev': Input/output error", "before c 600 0:0 5:1 /dev/console"),
             ("firmware-path", "/run/nvidia/driver/lib/firmware", "after /run/nvidia"),
             (
                 "run",
-                "d 755 /run/nvidia \nd 755 /run/nvidia/driver ",
-                "after d 755 /run/nvidia/driver",
+                "d 755 0:0 - /run/nvidia\nd 755 0:0 - /run/nvidia/driver",
+                "after d 755 0:0 - /run/nvidia/driver",
             ),
+            ("run", "d 700 0:0 - /run/nvidia", "before d 755 0:0 - /run/nvidia"),
+            ("run", "d 755 0:0 - /run/nvidia\nab  /run/x", "after ab  /run/x"),
             ("majors", "1 mem\n195 nvidia", "after 195 nvidia"),
             ("processes", "1 sh\n1 nvidia-persiste", "after 1 nvidia-persiste"),
         ];
@@ -190,5 +259,42 @@ mod tests {
         let mut records = records("after", &[]);
         records.sections.remove("after.mounts");
         assert!(Scene::read(&records, "after").unwrap_err().contains("after.mounts"));
+    }
+
+    #[test]
+    fn an_empty_section_or_a_manifest_that_failed_is_an_error() {
+        let fault = |aspect: &str, text: &str| {
+            let mut records = records("after", &[]);
+            let lines = text.lines().map(str::to_owned).collect();
+            records.sections.insert(format!("after.{aspect}"), lines);
+            Scene::read(&records, "after").err().unwrap_or_default()
+        };
+        for (aspect, _) in ASPECTS.iter().filter(|(aspect, _)| *aspect != MAY_BE_EMPTY) {
+            assert!(fault(aspect, "").contains(&format!("after.{aspect}")), "{aspect}");
+        }
+        assert_eq!(fault(MAY_BE_EMPTY, ""), "");
+        for aspect in MANIFESTS {
+            assert!(fault(aspect, WHOLE).contains("is empty"));
+            assert!(fault(aspect, "d 755 0:0 - /run").contains("is not whole"));
+            assert!(fault(aspect, "d 755 0:0 - /run\nrc 1").contains("rc 1"));
+        }
+    }
+
+    #[test]
+    fn the_agents_record_may_differ_in_size_and_content_and_in_nothing_else() {
+        let of = |line: &str| differences(&[("run", &format!("d 755 0:0 - /run/nvidia\n{line}"))]);
+        let own = "/run/longshore/state.json";
+        assert_eq!(of(&format!("{}  {own}", "b".repeat(64))), Vec::<String>::new());
+        assert_eq!(of(&format!("f 600 0:0 81 {own}")), [format!("run: after f 600 0:0 - {own}")]);
+        assert!(is_own_record(&format!("f 600 0:0 - {own}")));
+        for line in [
+            format!("f 600 1:0 - {own}"),
+            format!("d 600 0:0 - {own}"),
+            format!("l 777 0:0 - {own} /etc/passwd"),
+            format!("f 600 0:0 - {own}.next"),
+            format!("2 times f 600 0:0 - {own}"),
+        ] {
+            assert!(!is_own_record(&line), "{line}");
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::cache::{Cache, Held};
 use crate::disk;
 use crate::error::{At, Error};
 use crate::event::{Sink, What};
-use crate::matrix::{DriverWanted, Supply};
+use crate::matrix::{Cell, DriverWanted, Scenario, Supply};
 use crate::process::{LIMIT, run, run_with};
 
 /// A store for one kernel and driver.
@@ -46,11 +46,13 @@ struct Parts {
     userspace: bool,
     /// Objects and conftest results of earlier compiles.
     compiled: bool,
+    /// True if some of these objects are left out, for a compile that takes a while.
+    lacks_objects: bool,
 }
 
 impl Parts {
-    fn of(from: Supply) -> Self {
-        let (modules, userspace) = match from {
+    fn of(cell: &Cell) -> Self {
+        let (modules, userspace) = match cell.from {
             Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot | Supply::FabricManager => {
                 (true, true)
             }
@@ -58,7 +60,9 @@ impl Parts {
             Supply::Registry | Supply::Store => (false, true),
             Supply::Bundle | Supply::Compile | Supply::FinishedModules => (false, false),
         };
-        Self { modules, userspace, compiled: from == Supply::Compile }
+        let compiled = cell.from == Supply::Compile;
+        let lacks_objects = compiled && cell.scenario == Scenario::Attacked;
+        Self { modules, userspace, compiled, lacks_objects }
     }
 }
 
@@ -66,6 +70,9 @@ impl Parts {
 pub const SEED: &str = "seed";
 /// Directories of a store in which compiles keep results for later ones.
 const COMPILED: [&str; 2] = ["conftests", "objects"];
+/// Of the objects, one in so many is left out, if any: the compiler runs for minutes then. All of them take an
+/// emulated machine an hour.
+const LEFT_OUT: usize = 20;
 /// Number of files of a build root with a kernel's headers, and of a driver's sources beside it.
 const BUILD_FILES: u64 = 1 << 17;
 /// Time limit for fetching a toolchain and a driver, and for compiling it.
@@ -111,8 +118,7 @@ struct Fetched {
     userspace: PathBuf,
 }
 
-/// Fetches drivers into `store`, and makes a disk of the parts that a guest with its driver `from`
-/// there has from the beginning.
+/// Fetches drivers into `store`, and makes a disk of the parts that the cell's guest has from the beginning.
 ///
 /// # Errors
 /// `longshore fetch` failed, or left no such modules in the store.
@@ -120,7 +126,7 @@ pub fn make(
     cache: &Cache,
     fetches: Fetches<'_>,
     store: &Path,
-    from: Supply,
+    cell: &Cell,
     sink: &Sink<'_>,
 ) -> Result<Seed, Error> {
     let Fetches { first, next, next_kernel } = fetches;
@@ -131,7 +137,7 @@ pub fn make(
         let next_kernel = next_kernel.map(fetched).transpose()?;
         (Store::open(store, disk::of_this_machine())?, drivers?, next_kernel)
     };
-    let mut parts = Parts::of(from);
+    let mut parts = Parts::of(cell);
     // An agent that prepares for a kernel has a driver that is Ready.
     (parts.modules, parts.userspace) =
         (parts.modules || next_kernel.is_some(), parts.userspace || next_kernel.is_some());
@@ -156,6 +162,9 @@ fn inputs(drivers: &[Fetched], next_kernel: Option<&Fetched>, parts: Parts) -> V
         if parts.compiled {
             let digests: Vec<&str> = set.modules.iter().map(|m| m.sha256.as_str()).collect();
             inputs.extend([set.key.file_stem(), digests.join(","), format!("{BUILD_FILES} files")]);
+        }
+        if parts.lacks_objects {
+            inputs.push(format!("without an object of {LEFT_OUT}"));
         }
     }
     inputs
@@ -271,11 +280,29 @@ fn fill(dir: &Path, store: &Store, drivers: &[Fetched], parts: Parts) -> Result<
         for part in COMPILED {
             run(Command::new("cp").arg("-a").arg(store.dir(part)).arg(&tree), LIMIT)?;
         }
+        if parts.lacks_objects {
+            leave_out(&tree.join("objects"))?;
+        }
         disk::make_for(&tree, &image, SPARE, BUILD_FILES)?;
     } else {
         disk::make(&tree, &image, SPARE)?;
     }
     fs::remove_dir_all(&tree).at("remove", &tree)
+}
+
+/// Removes one in [`LEFT_OUT`] objects of ccache's: files whose names end in `R`, for result.
+fn leave_out(objects: &Path) -> Result<(), Error> {
+    let is_result = |path: &PathBuf| path.to_string_lossy().ends_with('R');
+    let results: Vec<PathBuf> = disk::paths(objects)?.into_iter().filter(is_result).collect();
+    if results.len() < LEFT_OUT {
+        let why = format!("{} has {} objects of compiles", objects.display(), results.len());
+        return Err(Error::Unexpected(why));
+    }
+    for path in results.iter().step_by(LEFT_OUT) {
+        let path = objects.join(path);
+        fs::remove_file(&path).at("remove", &path)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -290,6 +317,24 @@ mod tests {
             "compiler": "gcc", "options": [options],
         }});
         serde_json::from_value(set).unwrap()
+    }
+
+    #[test]
+    fn one_in_twenty_objects_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("signed/0");
+        fs::create_dir_all(&own).unwrap();
+        let make = |range: std::ops::Range<usize>| {
+            range.for_each(|n| fs::write(own.join(format!("{n:03}R")), "").unwrap());
+        };
+        make(0..19);
+        assert!(leave_out(dir.path()).unwrap_err().to_string().contains("19 objects"));
+        make(19..60);
+        fs::write(own.join("000M"), "").unwrap();
+        leave_out(dir.path()).unwrap();
+        let left = disk::paths(&own).unwrap();
+        assert_eq!(left.len(), 58);
+        assert!(left.contains(Path::new("000M")) && !left.contains(Path::new("020R")));
     }
 
     #[test]

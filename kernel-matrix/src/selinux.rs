@@ -18,13 +18,14 @@ const SEEN: [&str; 3] = [
     "opens nvidiactl",
 ];
 
+/// Mark in the kernel's log at the moment since which the policy is enforced (guest/stage.sh).
+const MARK: &str = "SELinux enforces from here";
+
 /// Returns the faults of labels, of the confined container, and the denials.
 pub fn wrong(records: &Records) -> Vec<String> {
     let mut wrong = labels(records);
     wrong.extend(confined(records));
-    let denials = records.section("ready.denials").unwrap_or_default();
-    let denied = denials.iter().filter(|line| !is_of_others(line));
-    wrong.extend(denied.map(|line| format!("SELinux: {line}")));
+    wrong.extend(denials(records));
     let log = records.text("agent-log");
     if log.contains("from memory instead of its file") {
         wrong.push("the kernel was denied a module's file".into());
@@ -67,6 +68,20 @@ fn confined(records: &Records) -> Vec<String> {
     wrong
 }
 
+/// Returns the denials, and the faults of a log that is not whole: a ring buffer that has lost the mark has lost
+/// denials, too, and so has an audit that says so.
+fn denials(records: &Records) -> Vec<String> {
+    let lines = match records.section("ready.denials") {
+        Ok(lines) => lines,
+        Err(missing) => return vec![missing],
+    };
+    let Some((_, lines)) = lines.split_first().filter(|(first, _)| first.contains(MARK)) else {
+        return vec![format!("the kernel's log has lost the mark `{MARK}`: {lines:?}")];
+    };
+    let denied = lines.iter().filter(|line| !is_of_others(line));
+    denied.map(|line| format!("SELinux: {line}")).collect()
+}
+
 /// True for a denial that is not about the driver's files: pipes between a container and the engine, the
 /// console that the initramfs opened, the results port, which tools of a domain of their own inherit, and
 /// a sysctl that nvidia-smi asks for and does without.
@@ -87,6 +102,7 @@ mod tests {
     const CONFINED: &str = "a:b:container_t:s0:c1,c2\n\
         /driver/dev /driver/etc /driver/lib /driver/proc /driver/run /driver/sys /driver/usr\n\
         tried libcuda.so.1\nopens nvidiactl";
+    const MARKED: &str = "[    9.1] SELinux enforces from here\n";
     const PIPE: &str = "avc:  denied  { write } for  pid=1 dev=\"pipefs\" ino=1";
     const DENIED: &str = "avc:  denied  { read } for  pid=1 comm=\"longshore\"";
 
@@ -100,10 +116,14 @@ mod tests {
             ("a:b:container_t:", "a:b:spc_t:", "not confined"),
             ("opens nvidiactl", "", "no `opens nvidiactl`"),
             (PIPE, DENIED, "comm=\"longshore\""),
+            (PIPE, "audit: audit_lost=1 audit_rate_limit=0", "SELinux: audit: audit_lost=1"),
+            (PIPE, "kauditd_printk_skb: 12 callbacks suppressed", "12 callbacks suppressed"),
+            (MARKED, "", "has lost the mark"),
         ] {
             let mut records = Records::default();
+            let log = format!("{MARKED}{PIPE}");
             for (section, text) in
-                [("ready.labels", READY), ("ready.confined", CONFINED), ("ready.denials", PIPE)]
+                [("ready.labels", READY), ("ready.confined", CONFINED), ("ready.denials", &log)]
             {
                 let lines = text.replacen(what, by, 1).lines().map(str::to_owned).collect();
                 records.sections.insert(section.to_owned(), lines);
@@ -112,5 +132,6 @@ mod tests {
             assert_eq!(wrong.is_empty(), reason.is_empty(), "{wrong}");
             assert!(wrong.contains(reason), "{wrong}");
         }
+        assert_eq!(denials(&Records::default()).len(), 1);
     }
 }

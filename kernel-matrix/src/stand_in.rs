@@ -1,5 +1,6 @@
-//! Stand-ins for modules that cannot work in a guest, compiled for its kernel: nouveau does not bind to the simulated
-//! GPU, which has no VBIOS, and MOFED's ib_core, which no archive has, is for adapters that no guest has.
+//! Modules of the guests' own, compiled for their kernels: stand-ins for those that cannot work in a guest (nouveau
+//! does not bind to the simulated GPU, which has no VBIOS, and MOFED's ib_core, which no archive has, is for adapters
+//! that no guest has), and one that provokes a warning of the kernel.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,9 @@ pub const PEER_MEMORY: StandIn = StandIn {
     source: include_str!("../guest/peer_memory.c"),
     header: Some(("peer_mem.h", include_str!("../guest/peer_mem.h"))),
 };
+/// Module that provokes a warning of the kernel.
+pub const WARNS: StandIn =
+    StandIn { module: "warns", source: include_str!("../guest/warns.c"), header: None };
 /// Packages of a kernel's headers.
 const HEADERS: [&str; 2] = ["linux-headers-", "linux-kbuild-"];
 const SYMBOLS: &str = "Module.symvers";

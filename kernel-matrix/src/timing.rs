@@ -16,6 +16,9 @@ pub struct Timing {
     pub bare_load: Vec<f64>,
     /// The agent, from its first log line to Ready.
     pub agent_load: Vec<f64>,
+    /// The agent, from the execution of its program to Ready: also the dynamic linker, which modprobe's and rmmod's
+    /// times have, too.
+    pub agent_start: Vec<f64>,
     /// rmmod of the same modules.
     pub bare_remove: Vec<f64>,
     /// The agent, from SIGTERM to Removed.
@@ -37,7 +40,9 @@ impl Timing {
             timing.bare_load.push(span(records, &format!("bare-load-{round}"))?);
             timing.bare_remove.push(span(records, &format!("bare-remove-{round}"))?);
             let log = records.section(&format!("agent-log-{round}"))?;
-            timing.agent_load.push(since(first(log)?, clock(log, "is ready")?));
+            let ready = clock(log, "is ready")?;
+            timing.agent_load.push(since(first(log)?, ready));
+            timing.agent_start.push(since(executed(records, round)?, ready));
             timing.agent_remove.push(between(log, "SIGTERM: stopping", "phase removed")?);
         }
         Ok(timing)
@@ -50,8 +55,11 @@ impl Timing {
             let (min, max) = (least(times), greatest(times));
             let _ = writeln!(text, "{name:10} {min:8.2} {:8.2} {max:8.2}", median(times));
         }
-        let [load, removal] = self.ratios();
-        let _ = write!(text, "remove ratio {removal:.2}\ninstall ratio {load:.2}");
+        let [start, load, removal] = self.ratios();
+        let _ = write!(
+            text,
+            "start ratio {start:.2}\nremove ratio {removal:.2}\ninstall ratio {load:.2}"
+        );
         text
     }
 
@@ -65,25 +73,27 @@ impl Timing {
                 [least(times), median(times), greatest(times)].map(|seconds| seconds * MILLIONS);
             let _ = writeln!(text, "{name:10} {min:8.0} {median:8.0} {max:8.0}");
         }
-        let [load, removal] = self.ratios();
+        let [_, load, removal] = self.ratios();
         let _ =
             write!(text, "executed remove ratio {removal:.2}\nexecuted install ratio {load:.2}");
         text
     }
 
-    fn rows(&self) -> [(&'static str, &[f64]); 4] {
+    fn rows(&self) -> [(&'static str, &[f64]); 5] {
         [
             ("modprobe", &self.bare_load),
+            ("from exec", &self.agent_start),
             ("to Ready", &self.agent_load),
             ("rmmod", &self.bare_remove),
             ("removal", &self.agent_remove),
         ]
     }
 
-    /// Returns the ratios of loading and of removing.
-    fn ratios(&self) -> [f64; 2] {
-        let load = median(&self.agent_load) / median(&self.bare_load);
-        [load, median(&self.agent_remove) / median(&self.bare_remove)]
+    /// Returns the ratios of loading from the execution on, of loading and of removing.
+    fn ratios(&self) -> [f64; 3] {
+        let bare = median(&self.bare_load);
+        let removal = median(&self.agent_remove) / median(&self.bare_remove);
+        [median(&self.agent_start) / bare, median(&self.agent_load) / bare, removal]
     }
 }
 
@@ -139,6 +149,13 @@ pub(crate) fn clock(log: &[String], text: &str) -> Result<f64, String> {
     time_of(line).ok_or_else(bad)
 }
 
+/// Returns the second of the day at which a round's agent was executed.
+fn executed(records: &Records, round: usize) -> Result<f64, String> {
+    let fact = format!("agent-start-{round}");
+    let clock = records.facts.get(&fact).and_then(|clock| seconds_of_day(clock));
+    clock.ok_or_else(|| format!("the guest's `{fact}` is absent or malformed"))
+}
+
 /// Returns the second of the day of a log's first line.
 fn first(log: &[String]) -> Result<f64, String> {
     log.first()
@@ -146,8 +163,26 @@ fn first(log: &[String]) -> Result<f64, String> {
         .ok_or_else(|| format!("the agent's log does not begin with a time: {:?}", log.first()))
 }
 
+/// Returns the fault of a span of the agent's own log that is not from `least` to `most` seconds long, between the
+/// first line with `first` and the first one with `last`.
+pub(crate) fn not_within(
+    log: &[String],
+    (first, last): (&str, &str),
+    (least, most): (f64, f64),
+) -> Option<String> {
+    /// Tolerance in seconds: the log's clock and the agent's deadlines are two clocks.
+    const CLOCKS: f64 = 0.05;
+    match between(log, first, last) {
+        Ok(seconds) if (least - CLOCKS..=most).contains(&seconds) => None,
+        Ok(seconds) => Some(format!(
+            "by the agent's log `{last}` came {seconds:.2} s after `{first}`, not {least} to {most} s"
+        )),
+        Err(missing) => Some(missing),
+    }
+}
+
 /// Returns the second of the day at which a line was logged.
-fn time_of(line: &str) -> Option<f64> {
+pub(crate) fn time_of(line: &str) -> Option<f64> {
     let time = line.split_once('T').and_then(|(_, rest)| rest.split_once('Z'));
     time.and_then(|(time, _)| seconds_of_day(time))
 }
@@ -170,6 +205,7 @@ mod tests {
             for line in [
                 format!("@fact bare-load-{round} 10.00 1{}.00", 2 + slow / 9),
                 format!("@fact bare-remove-{round} 20.00 20.50"),
+                format!("@fact agent-start-{round} 23:59:59.300000000"),
                 format!("@begin agent-log-{round}"),
                 "|2026-01-31T23:59:59.500000Z  INFO serving health".to_owned(),
                 "|2026-02-01T00:00:02.500000Z  INFO driver 1 is ready".to_owned(),
@@ -188,9 +224,28 @@ mod tests {
         let timing = Timing::read(&records(3)).unwrap();
         assert_eq!(timing.bare_load, [2.0, 2.0]);
         assert_eq!(timing.agent_load, [3.0, 3.0]);
+        // The start of the program and its links are 0.2 s.
+        assert!(timing.agent_start.iter().all(|seconds| (seconds - 3.2).abs() < 1e-6));
         let table = timing.table();
-        assert!(table.contains("remove ratio 1.20\n"), "{table}");
+        assert!(table.contains("start ratio 1.60\nremove ratio 1.20\n"), "{table}");
+        assert!(table.contains("from exec"), "{table}");
         assert!(table.ends_with("install ratio 1.50"), "{table}");
+    }
+
+    #[test]
+    fn a_span_that_is_too_short_or_too_long_or_absent_is_a_fault() {
+        let log = ["2026-01-31T23:59:50.0Z begin", "2026-02-01T00:00:10.5Z end"].map(str::to_owned);
+        for (last, least, most, fault) in [
+            ("end", 20.0, 25.0, ""),
+            ("end", 20.54, 25.0, ""),
+            ("end", 20.6, 25.0, "came 20.50 s after `begin`, not 20.6 to 25 s"),
+            ("end", 10.0, 20.0, "came 20.50 s after `begin`, not 10 to 20 s"),
+            ("nothing", 0.0, 90.0, "no line with `nothing`"),
+        ] {
+            let found = not_within(&log, ("begin", last), (least, most)).unwrap_or_default();
+            assert_eq!(found.is_empty(), fault.is_empty(), "{found}");
+            assert!(found.contains(fault), "{found}");
+        }
     }
 
     #[test]
@@ -209,6 +264,9 @@ mod tests {
         let mut timeless = records(3);
         timeless.sections.get_mut("agent-log-2").unwrap().insert(0, "cannot start".into());
         assert!(Timing::read(&timeless).unwrap_err().contains("cannot start"));
+        let mut unstarted = records(3);
+        unstarted.facts.remove("agent-start-2");
+        assert!(Timing::read(&unstarted).unwrap_err().contains("`agent-start-2` is absent"));
         let mut garbled = records(3);
         garbled.facts.insert("bare-load-2".into(), "x y".into());
         assert!(Timing::read(&garbled).unwrap_err().contains("bare-load-2"));

@@ -12,6 +12,13 @@ pub(crate) const KILLED: &str = "137";
 /// Least number of agent runs in a guest that must have been killed.
 pub const LEAST: usize = 20;
 
+/// Points that are no write of the journal, and the state of each module in /proc/modules that they are named for.
+const NAMED: [(&str, &[(&str, &str)]); 3] = [
+    ("nvidia is being loaded", &[("nvidia", "Loading")]),
+    ("Ready", &[("nvidia", "Live"), ("nvidia_uvm", "Live"), ("nvidia_modeset", "Live")]),
+    ("nvidia is being removed", &[("nvidia", "Unloading")]),
+];
+
 /// One agent run that was cut off, and its recovery.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trial {
@@ -66,8 +73,35 @@ pub(crate) fn seconds(recovery: &str) -> Option<f64> {
     Some(until - from)
 }
 
+/// Returns the named points at which no agent run was killed.
+pub(crate) fn missing(trials: &[Trial]) -> Vec<String> {
+    let is_missing = |point: &&&str| !trials.iter().any(|trial| trial.point == ***point);
+    let points = NAMED.iter().map(|(point, _)| point).filter(is_missing);
+    points.map(|point| format!("no kill when {point}")).collect()
+}
+
+/// Checks that the modules were, at the kill, in the states that the point is named for.
+fn elsewhere(records: &Records, number: usize) -> Vec<String> {
+    let point = records.facts.get(&format!("point-{number}")).map_or("", String::as_str);
+    let Some((_, states)) = NAMED.iter().find(|(named, _)| *named == point) else {
+        return Vec::new();
+    };
+    let modules = match records.section(&format!("death-{number}.modules")) {
+        Ok(modules) => modules,
+        Err(missing) => return vec![missing],
+    };
+    let state_of = |name: &str| {
+        let line = modules.iter().find(|line| line.split(' ').next() == Some(name));
+        line.and_then(|line| line.split(' ').nth(4)).unwrap_or("not loaded")
+    };
+    let others = states.iter().filter(|(name, state)| state_of(name) != *state);
+    others
+        .map(|(name, state)| format!("{name} was {} at the kill, not {state}", state_of(name)))
+        .collect()
+}
+
 fn wrong(records: &Records, number: usize) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut wrong = elsewhere(records, number);
     for (what, wanted) in [("killed", KILLED), ("recovered", "0")] {
         let code = records.facts.get(&format!("{what}-{number}")).map_or("none", String::as_str);
         if code != wanted {
@@ -121,31 +155,31 @@ pub(crate) fn journal_of(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ASPECTS: [&str; 7] =
-        ["modules", "mounts", "dev", "firmware-path", "run", "majors", "processes"];
+    use crate::scene;
 
     fn good() -> Records {
         let mut records = Records::default();
+        for when in ["before", "ready-0", "ready-1", "after-1", "after-2"] {
+            scene::tests::report(&mut records, when);
+        }
         let mut section = |name: &str, text: &str| {
             let lines = text.lines().map(str::to_owned).collect();
             records.sections.insert(name.to_owned(), lines);
         };
-        for when in ["before", "ready-0", "ready-1", "after-1", "after-2"] {
-            for aspect in ASPECTS {
-                section(&format!("{when}.{aspect}"), "ext4 1 0 - Live 0x0");
-            }
-        }
         for number in [1, 2] {
             section(&format!("after-{number}.record"), "{\"entries\": []}");
             section(
                 &format!("death-{number}.journal"),
                 "{\"phase\": \"installing\", \"entries\": [{\"state\": \"done\"}, {\"state\": \"intended\"}]}",
             );
-            section(
-                &format!("death-{number}.modules"),
-                "ext4 1 0 - Live 0x0\nnvidia 9 0 - Loading 0x0",
-            );
+            let modules = match number {
+                1 => "nvidia 9 0 - Loading 0x0",
+                _ => {
+                    "nvidia_uvm 9 0 - Live 0x0\nnvidia_modeset 9 0 - Live 0x0\n\
+                      nvidia 9 2 nvidia_uvm,nvidia_modeset, Live 0x0"
+                }
+            };
+            section(&format!("death-{number}.modules"), &format!("ext4 1 0 - Live 0x0\n{modules}"));
             section(&format!("death-{number}.mounts"), "");
             section(&format!("death-{number}.nodes"), "/dev/nvidia0");
             section(&format!("recovery-log-{number}"), "phase removed");
@@ -200,9 +234,42 @@ mod tests {
             records.facts.remove("recovery-1");
         };
         assert!(why(&never).contains("was not Ready again"));
-        assert!(why(&section("ready-1.dev", "c 666 /dev/other")).contains("/dev/other"));
+        let other = |records: &mut Records| {
+            let line = "c 666 0:0 1:3 /dev/other".to_owned();
+            records.sections.get_mut("ready-1.dev").unwrap().insert(0, line);
+        };
+        assert!(why(&other).contains("/dev/other"));
         assert!(why(&section("after-1.modules", "nvidia 9 0 - Live 0x0")).contains("after nvidia"));
         assert!(why(&section("after-1.record", "cut off")).contains("cannot be read"));
         assert!(read(&Records::default()).is_err());
+    }
+
+    #[test]
+    fn a_kill_at_another_moment_than_its_point_is_named_for_is_a_fault() {
+        for (point, modules, wanted) in [
+            ("nvidia is being loaded", "nvidia 9 0 - Live 0x0", "nvidia was Live"),
+            ("nvidia is being loaded", "ext4 9 0 - Live 0x0", "nvidia was not loaded"),
+            ("nvidia is being loaded", "nvidia_uvm 9 0 - Loading 0x0", "nvidia was not loaded"),
+            ("nvidia is being removed", "nvidia 9 0 - Live 0x0", "nvidia was Live"),
+            ("nvidia is being removed", "", "nvidia was not loaded"),
+            ("Ready", "nvidia 9 0 - Live 0x0", "nvidia_uvm was not loaded"),
+            ("Ready", "nvidia 9 0 - Unloading 0x0", "nvidia was Unloading"),
+        ] {
+            let mut records = good();
+            records.facts.insert("point-1".into(), point.into());
+            let lines = modules.lines().map(str::to_owned).collect();
+            records.sections.insert("death-1.modules".into(), lines);
+            let wrong = read(&records).unwrap().remove(0).wrong.join("\n");
+            assert!(wrong.contains(&format!("{wanted} at the kill")), "{point}: {wrong}");
+        }
+        let mut records = good();
+        records.sections.remove("death-1.modules");
+        let wrong = read(&records).unwrap().remove(0).wrong.join("\n");
+        assert!(wrong.contains("death-1.modules"), "{wrong}");
+    }
+
+    #[test]
+    fn a_named_point_without_a_kill_is_told() {
+        assert_eq!(missing(&read(&good()).unwrap()), ["no kill when nvidia is being removed"]);
     }
 }

@@ -65,7 +65,7 @@ pub struct Prepared {
     pub seed: Seed,
     /// The .run file, where the driver is from one.
     pub run_file: Option<RunFile>,
-    /// Stand-in for a module, if the cell has one.
+    /// Module of the guest's own, if the cell has one.
     pub stand_in: Option<Made>,
     /// Firmware with Secure Boot on, if the cell requires it.
     pub firmware: Option<Firmware>,
@@ -239,7 +239,7 @@ impl Workbench {
         let set = cell.set.as_deref();
         let first = Fetch { command: fetch, driver, release: &kernel.release, set };
         let fetches = Fetches { first, next, next_kernel: for_next_kernel };
-        let seed = seed::make(&self.cache, fetches, &self.store(cell), cell.from, sink)?;
+        let seed = seed::make(&self.cache, fetches, &self.store(cell), cell, sink)?;
         plain.map_or(Ok(()), |plain| check_equal(&seed, &plain))?;
         resolved.driver_version.clone_from(&seed.set.key.driver_version);
         resolved.next_driver_version = seed.next.as_ref().map(|set| set.key.driver_version.clone());
@@ -282,8 +282,8 @@ impl Workbench {
         let cell = Cell { from: Supply::Archive, ..cell.clone() };
         let command = self.longshore("fetch", &kernel.release, &cell);
         let fetch = Fetch { command, driver: &cell.driver, release: &kernel.release, set: None };
-        let (store, from) = (self.store(&cell), cell.from);
-        seed::make(&self.cache, Fetches::of(fetch), &store, from, sink).map(Some)
+        let store = self.store(&cell);
+        seed::make(&self.cache, Fetches::of(fetch), &store, &cell, sink).map(Some)
     }
 
     /// Adds the source of modules of another shape to a `longshore fetch`, if the cell has one.

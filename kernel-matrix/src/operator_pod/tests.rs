@@ -16,8 +16,7 @@ fn good() -> Records {
     for empty in ["hook-failures", "validated.left"] {
         records.sections.insert(empty.into(), Vec::new());
     }
-    let report = r#"{"gates": [{"answer": "passes"}, {"answer": "not-asked"}]}"#;
-    records.sections.insert("ready.doctor".into(), vec![report.into()]);
+    records.sections.insert("ready.doctor".into(), vec![crate::gates::report(true, true)]);
     for name in DELETIONS {
         records.take(&format!("@fact {name}.exit-code 0"));
     }
@@ -70,12 +69,16 @@ fn a_line_that_must_not_be_there_is_found() {
     let mut records = good();
     records.sections.remove("hook-failures");
     assert!(all(&records).contains("did not report `hook-failures`"));
+    records.sections.remove("refused.node");
+    assert!(all(&records).contains("did not report `refused.node`"));
 }
 
 #[test]
 fn a_report_of_doctor_with_a_failing_gate_is_found() {
     for (text, wanted) in [
         (r#"{"gates": [{"name": "x", "answer": "fails"}]}"#, "in the Ready pod: {"),
+        (r#"{"gates": []}"#, "ready.doctor: startup-probe, nvidia is loaded does not pass"),
+        (crate::gates::report(false, true).as_str(), "in the Ready pod: {"),
         ("error", "cannot be read: error"),
     ] {
         let mut records = good();

@@ -1,7 +1,6 @@
 use super::*;
+use crate::scene;
 
-const ASPECTS: [&str; 7] =
-    ["modules", "mounts", "dev", "firmware-path", "run", "majors", "processes"];
 const MODULES: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 
 fn expected() -> Expected {
@@ -66,13 +65,12 @@ fn live(records: &mut Records, act: &str, version: &str) {
     ] {
         put(records, format!("{act}.{name}"), &text);
     }
-    for aspect in ASPECTS {
-        let text = match aspect {
-            "majors" => "195 nvidia\n511 nvidia-uvm",
-            "firmware-path" => "/run/nvidia/driver/lib/firmware",
-            "modules" => "nvidia 1 0 - Live 0x0",
-            _ => "the same",
-        };
+    scene::tests::report(records, act);
+    for (aspect, text) in [
+        ("majors", "195 nvidia\n511 nvidia-uvm"),
+        ("firmware-path", "/run/nvidia/driver/lib/firmware"),
+        ("modules", "nvidia 1 0 - Live 0x0"),
+    ] {
         put(records, format!("{act}.{aspect}"), text);
     }
 }
@@ -184,7 +182,11 @@ fn what_is_wrong_with_an_act_is_found_and_named() {
         ("held.identity", "nvidia inode 9", "held: `held.identity` says: nvidia inode 9"),
         // The host.
         ("adopted.mounts", "1 2 3:4 / /other rw - tmpfs x rw", "adopted: not as installed: mounts"),
-        ("refused.dev", "c 666 /dev/other", "refused: not as left: dev: after c 666 /dev/other"),
+        (
+            "refused.dev",
+            "c 666 0:0 1:9 /dev/other\nrc 0",
+            "refused: not as left: dev: after c 666 0:0 1:9 /dev/other",
+        ),
         // The configuration.
         ("parameter.prefetch", "1", "parameter: uvm_perf_prefetch_enable is \"1\", not 0"),
         ("back.prefetch", "0", "back: uvm_perf_prefetch_enable is \"0\", not 1"),

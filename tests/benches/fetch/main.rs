@@ -92,7 +92,7 @@ fn compare(
             sha256: archive::digest(&suite.packages[at].1),
         })
         .collect();
-    let rivals = [Rival::OneByOne, Rival::AtATime(6)];
+    let rivals = [Rival::OneByOne, Rival::AtATime(6), Rival::OneCurl(6)];
     let mut rows = vec![Row::new("longshore")];
     rows.extend(rivals.iter().map(|rival| Row::new(&rival.name())));
     for _ in 0..arguments.rounds {

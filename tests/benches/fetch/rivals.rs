@@ -17,6 +17,8 @@ pub(crate) enum Rival {
     OneByOne,
     /// This many packages at a time.
     AtATime(usize),
+    /// One curl for all, which keeps its connections, this many at a time; then one sha256sum, and as many dpkg-deb.
+    OneCurl(usize),
 }
 
 /// `$1` is a URL, `$2` a digest.
@@ -33,6 +35,7 @@ impl Rival {
         match self {
             Self::OneByOne => "curl, sha256sum, dpkg-deb".to_owned(),
             Self::AtATime(n) => format!("the same, {n} at a time"),
+            Self::OneCurl(n) => format!("curl --parallel, {n}"),
         }
     }
 
@@ -51,11 +54,27 @@ impl Rival {
             let _ = writeln!(list, "{url} {sha256}");
         }
         fs::write(work.join("list"), list).expect("a list");
-        let parallel = match self {
-            Self::OneByOne => 1,
-            Self::AtATime(n) => *n,
+        let each = |parallel: usize| format!("xargs -P {parallel} -L 1 sh each < list");
+        let script = match self {
+            Self::OneByOne => each(1),
+            Self::AtATime(n) => each(*n),
+            Self::OneCurl(n) => {
+                let (mut urls, mut sums) = (String::new(), String::new());
+                for Wanted { url, sha256 } in wanted {
+                    let file = format!("debs/{}", url.rsplit('/').next().unwrap_or_default());
+                    let _ = writeln!(urls, "url = \"{url}\"\noutput = \"{file}\"");
+                    let _ = writeln!(sums, "{sha256}  {file}");
+                }
+                fs::write(work.join("urls"), urls).expect("a list");
+                fs::write(work.join("sums"), sums).expect("a list");
+                format!(
+                    "curl --no-progress-meter -Sf --fail-early --parallel --parallel-max {n} --config urls && \
+                     sha256sum --check --quiet sums && \
+                     find debs -name '*.deb' -print0 | xargs -0 -P {n} -I FILE dpkg-deb -x FILE root"
+                )
+            }
         };
-        let script = format!("xargs -P {parallel} -L 1 sh each < list && sync -f root");
+        let script = format!("{script} && sync -f root");
         let status = Command::new("sh").arg("-c").arg(script).current_dir(work).status();
         assert!(status.expect("sh runs").success(), "curl, sha256sum and dpkg-deb do it");
     }

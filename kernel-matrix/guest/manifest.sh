@@ -1,0 +1,65 @@
+# shellcheck shell=sh
+# Manifests: a line for each file of a directory tree, and one for the digest of each small file. Sourced by lib.sh.
+
+# Largest file whose digest is taken, in KiB: an emulated processor needs seconds for those of a whole root.
+SMALL=64
+# Disk of the engine's containers, which has room for both manifests of the root file system.
+MANIFESTS=/var/lib/containers
+# Files that the guest itself changes in every way that the comparison must find: the harness requires these
+# differences.
+CONTROL=/var/lib/matrix
+
+# manifest ARGUMENT...: prints `TYPE MODE UID:GID SIZE PATH` of each file that find finds by these arguments, the
+# number of a node instead of its size, and the target of a link at the end. A directory has no size: its file
+# system's is not that of its entries alone.
+manifest() {
+    find "$@" \( \
+        -type f -printf 'f %m %U:%G %s %p\n' \( -size +${SMALL}k -o -exec sha256sum {} + \) \
+        -o -type l -printf 'l %m %U:%G - %p %l\n' \
+        -o -type c -exec stat -c 'c %a %u:%g %Hr:%Lr %n' {} + \
+        -o -type b -exec stat -c 'b %a %u:%g %Hr:%Lr %n' {} + \
+        -o -printf '%y %m %U:%G - %p\n' \)
+}
+
+# tree ARGUMENT...: prints a manifest, and its exit code in the last line.
+tree() {
+    tree_code=0
+    manifest "$@" || tree_code=$?
+    echo "rc $tree_code"
+}
+
+# take_root WHEN: writes the manifest of the root file system, and reports its exit code and its lines.
+take_root() {
+    code=0
+    manifest / -xdev >$MANIFESTS/unsorted 2>&1 || code=$?
+    LC_ALL=C sort $MANIFESTS/unsorted >"$MANIFESTS/root-$1" || code=$?
+    fact "$1.root" "$code $(wc -l <"$MANIFESTS/root-$1")"
+}
+
+# root_before: makes the control's files, and takes the manifest before the agent.
+root_before() {
+    mkdir -p $CONTROL
+    echo before >$CONTROL/changed
+    : >$CONTROL/owned
+    : >$CONTROL/removed
+    mknod $CONTROL/node c 1 3
+    ln -s before $CONTROL/link
+    take_root before
+    touch /run/matrix/mark
+}
+
+# root_after: reports the files of the root file system whose inode changed since; then changes the control's, takes
+# the manifest again and reports the differences.
+root_after() {
+    section after.written find / -xdev -cnewer /run/matrix/mark ! -type d -print
+    echo after! >$CONTROL/changed
+    chown 1:1 $CONTROL/owned
+    rm $CONTROL/removed $CONTROL/node
+    mknod $CONTROL/node c 1 5
+    ln -sfn after! $CONTROL/link
+    take_root after
+    code=0
+    LC_ALL=C comm -3 $MANIFESTS/root-before $MANIFESTS/root-after >$MANIFESTS/differences || code=$?
+    fact after.compared "$code"
+    section after.root cat $MANIFESTS/differences
+}
