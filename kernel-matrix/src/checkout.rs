@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::process;
 
 /// Ending of a commit's name where files of the checkout were changed since.
-const DIRTY: &str = "-dirty";
+const CHANGED: &str = "+changes";
 /// Number of digits of a commit: of SHA-1, and of SHA-256.
 const DIGITS: [usize; 2] = [40, 64];
 
@@ -16,7 +16,7 @@ pub fn root() -> &'static Path {
     package.parent().unwrap_or(package)
 }
 
-/// Returns the commit of the checkout in `root`, with `-dirty` where tracked files differ from it; None where git
+/// Returns the commit of the checkout in `root`, with `+changes` where tracked files differ from it; None where git
 /// does not tell it.
 pub fn commit(root: &Path) -> Option<String> {
     let mut git = Command::new("git");
@@ -26,13 +26,14 @@ pub fn commit(root: &Path) -> Option<String> {
     }
     // It may be another user's, as in a container of CI's.
     git.arg("-c").arg(format!("safe.directory={}", root.display())).arg("-C").arg(root);
-    git.args(["describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]);
+    git.args(["describe", "--always", "--abbrev=40", "--exclude=*"]);
+    git.arg(format!("--dirty={CHANGED}"));
     let (code, said) = process::listen(git.env("GIT_OPTIONAL_LOCKS", "0"), process::LIMIT).ok()?;
     said.into_iter().find(|line| code == Some(0) && is_commit(line))
 }
 
 fn is_commit(text: &str) -> bool {
-    let digits = text.strip_suffix(DIRTY).unwrap_or(text);
+    let digits = text.strip_suffix(CHANGED).unwrap_or(text);
     DIGITS.contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -61,7 +62,7 @@ mod tests {
         let clean = commit(root).unwrap();
         assert!(clean.len() == 40 && is_commit(&clean), "{clean}");
         fs::write(root.join("file"), "2").unwrap();
-        assert_eq!(commit(root), Some(format!("{clean}-dirty")));
+        assert_eq!(commit(root), Some(format!("{clean}+changes")));
         git(root, &["checkout", "--quiet", "."]);
         assert_eq!(commit(root), Some(clean));
     }

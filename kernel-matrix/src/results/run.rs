@@ -60,7 +60,7 @@ pub struct AgentUsed {
     /// sha256 of the program that compiled; null where that is not known.
     #[serde(default)]
     pub program: Option<Digest>,
-    /// Commit of the checkout that ran the matrix, with `-dirty` where files of it were changed; null where that is
+    /// Commit of the checkout that ran the matrix, with `+changes` where files of it were changed; null where that is
     /// not known.
     #[serde(default)]
     pub commit: Option<Line>,

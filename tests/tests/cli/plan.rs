@@ -84,26 +84,25 @@ fn differences(
 ) -> Vec<String> {
     let mut found = Vec::new();
     for (path, entry) in before {
-        // A name that is added to a directory of the store, or of a temporary file, changes the directory's time.
-        let has_names = path.starts_with(store) || path.ends_with("temporary");
-        let is_dir = entry.state[0] & 0o170_000 == 0o040_000;
+        // Times change with a name in a directory, of the store or of a temporary file, and with the use of a blob.
+        let has_times =
+            path.starts_with(store) || store.starts_with(path) || path.ends_with("temporary");
         match after.get(path) {
             None => found.push(format!("{} is gone", path.display())),
             Some(now) if now == entry => {}
-            Some(now) if has_names && is_dir && now.state == entry.state => {}
+            Some(now)
+                if has_times && (now.state, &now.content) == (entry.state, &entry.content) => {}
             Some(now) => found.push(format!("{}: {entry:?}, now {now:?}", path.display())),
         }
     }
-    for path in after.keys().filter(|path| !before.contains_key(*path)) {
-        let name = path.strip_prefix(store).ok().and_then(|below| {
-            let below = below.to_str().expect("UTF-8");
-            let is_blob = below == "blobs/sha256" || below.starts_with("blobs/sha256/");
-            (is_blob || OF_STORE.contains(&below)).then_some(())
-        });
-        if name.is_none() {
-            found.push(format!("{} is new", path.display()));
-        }
-    }
+    let is_cache = |path: &Path| {
+        path.strip_prefix(store).is_ok_and(|below| {
+            below.starts_with("blobs/sha256")
+                || OF_STORE.iter().any(|name| below == Path::new(name))
+        })
+    };
+    let new = after.keys().filter(|path| !before.contains_key(*path) && !is_cache(path));
+    found.extend(new.map(|path| format!("{} is new", path.display())));
     found
 }
 
