@@ -153,7 +153,7 @@ fn other(stage: Stage) -> Claim {
     Claim { stage, ..Claim::new(Builder::here("modules"), &TIMES, Vec::new()) }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_board_that_refuses_a_claim_is_asked_twice_more() {
     // A refusal counts as slow, and is not retried, after a twentieth of the lease.
     let times = Times { lease: Duration::from_secs(40), ..TIMES };
@@ -165,7 +165,7 @@ async fn a_board_that_refuses_a_claim_is_asked_twice_more() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn many_that_start_together_build_once() {
     for keeps in [false, true] {
         let backend = Arc::new(Memory { keeps, ..Memory::default() });
@@ -179,7 +179,7 @@ async fn many_that_start_together_build_once() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_claim_of_a_dead_builder_runs_out_and_one_takes_over() {
     let backend = Arc::new(Memory::default());
     backend.put(other(Stage::Building)).await;
@@ -199,7 +199,7 @@ async fn held(backend: &Arc<Memory>, claims: &Claims, claim: Claim) -> Lease {
     held.expect("writes").expect("nobody else")
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_claim_of_a_builder_that_is_dropped_is_given_back() {
     for keeps in [false, true] {
         let backend = Arc::new(Memory { keeps, ..Memory::default() });
@@ -217,7 +217,7 @@ async fn the_claim_of_a_builder_that_is_dropped_is_given_back() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_claim_of_one_who_is_dropped_while_it_asks_is_given_back() {
     for keeps in [false, true] {
         let backend = Arc::new(Memory { keeps, ..Memory::default() });
@@ -233,7 +233,7 @@ async fn the_claim_of_one_who_is_dropped_while_it_asks_is_given_back() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_fails_on_every_host_is_built_once_and_told_to_those_who_wait_and_come() {
     for keeps in [false, true] {
         let backend = Arc::new(Memory { keeps, ..Memory::default() });
@@ -252,7 +252,7 @@ async fn what_fails_on_every_host_is_built_once_and_told_to_those_who_wait_and_c
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
     let backend = Arc::new(Memory::default());
     for (inputs, end) in [('a', "failed"), ('b', "failed"), ('a', "fails"), ('b', "fails")] {
@@ -272,7 +272,7 @@ async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
     assert_eq!((left.stage, left.failures.len()), (Stage::Done, 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_tries_again_builds_and_takes_the_failure_off() {
     for (fails, end) in [(None, "built"), (Some('a'), "failed")] {
         let backend = Arc::new(Memory::default());
@@ -301,7 +301,7 @@ fn a_claim_tells_no_more_than_is_understood_and_bounded() {
     assert!(serde_json::from_value::<Claim>(json).expect("reads").failures.is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn builders_that_give_up_are_followed_by_so_many_and_then_by_all() {
     let backend = Arc::new(Memory::default());
     let product = Arc::new(Product::default());
@@ -312,7 +312,7 @@ async fn builders_that_give_up_are_followed_by_so_many_and_then_by_all() {
     assert_eq!(ends.iter().filter(|end| **end == "in vain").count(), 6 - built, "{ends:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nobody_waits_longer_than_was_said() {
     let backend = Arc::new(Memory::default());
     backend.put(other(Stage::Building)).await;
@@ -323,7 +323,7 @@ async fn nobody_waits_longer_than_was_said() {
     assert!(matches!(outcome, Outcome::Alone(Alone::InVain(_))));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn where_there_is_no_board_everybody_builds() {
     let backend = Arc::new(Memory::default());
     backend.away.store(true, Ordering::SeqCst);
@@ -331,7 +331,7 @@ async fn where_there_is_no_board_everybody_builds() {
     assert_eq!(end, "no backend");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_board_that_is_away_for_a_moment_is_no_reason_to_build() {
     let backend = Arc::new(Memory::default());
     backend.put(other(Stage::Building)).await;
@@ -349,7 +349,7 @@ async fn a_board_that_is_away_for_a_moment_is_no_reason_to_build() {
     assert_eq!(end, "found");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_builder_writes_over_who_only_asks_and_leaves_who_builds_too() {
     let backend = Arc::new(Memory::default());
     let claim = other(Stage::Asking);

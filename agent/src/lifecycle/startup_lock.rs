@@ -67,7 +67,7 @@ mod tests {
     /// Longer than the test.
     const AMPLE: Duration = Duration::from_secs(3600);
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_next_agent_waits_for_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::below(dir.path());
@@ -77,7 +77,7 @@ mod tests {
         tokio::pin!(waiting);
         tokio::select! {
             _ = &mut waiting => panic!("it did not wait"),
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = tokio::time::sleep(100 * INTERVAL) => {}
         }
         drop(first);
         assert!(waiting.await.unwrap().is_some());

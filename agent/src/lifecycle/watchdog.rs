@@ -228,21 +228,21 @@ mod tests {
         assert!(run.await.unwrap());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn one_that_answers_and_one_at_rest_are_left_alone() {
         let (rest, stop, telemetry) = run_state();
         let (probe, responder) = LivenessProbe::new();
         let run = tokio::spawn(responder.drive(std::future::pending::<()>()));
         let watching = tokio::spawn(watch(probe, rest.clone(), stop.clone(), telemetry));
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
         stop.set();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(!watching.is_finished());
         rest.is(true);
         // One more query may have been sent already.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
         run.abort();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(!watching.is_finished(), "an idle run is not queried");
         watching.abort();
     }

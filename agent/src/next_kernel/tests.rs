@@ -75,25 +75,29 @@ async fn a_newer_kernel_is_prepared_where_that_is_wanted(
     scene.look_out.end().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nothing_is_begun_before_the_agent_rests() {
     let mut scene = scene(Some((NEXT, false)), Ends::Well, "prepare", AT_ONCE);
     scene.permission.give(&scene.config);
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!((scene.begun(), scene.telemetry.live().next_kernel), (0, None));
     scene.telemetry.enter(Phase::Ready);
     scene.until(|next| next.is_some_and(|next| next.ready)).await;
     scene.look_out.end().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_kernel_is_prepared_only_once_it_has_settled() {
-    let times = Times { settled: Duration::from_secs(3600), ..AT_ONCE };
-    let mut scene = scene(Some((NEXT, false)), Ends::Well, "prepare", times);
+    let settled = Duration::from_secs(60);
+    let mut scene = scene(Some((NEXT, false)), Ends::Well, "prepare", Times { settled, ..AT_ONCE });
     scene.rest();
     scene.until(|next| next.is_some()).await;
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    let noticed = tokio::time::Instant::now();
+    tokio::time::sleep(settled - Duration::from_millis(1)).await;
     assert_eq!(scene.begun(), 0);
+    assert!(scene.kernels.with(|state| state.looks) > 1000, "it was looked for all the while");
+    scene.kernels.until(|state| !state.begun.is_empty()).await;
+    assert!(noticed.elapsed() <= settled + Duration::from_millis(2), "{:?}", noticed.elapsed());
     scene.look_out.end().await;
 }
 

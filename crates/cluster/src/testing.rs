@@ -1,5 +1,6 @@
 //! Stand-in of an API server: TLS, and one prepared answer after the other, or those of a function.
 
+mod clock;
 mod tls;
 
 use std::collections::VecDeque;
@@ -14,6 +15,8 @@ use std::time::Duration;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::{Account, Cluster, Limits};
+
+pub use clock::pass;
 
 /// An answer to one request.
 #[derive(Debug)]

@@ -221,8 +221,17 @@ fn parse_version(text: &str) -> Option<(Operator, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::io::{Seek, Write};
+    use std::process::Command;
+
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::sample::select;
+    use proptest::strategy::{Strategy, ValueTree};
+    use proptest::test_runner::TestRunner;
     use rstest::rstest;
+
+    use super::*;
 
     #[rstest]
     #[case("libc6", "libc6")]
@@ -287,12 +296,99 @@ mod tests {
         assert!(Requirement::parse("libc6:any").expect("reads").allows_arch("amd64"));
     }
 
+    const OPERATORS: [Operator; 5] = [
+        Operator::Earlier,
+        Operator::EarlierOrEqual,
+        Operator::Equal,
+        Operator::LaterOrEqual,
+        Operator::Later,
+    ];
+
+    proptest::prop_compose! {
+        fn any_requirement()(
+            name in "[a-z0-9][a-z0-9+.-]{1,9}",
+            arch in option::of("any|native|amd64|arm64"),
+            version in option::of((select(&OPERATORS[..]), "([0-9]:)?[0-9][0-9a-zA-Z.+~-]{0,9}")),
+        ) -> Requirement {
+            Requirement { name, arch, version }
+        }
+    }
+
+    /// Reads fields with dpkg's own parser, one a line, and returns them as it writes them.
+    fn by_dpkg(fields: &[String]) -> Vec<String> {
+        const SCRIPT: &str = "while (<>) { chomp; print deps_parse($_) // die($_), qq(\\n) }";
+        let mut input = tempfile::tempfile().expect("a file");
+        input.write_all(fields.join("\n").as_bytes()).expect("written");
+        input.rewind().expect("rewound");
+        let mut perl = Command::new("perl");
+        let found = perl.args(["-MDpkg::Deps", "-e", SCRIPT]).stdin(input).output().expect("perl");
+        assert!(found.status.success() && found.stderr.is_empty(), "{found:?}");
+        String::from_utf8(found.stdout).expect("text").lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn dpkg_itself_reads_a_sample_of_fields_alike() {
+        let mut runner = TestRunner::deterministic();
+        let space = || "[ \t]{0,2}";
+        let version = "([0-9]:)?[0-9][0-9a-z.+~]{0,6}(-[0-9a-z+.~]{1,3})?";
+        let bound = (space(), select(vec!["<<", "<=", "=", ">=", ">>"]), space(), version);
+        let bound =
+            bound.prop_map(|(a, sign, b, version)| format!("{a}({a}{sign}{b}{version}{b})"));
+        let qualifier = option::of(":(any|amd64)").prop_map(Option::unwrap_or_default);
+        let bound = option::of(bound).prop_map(Option::unwrap_or_default);
+        let one = ("[a-z0-9][a-z0-9+.-]{1,9}", qualifier, bound, space())
+            .prop_map(|(name, qualifier, bound, space)| format!("{name}{qualifier}{bound}{space}"));
+        let clause = (vec(one, 1..4), space(), space())
+            .prop_map(|(all, a, b)| all.join(&format!("{a}|{b}")));
+        let field =
+            (vec(clause, 1..5), space()).prop_map(|(all, space)| all.join(&format!(",{space}")));
+        let fields: Vec<String> =
+            (0..1000).map(|_| field.new_tree(&mut runner).expect("a field").current()).collect();
+        let wanted = by_dpkg(&fields);
+        assert_eq!(wanted.len(), fields.len());
+        for (field, wanted) in fields.iter().zip(&wanted) {
+            let clauses = parse_clauses(field).unwrap_or_else(|e| panic!("{field:?}: {e}"));
+            let found: Vec<String> = clauses.iter().map(Clause::to_string).collect();
+            assert_eq!(found.join(", "), *wanted, "{field:?}");
+        }
+    }
+
     proptest::proptest! {
         #[test]
-        fn what_is_read_is_written_the_same(text in "[a-z:()<>=|, \\[\\]0-9]{0,20}") {
-            for clause in parse_clauses(&text).unwrap_or_default() {
-                let again = parse_clauses(&clause.to_string()).expect("reads again");
-                proptest::prop_assert_eq!(again, vec![clause]);
+        fn what_is_written_is_read_the_same(
+            clauses in vec(vec(any_requirement(), 1..4), 0..5),
+            comma in " {0,2},[ \n]{0,2}",
+        ) {
+            let clauses: Vec<Clause> = clauses.into_iter().map(Clause).collect();
+            let field: Vec<String> = clauses.iter().map(Clause::to_string).collect();
+            let field = field.join(&comma);
+            proptest::prop_assert_eq!(parse_clauses(&field), Ok(clauses.clone()), "{}", field);
+            let provided: Vec<Provided> = clauses
+                .iter()
+                .filter_map(|clause| match &clause.0[..] {
+                    [Requirement { name, version: None, .. }] => {
+                        Some(Provided { name: name.clone(), version: None })
+                    }
+                    [Requirement { name, version: Some((Operator::Equal, version)), .. }] => {
+                        Some(Provided { name: name.clone(), version: Some(version.clone()) })
+                    }
+                    _ => None,
+                })
+                .collect();
+            let single: Vec<&Clause> = clauses.iter().filter(|clause| clause.0.len() == 1).collect();
+            let field: Vec<String> = single.iter().map(ToString::to_string).collect();
+            proptest::prop_assert_eq!(parse_provides(&field.join(&comma)), provided);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic_and_what_it_reads_is_read_again(
+            text in "[a-z:()<>=|, \\[\\]0-9]{0,20}",
+        ) {
+            // Most of these texts are no relations; the others are in the test above.
+            if let Ok(clauses) = parse_clauses(&text) {
+                for clause in clauses {
+                    proptest::prop_assert_eq!(parse_clauses(&clause.to_string()), Ok(vec![clause]));
+                }
             }
             parse_provides(&text);
         }

@@ -78,8 +78,14 @@ fn part_order(a: &str, b: &str) -> Ordering {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::io::{Seek, Write};
+    use std::process::Command;
+
+    use proptest::strategy::{Strategy, ValueTree};
+    use proptest::test_runner::TestRunner;
     use rstest::rstest;
+
+    use super::*;
 
     #[rstest]
     #[case("1.0", "1.0", Ordering::Equal)]
@@ -128,11 +134,62 @@ mod tests {
         assert_eq!(upstream(version), expected);
     }
 
+    /// Versions of few characters: so that many begin alike, and some are equal.
+    const ALIKE: &str = "([01]:)?[01][01a~]{0,2}(-[01~]{1,2})?";
+
     proptest::proptest! {
         #[test]
         fn the_order_is_total(a in "[0-9a-z.+~:-]{0,12}", b in "[0-9a-z.+~:-]{0,12}") {
             proptest::prop_assert_eq!(compare(&a, &b), compare(&b, &a).reverse());
             proptest::prop_assert_eq!(compare(&a, &a), Ordering::Equal);
+            proptest::prop_assert_eq!(compare(&format!("{a}~"), &a), Ordering::Less);
+        }
+
+        #[test]
+        fn the_order_of_three_is_one(mut versions in [ALIKE; 3]) {
+            versions.sort_by(|a, b| compare(a, b));
+            let [a, b, c] = &versions;
+            let (first, second) = (compare(a, b), compare(b, c));
+            proptest::prop_assert!(first.is_le() && second.is_le(), "{versions:?}");
+            proptest::prop_assert_eq!(compare(a, c), first.min(second), "{:?}", versions);
+        }
+    }
+
+    /// Compares pairs with one shell for all of them: `<`, `=` or `>` for each.
+    fn by_dpkg(pairs: &[(String, String)]) -> Vec<Ordering> {
+        const SCRIPT: &str = "while read -r a b; do \
+                                if dpkg --compare-versions \"$a\" lt \"$b\"; then echo lt; \
+                                elif dpkg --compare-versions \"$a\" eq \"$b\"; then echo eq; \
+                                else echo gt; fi; \
+                              done";
+        let lines: String = pairs.iter().map(|(a, b)| format!("{a} {b}\n")).collect();
+        let mut input = tempfile::tempfile().expect("a file");
+        input.write_all(lines.as_bytes()).expect("written");
+        input.rewind().expect("rewound");
+        let found = Command::new("sh").args(["-euc", SCRIPT]).stdin(input).output().expect("sh");
+        assert!(found.status.success() && found.stderr.is_empty(), "{found:?}");
+        let order = |line: &str| match line {
+            "lt" => Ordering::Less,
+            "eq" => Ordering::Equal,
+            "gt" => Ordering::Greater,
+            _ => panic!("{line}"),
+        };
+        String::from_utf8(found.stdout).expect("text").lines().map(order).collect()
+    }
+
+    #[test]
+    fn dpkg_itself_orders_a_sample_of_versions_alike() {
+        let mut runner = TestRunner::deterministic();
+        let mut sample = || (ALIKE, ALIKE).new_tree(&mut runner).expect("a pair").current();
+        let pairs: Vec<_> = (0..1000).map(|_| sample()).collect();
+        let wanted = by_dpkg(&pairs);
+        assert_eq!(wanted.len(), pairs.len());
+        for ((a, b), wanted) in pairs.iter().zip(&wanted) {
+            assert_eq!(compare(a, b), *wanted, "{a} against {b}");
+        }
+        for order in [Ordering::Less, Ordering::Equal, Ordering::Greater] {
+            let count = wanted.iter().filter(|found| **found == order).count();
+            assert!(count >= 10, "{count} pairs are {order:?}");
         }
     }
 }

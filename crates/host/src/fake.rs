@@ -182,6 +182,7 @@ struct Inner {
     changes: usize,
     looks: usize,
     on_look: Option<Look>,
+    counts: Counts,
     log: Vec<String>,
     no_files: Option<Errno>,
     no_space: Option<Errno>,
@@ -189,6 +190,15 @@ struct Inner {
     ill: BTreeMap<String, Ill>,
     /// Mark -> pipes that are closed when the daemon ends.
     open_pipes: BTreeMap<String, Vec<io::PipeWriter>>,
+}
+
+/// Numbers of queries, which tell a test that an agent has looked again.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    /// Queries of the driver's users.
+    pub users: usize,
+    /// Queries of the GPUs: each check of an installed driver has one.
+    pub gpus: usize,
 }
 
 /// Fault of a daemon.
@@ -355,6 +365,11 @@ impl FakeHost {
         let mut inner = self.lock();
         inner.looks = 0;
         inner.on_look = Some(Box::new(act));
+    }
+
+    /// The numbers of queries so far.
+    pub fn counts(&self) -> Counts {
+        self.lock().counts
     }
 
     /// The verbs that changed something or were told to fail, one line each.

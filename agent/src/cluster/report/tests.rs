@@ -341,8 +341,16 @@ async fn the_end_waits_for_a_silent_server_no_longer_than_its_limit() {
     let api = Api::with([Answer::Silence, Answer::Silence]);
     let limits = Limits { call: LONG, ..SHORT };
     let telemetry = ready();
-    let report = report_of(&api, limits, &telemetry, Duration::from_millis(50));
+    let report = report_of(&api, limits, &telemetry, LAST);
+    while api.requests().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // No answer comes: on a paused clock the time goes straight to the first limit.
+    tokio::time::pause();
+    let begun = Instant::now();
     report.end().await;
+    let took = begun.elapsed();
+    assert!((LAST..LAST + Duration::from_millis(10)).contains(&took), "{took:?}");
     assert!(reasons(&api).is_empty());
 }
 

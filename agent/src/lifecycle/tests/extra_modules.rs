@@ -120,7 +120,7 @@ async fn repairs(scene: &Scene, fault: Option<Fault>) -> bool {
         // With a fault the agent's death ends this.
         while fault.is_some() || !scene.state().whole || !is_loaded(scene, PEERMEM) {
             scene.again.ask();
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::task::yield_now().await;
         }
     };
     let died = tokio::select! {
@@ -172,7 +172,7 @@ async fn one_that_another_program_unloads_is_loaded_once_the_network_driver_is_l
             for change in &all {
                 assert_eq!(scene.module_verbs().len(), loads, "left to the other program");
                 scene.behind_its_back(change);
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                scene.until_checked().await;
             }
             scene.until(|live| live.ready && codes(live).is_empty()).await;
             assert!(is_loaded(&scene, PEERMEM));

@@ -40,6 +40,15 @@ impl Scene {
         self.until(|live| live.ready && live.gpus.is_some()).await;
     }
 
+    /// Has the driver checked several times: what a check finds is acted on before the next one.
+    pub(super) async fn until_checked(&self) {
+        let checks = self.host.counts().gpus;
+        while self.host.counts().gpus < checks + 3 {
+            self.again.ask();
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Changes the host as another program does, with the kernel's event.
     pub(super) fn behind_its_back(&self, damage: impl FnOnce(&mut FakeState)) {
         self.host.change(damage);

@@ -29,9 +29,86 @@ fn a_plan_survives_json() {
     assert_eq!(back["driver_version"], plan.driver_version);
 }
 
+/// GPU, with the branches of [`archives`] that support it: by the release notes of these branches, their lists
+/// of supported GPUs, and the list of the open modules (README.md of open-gpu-kernel-modules).
+struct SupportedGpu {
+    device: u16,
+    name: &'static str,
+    proprietary: &'static [u64],
+    open: &'static [u64],
+}
+
+const fn gpu(
+    device: u16,
+    name: &'static str,
+    proprietary: &'static [u64],
+    open: &'static [u64],
+) -> SupportedGpu {
+    SupportedGpu { device, name, proprietary, open }
+}
+
+const ALL: &[u64] = &[470, 535, 550, 570];
+const SINCE_535: &[u64] = &[535, 550, 570];
+
+const GPUS: [SupportedGpu; 17] = [
+    gpu(0x06d1, "C2050", &[], &[]),
+    gpu(0x1023, "K40m", &[470], &[]),
+    gpu(0x102d, "K80", &[470], &[]),
+    gpu(0x13f2, "M60", ALL, &[]),
+    gpu(0x15f8, "P100", ALL, &[]),
+    gpu(0x1bb3, "P4", ALL, &[]),
+    gpu(0x1db4, "V100", ALL, &[]),
+    gpu(0x1eb8, "T4", ALL, SINCE_535),
+    gpu(0x20b0, "A100", ALL, SINCE_535),
+    gpu(0x2236, "A10", ALL, SINCE_535),
+    gpu(0x2330, "H100", SINCE_535, SINCE_535),
+    gpu(0x2342, "GH200", &[], SINCE_535),
+    gpu(0x26b5, "L40", SINCE_535, SINCE_535),
+    gpu(0x26b9, "L40S", SINCE_535, SINCE_535),
+    gpu(0x27b8, "L4", SINCE_535, SINCE_535),
+    gpu(0x2901, "B200", &[], &[570]),
+    gpu(0x2bb5, "RTX PRO 6000", &[], &[570]),
+];
+
+impl SupportedGpu {
+    fn takes(&self, branch: u64, flavour: Flavour) -> bool {
+        let branches = match flavour {
+            Flavour::Open => self.open,
+            Flavour::Proprietary => self.proprietary,
+        };
+        branches.contains(&branch)
+    }
+}
+
+fn branch_of(plan: &Plan) -> u64 {
+    longshore_core::driver_version::DriverVersion::new(&plan.driver_version).branch().unwrap()
+}
+
+#[test]
+fn a_driver_is_planned_for_those_gpus_alone_that_it_supports() {
+    let mut facts = facts("bookworm-t4");
+    for gpu in &GPUS {
+        facts.devices[0].device = gpu.device;
+        for (branch, flavour) in
+            ALL.iter().flat_map(|b| [(b, Flavour::Open), (b, Flavour::Proprietary)])
+        {
+            let config = config(&branch.to_string(), &flavour.to_string());
+            let planned = plan(&config, &facts, &archives()).ok().filter(|p| p.refusal().is_none());
+            let is_planned = planned.is_some();
+            assert_eq!(is_planned, gpu.takes(*branch, flavour), "{} {branch} {flavour}", gpu.name);
+            if let Some(plan) = planned {
+                assert_eq!((branch_of(&plan), plan.flavour), (*branch, flavour), "{}", gpu.name);
+            }
+        }
+    }
+}
+
 prop_compose! {
     fn any_device()(
-        device in any::<u16>(),
+        device in prop_oneof![
+            4 => proptest::sample::select(GPUS.map(|gpu| gpu.device).to_vec()),
+            1 => any::<u16>(),
+        ],
         switch in any::<bool>(),
         driver in proptest::option::of("nvidia|vfio-pci|[a-z]{0,4}"),
     ) -> PciDevice {
@@ -62,11 +139,10 @@ proptest! {
         if let Ok(plan) = plan(&config(&version, &flavour), &facts, &archives()) {
             let _ = render(&plan, &facts);
             if plan.refusal().is_none() {
-                let branch = longshore_core::driver_version::DriverVersion::new(&plan.driver_version).branch().unwrap();
+                let branch = branch_of(&plan);
                 for device in facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu) {
-                    if let Some(generation) = gpu::generation_of(device.device) {
-                        prop_assert!(gpu::branch_fits(generation, branch).is_ok());
-                        prop_assert!(gpu::flavour_fits(generation, branch, plan.flavour).is_ok());
+                    for gpu in GPUS.iter().filter(|gpu| gpu.device == device.device) {
+                        prop_assert!(gpu.takes(branch, plan.flavour), "{} {branch}", gpu.name);
                     }
                 }
             }

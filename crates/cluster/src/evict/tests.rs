@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
-use crate::testing::{Answer, Api, Request, SHORT, refused};
+use crate::testing::{Answer, Api, Request, SHORT, pass, refused};
 use crate::{Kind, Limits, names};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -18,6 +18,8 @@ const PACE: EvictPace = EvictPace {
     longest: Duration::from_millis(4),
     refused: LONG,
 };
+const GET: &str = "GET /api/v1/nodes/node-1";
+const PATCH: &str = "PATCH /api/v1/nodes/node-1";
 const WHY: &str = "driver 535.261.03 to 550.163.01";
 const OWN_POD: &str = "driver-x7k2p";
 
@@ -370,12 +372,12 @@ async fn after_the_time_limit_the_node_is_uncordoned_and_nothing_more_is_asked(
     assert_eq!(agent.told(4).await, events);
     assert!(!agent.evictions.are_active());
     assert_eq!(scene.node(), (false, false));
-    let asked = scene.change(|state| state.asked);
+    let asked = scene.api.lines().len();
     agent.waits_for(&["train", "another"]);
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(scene.change(|state| state.asked), asked, "the same change waits without");
+    pass(10 * LONG).await;
     agent.evictions.want("driver 535.261.03 to 570.1", [uid("train")]);
     assert_eq!(agent.told(1).await, ["cordoned: driver 535.261.03 to 570.1"]);
+    assert_eq!(scene.api.lines()[asked..][..2], [GET, PATCH], "the same change waits without");
 }
 
 #[tokio::test]
@@ -383,11 +385,14 @@ async fn a_budget_that_allows_it_later_is_asked_again_with_growing_pauses() {
     let scene = Scene::with(vec![FakePod { obeys: Obeys::Budget, ..pod("train") }]);
     let pause = Duration::from_millis(20);
     let pace = EvictPace { first: pause, longest: LONG, ..PACE };
+    let began = std::time::Instant::now();
     let mut agent = scene.waiting(&["train"], pace);
-    tokio::time::sleep(pause * 20).await;
-    let posts = scene.api.lines().iter().filter(|line| line.starts_with("POST")).count();
-    // The pauses are 10 ms, 20 ms, 40 ms and so on at least.
-    assert!((2..=7).contains(&posts), "{posts}");
+    let posts = |lines: &[String]| lines.iter().filter(|line| line.starts_with("POST")).count();
+    while posts(&scene.api.lines()) < 6 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The five pauses are 10 ms, 20 ms, 40 ms and so on at least.
+    assert!(began.elapsed() >= pause / 2 * 31, "{:?}", began.elapsed());
     scene.change(|state| state.pods[0].obeys = Obeys::AtOnce);
     assert_eq!(agent.told(1).await, [CORDONED]);
     let EvictEvent::Blocked(_, why) = agent.next().await else { panic!("no budget") };
@@ -459,10 +464,13 @@ async fn a_node_that_another_program_uncordons_is_not_cordoned_again(
     });
     assert_eq!(agent.told(told.len()).await, told);
     assert_eq!(scene.node(), (false, false));
-    let asked = scene.change(|state| state.asked);
+    let asked = scene.api.lines().len();
     agent.waits_for(&["train", "b"]);
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(scene.change(|state| state.asked), asked);
+    pass(10 * LONG).await;
+    assert!(agent.evictions.withdrawn(LONG).await);
+    assert_eq!(scene.api.lines()[asked..], [GET], "of the withdrawal alone");
+    assert_eq!(scene.node(), (false, false));
+    assert!(agent.told.is_empty());
 }
 
 /// Servers that know one version of the Eviction API, and their answer to the other one; the calls for two
@@ -509,13 +517,22 @@ async fn the_version_of_the_eviction_api_is_found_out(
 async fn a_refused_call_is_told_once(#[case] forbids: &'static str, #[case] events: &[&str]) {
     let scene = Scene::with(vec![pod("train")]);
     scene.change(|state| state.forbids = Some(forbids));
-    let mut agent = scene.waiting(&["train"], PACE);
+    let pace = EvictPace { refused: Duration::from_millis(1), ..PACE };
+    let mut agent = scene.waiting(&["train"], pace);
     assert_eq!(agent.told(events.len()).await, events);
-    tokio::time::sleep(Duration::from_millis(30)).await;
-    assert!(agent.told.is_empty());
+    // It is refused several times more.
+    scene.asked(scene.change(|state| state.asked) + 12).await;
+    let is_cordoned = scene.node().0;
     scene.change(|state| state.forbids = None);
     assert!(agent.evictions.withdrawn(LONG).await);
     assert_eq!(scene.node(), (false, false));
+    // The call may succeed once before the withdrawal.
+    let mut later = Vec::new();
+    while let Ok(event) = agent.told.try_recv() {
+        later.push(short(&event));
+    }
+    assert!(!later.iter().any(|event| events.contains(&event.as_str())), "{later:?}");
+    assert!(!is_cordoned || later.contains(&"uncordoned".to_owned()), "{later:?}");
 }
 
 #[tokio::test]
@@ -689,12 +706,14 @@ async fn two_agents_at_once_leave_no_cordon() {
 async fn nothing_is_called_before_the_first_wish_and_no_name_that_is_none_is_sent() {
     let scene = Scene::with(vec![]);
     let agent = scene.agent(OWN_POD, PACE, SHORT);
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    // Then begins the search for an earlier agent's cordon.
+    pass(LONG - Duration::from_secs(1)).await;
     assert!(!agent.evictions.are_begun());
     for (node, name) in [("a/b", "c"), ("a", "../c")] {
         let place = Place { node: node.into(), namespace: "ml".into(), pod: name.into() };
         let begun = Evictions::begin(scene.api.cluster(SHORT), place, PACE, |_| {});
         assert_eq!(begun.unwrap_err().kind, Kind::Name);
     }
-    assert!(scene.api.requests().is_empty());
+    assert!(agent.evictions.withdrawn(LONG).await);
+    assert_eq!(scene.api.lines(), [GET], "of the withdrawal alone");
 }

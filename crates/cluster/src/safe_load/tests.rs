@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
-use crate::testing::{Answer, Api, SHORT, refused, status};
+use crate::testing::{Answer, Api, SHORT, pass, refused, status};
 use crate::{Kind, Limits};
 
 const GET: &str = "GET /api/v1/nodes/node-1";
@@ -306,10 +306,11 @@ async fn a_refused_call_is_not_made_again_soon(
     #[case] answers: Vec<Answer>,
     #[case] lines: &[&str],
 ) {
-    let mut scene = Scene::wanting(answers);
+    let mut scene = Scene::wanting(answers.into_iter().chain([free("2")]).collect());
     assert_eq!(scene.until(Standing::Refused).await, []);
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(scene.api.lines(), lines);
+    pass(PACE.refused - Duration::from_secs(1)).await;
+    assert!(scene.requests.withdrawn(LONG).await);
+    assert_eq!(scene.api.lines(), [lines, &[GET]].concat(), "and that of the withdrawal");
 }
 
 /// Watches that end before the request is granted, and the versions that they begin from.
@@ -363,11 +364,13 @@ async fn a_server_that_ends_each_watch_at_once_is_asked_with_pauses(#[case] node
     let limits = Limits { first_pause: pause, longest_pause: LONG, ..SHORT };
     let begun = Requests::begin(api.cluster(limits), "node-1".to_owned(), PACE, |_| {});
     let requests = begun.unwrap();
+    let began = std::time::Instant::now();
     requests.want(&["train of pod abc".to_owned()]);
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    let watches = api.lines().iter().filter(|line| *line == LIST).count();
-    // The pauses are 10 ms, 20 ms, 40 ms and so on at least.
-    assert!((1..=7).contains(&watches), "{watches}");
+    while api.lines().iter().filter(|line| *line == LIST).count() < 6 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The five pauses are 10 ms, 20 ms, 40 ms and so on at least.
+    assert!(began.elapsed() >= pause / 2 * 31, "{:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -375,10 +378,14 @@ async fn the_same_users_write_once_and_others_not_too_soon() {
     let answers = vec![free("10"), body(&open("11")), quiet(), quiet(), quiet()];
     let mut scene = Scene::wanting(answers);
     scene.until(Standing::Asked).await;
-    for name in ["train of pod abc", "another of pod abc", "train of pod abc"] {
+    scene.requests.want(&["train of pod abc".to_owned()]);
+    let names = ["another of pod abc", "train of pod abc"];
+    for (name, watches) in names.into_iter().zip(1..) {
+        scene.asked(2 + watches).await;
         scene.requests.want(&[name.to_owned()]);
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    // Each of the others interrupts a watch, which is begun anew.
+    assert_eq!(scene.asked(5).await, [GET, PATCH, LIST, LIST, LIST]);
     assert_eq!(scene.written(), [VALUE]);
 }
 
@@ -392,9 +399,11 @@ async fn other_users_replace_the_names_of_an_earlier_agent() {
 
 #[tokio::test]
 async fn nothing_is_called_before_the_first_wish() {
-    let scene = Scene::new(vec![], PACE);
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    assert!(scene.api.lines().is_empty() && !scene.requests.are_begun());
+    let scene = Scene::new(vec![free("1")], PACE);
+    pass(10 * LONG).await;
+    assert!(!scene.requests.are_begun());
+    assert!(scene.requests.withdrawn(LONG).await);
+    assert_eq!(scene.api.lines(), [GET], "of the withdrawal alone");
 }
 
 /// Nodes on which no request is wanted, and the values that are written.

@@ -91,7 +91,9 @@ impl Host for FakeHost {
     }
 
     fn driver_users(&self) -> Result<DriverUsers, VerbError> {
-        Ok(DriverUsers { users: self.lock().users.clone(), unseen: None })
+        let mut inner = self.lock();
+        inner.counts.users += 1;
+        Ok(DriverUsers { users: inner.users.clone(), unseen: None })
     }
 
     fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError> {
@@ -461,6 +463,8 @@ impl Host for FakeHost {
     }
 
     fn gpus(&self) -> Result<Vec<Gpu>, VerbError> {
-        Ok(self.lock().state.gpus.clone())
+        let mut inner = self.lock();
+        inner.counts.gpus += 1;
+        Ok(inner.state.gpus.clone())
     }
 }

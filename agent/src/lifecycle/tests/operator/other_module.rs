@@ -26,7 +26,10 @@ async fn freed(scene: &Scene, told: &Told) {
         tokio::task::yield_now().await;
     }
     let tries = scene.gathered.load(Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_millis(30)).await;
+    let looks = scene.host.counts().users;
+    while scene.host.counts().users < looks + 5 {
+        tokio::task::yield_now().await;
+    }
     assert_eq!(scene.gathered.load(Ordering::Relaxed), tries, "not tried in vain");
     assert_eq!(scene.live_driver().as_deref(), Some("535"));
     held_by_module(scene, false);
