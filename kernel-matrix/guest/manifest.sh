@@ -1,8 +1,9 @@
 # shellcheck shell=sh
 # Manifests: a line for each file of a directory tree, and one for the digest of each small file. Sourced by lib.sh.
 
-# Largest file whose digest is taken, in KiB: an emulated processor needs seconds for those of a whole root.
-SMALL=64
+# Largest file whose digest is taken, in KiB: an emulated processor needs seconds for those of 64 KiB. A change of a larger
+# one shows by its inode.
+SMALL=16
 # Disk of the engine's containers, which has room for both manifests of the root file system.
 MANIFESTS=/var/lib/containers
 # Files that the guest itself changes in every way that the comparison must find: the harness requires these
