@@ -11,12 +11,12 @@ const FOUND: f64 = 1.0;
 /// Seconds beyond it: the start of the program that removes the part, after the guest took the time, on an emulated
 /// processor.
 const EMULATED: f64 = 0.5;
-/// Longest time in seconds from there until the log has it put right: the repair is tried at once.
-const REPAIRED: f64 = 5.0;
+/// Longest time in seconds from there until the log has the begin of the repair.
+const REPAIR: f64 = 1.0;
 /// Longest time in seconds until `/readyz` reports it, which is asked by a new process each time.
 const LONGEST: f64 = 15.0;
-/// Parts of the agent's message about the lost node: there can be others before it.
-const NODE: [&str; 2] = ["exposure-lost: device nodes are missing or wrong: ", "/dev/nvidia0"];
+/// Parts of the agent's message about the lost node: that it is missing, or cannot be made.
+const NODE: [&str; 2] = ["exposure-lost: ", "/dev/nvidia0"];
 /// Part of the agent's message about the lost mount.
 const MOUNT: &str = "is no longer mounted on /run/nvidia/driver";
 
@@ -69,8 +69,8 @@ fn said(records: &Records) -> Vec<String> {
     unsaid.map(|text| format!("the agent's log does not say `{text}`")).collect()
 }
 
-/// Checks by the agent's own times that each loss was found within a second, and that the mount was put right at
-/// once.
+/// Checks by the agent's own times that each loss was found within a second, that the repair of the mount began at
+/// once, and that it succeeded.
 fn found(records: &Records) -> Vec<String> {
     let log = records.section("agent-log").unwrap_or_default();
     let lost = [("node", &NODE[..]), ("mount", &[MOUNT])];
@@ -83,13 +83,18 @@ fn found(records: &Records) -> Vec<String> {
         })
         .collect();
     if let Ok((at, _)) = found_after(records, log, "mount", &[MOUNT]) {
-        let repaired = |line: &&String| line.contains("no longer so: ") && line.contains(MOUNT);
-        let times = log.iter().filter(repaired).filter_map(|line| timing::time_of(line));
-        match times.map(|time| timing::since(at, time)).min_by(f64::total_cmp) {
-            Some(seconds) if seconds <= REPAIRED => {}
-            Some(seconds) => wrong.push(format!("the mount was put right {seconds:.2} s later")),
-            None => wrong.push("the log does not say that the mount was put right".into()),
+        let begun = log.iter().filter(|line| line.contains("phase changing"));
+        let begun = begun.filter_map(|line| timing::time_of(line));
+        match begun.map(|time| timing::since(at, time)).min_by(f64::total_cmp) {
+            Some(seconds) if seconds <= REPAIR => {}
+            Some(seconds) => {
+                wrong.push(format!("the repair of the mount began {seconds:.2} s later"))
+            }
+            None => wrong.push("the log has no repair of the mount".into()),
         }
+    }
+    if !log.iter().any(|line| line.contains("no longer so: ") && line.contains(MOUNT)) {
+        wrong.push("the log does not say that the mount was put right".into());
     }
     wrong
 }
@@ -120,11 +125,14 @@ mod tests {
     use super::*;
 
     const LOG: &str = "\
-        2026-11-25T20:00:10.5Z  WARN exposure-lost: device nodes are missing or wrong: /dev/nvidia0; remedy: x\n\
+        2026-11-25T20:00:10.5Z  WARN exposure-lost: exposing the driver to the host: mknod \
+        /proc/1/root/dev/nvidia0 (no character device): EEXIST: File exists; remedy: x\n\
         2026-11-25T20:00:10.6Z  INFO phase changing, after 9.0 s of ready\n\
-        2026-11-25T20:00:15.0Z  INFO exposure-lost: no longer so: device nodes are missing or wrong: /dev/nvidia0\n\
+        2026-11-25T20:00:15.0Z  INFO exposure-lost: no longer so: exposing the driver to the host: mknod \
+        /proc/1/root/dev/nvidia0 (no character device): EEXIST: File exists\n\
         2026-11-25T20:00:20.4Z  WARN exposure-lost: /tree is no longer mounted on /run/nvidia/driver/usr; remedy: x\n\
-        2026-11-25T20:00:21.4Z  INFO exposure-lost: no longer so: /tree is no longer mounted on \
+        2026-11-25T20:00:20.5Z  INFO phase changing, after 7.6 s of ready\n\
+        2026-11-25T20:00:27.4Z  INFO exposure-lost: no longer so: /tree is no longer mounted on \
         /run/nvidia/driver/usr";
 
     fn good() -> Records {
@@ -160,7 +168,8 @@ mod tests {
             ("20:00:10.5Z", "20:00:12.2Z", "the lost node was logged 2.08 s later"),
             ("20:00:10.5Z", "20:00:20.5Z", "the lost node was logged 10.38 s later"),
             ("20:00:20.4Z", "20:00:22.1Z", "the lost mount was logged 2.10 s later"),
-            ("20:00:21.4Z", "20:00:30.4Z", "put right 10.00 s later"),
+            ("20:00:20.5Z", "20:00:30.4Z", "the repair of the mount began 10.00 s later"),
+            ("no longer so: /tree", "/tree", "does not say that the mount was put right"),
             ("WARN exposure-lost: /tree", "WARN", "no line with [\"is no longer mounted"),
         ] {
             let text = LOG.replace(from, to);
