@@ -26,7 +26,7 @@ pub fn wrong(evidence: &Evidence) -> Vec<String> {
     let mut wrong = Vec::new();
     let found = trouble.iter().filter(|line| is_first_line(line)).count();
     if found != 1 {
-        wrong.push(format!("{found} warnings of {MODULE} are in the kernel's log, not 1"));
+        wrong.push(format!("{found} warnings of{MODULE} are in the kernel's log, not 1"));
     }
     let lost = AROUND.iter().filter(|text| !trouble.iter().any(|line| line.contains(**text)));
     wrong.extend(lost.map(|text| format!("the kernel's log has no `{text}`")));
