@@ -34,7 +34,10 @@ impl Disk {
     /// # Errors
     /// The kernel's error; a timeout where the disk takes longer than its deadline.
     pub fn sync(self, file: &File) -> io::Result<()> {
-        self.wait(file, File::sync_all)
+        self.wait(file, File::sync_all)?;
+        #[cfg(any(test, feature = "testing"))]
+        observed(file);
+        Ok(())
     }
 
     /// Waits until the whole file system of the file is on the disk.
@@ -65,6 +68,30 @@ impl Disk {
         let why = format!("the disk has not written it within {s} s (disk-deadline)");
         io::Error::new(ErrorKind::TimedOut, why)
     }
+}
+
+/// Observer of a test, which is told each file and directory that is on the disk now.
+#[cfg(any(test, feature = "testing"))]
+pub type Observer = Box<dyn FnMut(&File)>;
+
+#[cfg(any(test, feature = "testing"))]
+thread_local! {
+    static OBSERVER: std::cell::RefCell<Option<Observer>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Sets, or removes, the observer of this thread's calls of [`Disk::sync`].
+#[cfg(any(test, feature = "testing"))]
+pub fn observe_syncs(observer: Option<Observer>) {
+    OBSERVER.with_borrow_mut(|current| *current = observer);
+}
+
+#[cfg(any(test, feature = "testing"))]
+fn observed(file: &File) {
+    OBSERVER.with_borrow_mut(|observer| {
+        if let Some(observer) = observer {
+            observer(file);
+        }
+    });
 }
 
 /// The default of `disk-deadline`, for tests: elsewhere it comes from the settings.
