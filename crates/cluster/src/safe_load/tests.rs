@@ -306,7 +306,8 @@ async fn a_refused_call_is_not_made_again_soon(
     #[case] answers: Vec<Answer>,
     #[case] lines: &[&str],
 ) {
-    let mut scene = Scene::wanting(answers.into_iter().chain([free("2")]).collect());
+    let later = (2..20).map(|version| free(&version.to_string()));
+    let mut scene = Scene::wanting(answers.into_iter().chain(later).collect());
     assert_eq!(scene.until(Standing::Refused).await, []);
     pass(PACE.refused - Duration::from_secs(1)).await;
     assert!(scene.requests.withdrawn(LONG).await);
