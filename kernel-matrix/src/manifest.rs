@@ -114,11 +114,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_manifest_that_finds_nothing_is_a_fault() {
-        for at in 0..CONTROL.len() {
+        for (at, line) in CONTROL.iter().enumerate() {
             let found = faults(|records| {
                 records.sections.get_mut("after.root").unwrap().remove(at);
             });
-            assert_eq!(found, format!("the comparison of / did not find `{}`", CONTROL[at].trim()));
+            assert_eq!(found, format!("the comparison of / did not find `{}`", line.trim()));
         }
         for (fact, value) in [
             ("before.root", "0 0"),

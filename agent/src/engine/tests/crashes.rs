@@ -48,6 +48,9 @@ struct Machine {
     files: Files,
 }
 
+/// Outcome of an agent run, the state after it, and one note for each point on the way.
+type Ended<T> = (Result<(), Failure>, Machine, Vec<T>);
+
 /// Task of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AgentRun {
@@ -105,11 +108,7 @@ impl Scene {
     }
 
     /// The same, with the state that each crash on the way would have left.
-    fn run_with_crashes(
-        &self,
-        run: AgentRun,
-        machine: &Machine,
-    ) -> (Result<(), Failure>, Machine, Vec<Machine>) {
+    fn run_with_crashes(&self, run: AgentRun, machine: &Machine) -> Ended<Machine> {
         self.put(machine);
         self.at_each_point(run, |machine, _| machine)
     }
@@ -119,7 +118,7 @@ impl Scene {
         &self,
         run: AgentRun,
         machine: &Machine,
-    ) -> (Result<(), Failure>, Machine, Vec<(Machine, Vec<Files>)>) {
+    ) -> Ended<(Machine, Vec<Files>)> {
         self.put(machine);
         let disk = PowerCut::begin(&self.paths.state);
         let cut = disk.at_points();
@@ -135,7 +134,7 @@ impl Scene {
         &self,
         run: AgentRun,
         note: impl Fn(Machine, Option<Point>) -> T + Send + Sync + 'static,
-    ) -> (Result<(), Failure>, Machine, Vec<T>) {
+    ) -> Ended<T> {
         let noted = Arc::new(Mutex::new(Vec::new()));
         let mut journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (into, dir) = (Arc::clone(&noted), self.paths.state.clone());
