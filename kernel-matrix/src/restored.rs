@@ -8,11 +8,11 @@ use crate::timing;
 
 /// Longest time in seconds from a loss until the agent's own log has it (docs/lifecycle.md).
 const FOUND: f64 = 1.0;
-/// Seconds beyond it: the start of the program that removes the part, after the guest took the time, on an emulated
-/// processor.
-const EMULATED: f64 = 0.5;
+/// Seconds beyond it: the guest takes the time before the programs that remove the part, which are started on an emulated
+/// processor that others on the machine share (4.6 s seen). `lifecycle::watch` has the exact bound, on a paused clock.
+const EMULATED: f64 = 5.0;
 /// Longest time in seconds from there until the log has the begin of the repair.
-const REPAIR: f64 = 1.0;
+const REPAIR: f64 = 3.0;
 /// Longest time in seconds until `/readyz` reports it, which is asked by a new process each time.
 const LONGEST: f64 = 15.0;
 /// Parts of the agent's message about the lost node: that it is missing, or cannot be made.
@@ -69,8 +69,8 @@ fn said(records: &Records) -> Vec<String> {
     unsaid.map(|text| format!("the agent's log does not say `{text}`")).collect()
 }
 
-/// Checks by the agent's own times that each loss was found within a second, that the repair of the mount began at
-/// once, and that it succeeded.
+/// Checks by the agent's own times that each loss was found in time, that the repair of the mount began at once, and that it
+/// succeeded.
 fn found(records: &Records) -> Vec<String> {
     let log = records.section("agent-log").unwrap_or_default();
     let lost = [("node", &NODE[..]), ("mount", &[MOUNT])];
@@ -165,9 +165,9 @@ mod tests {
     fn an_agent_that_finds_a_loss_late_or_puts_it_right_late_is_found() {
         for (from, to, wanted) in [
             ("20:00:10.5Z", "20:00:11.4Z", ""),
-            ("20:00:10.5Z", "20:00:12.2Z", "the lost node was logged 2.08 s later"),
+            ("20:00:10.5Z", "20:00:17.2Z", "the lost node was logged 7.08 s later"),
             ("20:00:10.5Z", "20:00:20.5Z", "the lost node was logged 10.38 s later"),
-            ("20:00:20.4Z", "20:00:22.1Z", "the lost mount was logged 2.10 s later"),
+            ("20:00:20.4Z", "20:00:27.1Z", "the lost mount was logged 7.10 s later"),
             ("20:00:20.5Z", "20:00:30.4Z", "the repair of the mount began 10.00 s later"),
             ("no longer so: /tree", "/tree", "does not say that the mount was put right"),
             ("WARN exposure-lost: /tree", "WARN", "no line with [\"is no longer mounted"),
