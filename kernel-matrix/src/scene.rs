@@ -37,6 +37,8 @@ const RECORD: [(&str, &str); 5] = [
     ("f", "/run/longshore/starts.json"),
     ("f", "/run/longshore/last-failure.json"),
 ];
+/// The address of a running agent, with its process id. It goes when the agent ends.
+const SERVING: (&str, &str) = ("f", "/run/longshore/serving.json");
 
 impl Scene {
     /// Reads the state the guest reported under `when`.
@@ -90,17 +92,16 @@ fn whole(line: &str) -> Option<String> {
     Some(line.to_owned())
 }
 
-/// Reduces a line of a manifest: size and digest of the agent's own record are left out.
+/// Reduces a line of a manifest: size and digest of what the agent itself writes are left out.
 fn file(line: &str) -> Option<String> {
-    let is_digest = |(digest, path): (&str, &str)| {
-        digest.len() == 64 && RECORD.iter().any(|(_, own)| *own == path)
-    };
+    let varies = |kind: &str, path: &str| RECORD.contains(&(kind, path)) || (kind, path) == SERVING;
+    let is_digest = |(digest, path): (&str, &str)| digest.len() == 64 && varies("f", path);
     if line.split_once("  ").is_some_and(is_digest) {
         return None;
     }
     let mut words: Vec<&str> = line.split(' ').collect();
     if let [kind, _mode, _owner, size, path] = words.as_mut_slice()
-        && RECORD.contains(&(*kind, *path))
+        && varies(kind, path)
     {
         *size = "-";
     }
@@ -202,6 +203,27 @@ pub(crate) mod tests {
             ("mounts", "99 98 7:0 /mnt1 /mnt2 rw,noatime shared:7 - ext3 /dev/root rw"),
         ];
         assert!(differences(&same).is_empty());
+    }
+
+    #[test]
+    fn the_address_of_an_agent_may_change_but_must_go() {
+        let path = "/run/longshore/serving.json";
+        let of = |size: &str, digit: &str| {
+            format!("f 644 0:0 {size} {path}\n{}  {path}", digit.repeat(64))
+        };
+        let between = |before: &str, after: &str| {
+            let read = |when, text| Scene::read(&records(when, &[("run", text)]), when).unwrap();
+            read("a", before).differences(&read("b", after))
+        };
+        assert!(between(&of("61", "1"), &of("62", "2")).is_empty());
+        let left = between(
+            "d 755 0:0 - /run/nvidia",
+            &format!("d 755 0:0 - /run/nvidia\n{}", of("62", "2")),
+        );
+        assert_eq!(left, [format!("run: after f 644 0:0 - {path}")]);
+        assert!(!is_own_record(&format!("f 644 0:0 - {path}")));
+        let other = between(&of("61", "1"), &of("61", "1").replace("644", "666"));
+        assert_eq!(other.len(), 2, "{other:?}");
     }
 
     #[test]

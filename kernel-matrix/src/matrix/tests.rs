@@ -42,6 +42,7 @@ const ON_DEMAND: [Scenario; 8] = [
     Scenario::Cluster,
     Scenario::ClusterUpgrade,
     Scenario::OperatorPod,
+    Scenario::Killed,
     Scenario::NextKernel,
     Scenario::Peermem,
     Scenario::PowerCut,
