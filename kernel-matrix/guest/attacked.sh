@@ -183,6 +183,8 @@ start_agent
 is_private() { [ "$(stat -c %a /var/lib/longshore)" = 700 ]; }
 if await is_private; then
     touch $ATTACK/opened
+    opened_in=$(sed -n 's/^ *"phase": *"\([a-z]*\)".*/\1/p' "$STATE" 2>/dev/null | head -n 1)
+    fact opened-in "${opened_in:-none}"
 fi
 if await has_phase ready; then
     phase ready

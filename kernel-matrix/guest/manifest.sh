@@ -63,5 +63,6 @@ root_after() {
     root_code=0
     LC_ALL=C comm -3 $MANIFESTS/root-before $MANIFESTS/root-after >$MANIFESTS/differences || root_code=$?
     fact after.compared "$root_code"
+    fact after.tainted "$(cat /proc/sys/kernel/tainted)"
     section after.root cat $MANIFESTS/differences
 }

@@ -7,4 +7,5 @@ phase provoke
 insmod /run/matrix/warns.ko
 phase provoked
 section provoked.modules cat /proc/modules
+fact provoked.tainted "$(cat /proc/sys/kernel/tainted)"
 rmmod warns

@@ -18,6 +18,8 @@ const HARMLESS: [&str; 6] = [
 const PROBES: &str = "5";
 /// Least number of the flood's sixteen connections that were answered.
 const LEAST_ANSWERED: u32 = 16;
+/// Phases of the agent in which its store may still be open to all: those before it changes the host.
+const BEFORE_CHANGES: [&str; 3] = ["none", "probing", "planning"];
 /// Least number of rounds of the user, before and after the agent opened the store, and of the container, before and
 /// after the driver root was exposed.
 const LEAST_ROUNDS: [(&str, &str, usize); 4] = [
@@ -42,6 +44,11 @@ pub fn wrong(expected: &Expected, records: &Records, compiles: bool) -> Vec<Stri
 /// Returns the faults of the attacks: those that had an effect, and attackers that did not try.
 fn attacks(records: &Records, compiles: bool) -> Vec<String> {
     let mut wrong = facts(records);
+    match records.facts.get("opened-in") {
+        Some(phase) if BEFORE_CHANGES.contains(&phase.as_str()) => {}
+        Some(phase) => wrong.push(format!("the store was open to all until the phase {phase}")),
+        None => wrong.push("the guest did not report when the store was opened".into()),
+    }
     wrong.extend(effects(records, "attack.user", |line| {
         HARMLESS.iter().any(|harmless| line.starts_with(harmless))
     }));
@@ -130,6 +137,7 @@ mod tests {
             ("marked-process", "lives"),
             ("probes-answered", "5"),
             ("flood-answered", "320"),
+            ("opened-in", "probing"),
         ] {
             records.facts.insert(name.into(), value.into());
         }
@@ -163,6 +171,19 @@ mod tests {
             let wrong = attacks(&records, true).join("\n");
             assert!(wrong.starts_with(&format!("{fact} is {value}")), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_store_that_is_open_to_all_during_an_installation_is_found() {
+        for phase in ["installing", "ready"] {
+            let mut records = good();
+            records.facts.insert("opened-in".into(), phase.into());
+            let wanted = format!("the store was open to all until the phase {phase}");
+            assert_eq!(attacks(&records, true), [wanted]);
+        }
+        let mut silent = good();
+        silent.facts.remove("opened-in");
+        assert_eq!(attacks(&silent, true), ["the guest did not report when the store was opened"]);
     }
 
     #[test]

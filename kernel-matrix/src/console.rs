@@ -36,6 +36,7 @@ const TROUBLE: &[&str] = &[
     "Out of memory:",
     // Locks and waits: kernel/locking, kernel/rcu, kernel/hung_task.c, kernel/sched, kernel/watchdog.c.
     "blocked for more than",
+    "blocked in I/O wait for more than",
     "detected stall", // of `self-detected stall on CPU` and of `detected stalls on CPUs/tasks`
     "detected expedited stalls",
     "kthread starved for",
@@ -56,6 +57,20 @@ const TROUBLE: &[&str] = &[
     "Unknown symbol",
     "disagrees about version of symbol",
     "cannot create duplicate filename",
+    "kobject_add_internal failed",
+    "exports duplicate symbol",
+    "no symbol version for",
+    "version magic",
+    "Invalid relocation target",
+    // Interrupts, file systems, debugfs, network
+    "Flags mismatch irq",
+    "EXT4-fs error",
+    "already present!", // of `debugfs: Directory 'nvidia' with parent '/' already present!`
+    "unregister_netdevice: waiting for",
+    // Programs: arch/x86/mm/fault.c, arch/x86/kernel/traps.c
+    "segfault at",
+    "trap invalid opcode",
+    "trap divide error",
 ];
 
 /// True if a console line reports a kernel fault.
@@ -142,6 +157,7 @@ mod tests {
         "[    9.1] usercopy: Kernel memory overwrite attempt detected to SLUB object 'nvidia' (offset 0, size 9)!",
         "[    9.1] Out of memory: Killed process 612 (longshore) total-vm:9kB",
         "[  121.1] INFO: task modprobe:612 blocked for more than 120 seconds.",
+        "[  121.1] INFO: task modprobe:612 blocked in I/O wait for more than 120 seconds.",
         "[   29.1] rcu: INFO: rcu_preempt self-detected stall on CPU",
         "[   29.1] rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
         "[   29.1] rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 1-... }",
@@ -162,6 +178,18 @@ mod tests {
         "[    5.5] nvidia: Unknown symbol drm_open (err -2)",
         "[    5.5] nvidia: disagrees about version of symbol module_layout",
         "[    5.5] sysfs: cannot create duplicate filename '/class/nvidia'",
+        "[    5.5] kobject: kobject_add_internal failed for nvidia with -EEXIST, don't try to register things",
+        "[    5.5] nvidia_uvm: exports duplicate symbol nvUvmInterfaceInitialize (owned by nvidia)",
+        "[    5.5] nvidia: no symbol version for module_layout",
+        "[    5.5] nvidia: version magic '6.1.0 SMP mod_unload ' should be '6.1.1 SMP mod_unload '",
+        "[    5.5] x86/modules: Invalid relocation target, existing value is nonzero for type 1",
+        "[    5.5] genirq: Flags mismatch irq 11. 00000080 (nvidia) vs. 00000000 (ata_piix)",
+        "[    5.5] EXT4-fs error (device vdd): ext4_lookup:1858: inode #2: comm longshore: iget: bad",
+        "[    5.5] debugfs: Directory 'nvidia' with parent '/' already present!",
+        "[    5.5] unregister_netdevice: waiting for lo to become free. Usage count = 2",
+        "[    5.5] nvidia-persiste[612]: segfault at 8 ip 00007f sp 00007f error 4 in libnvidia-cfg.so.1",
+        "[    5.5] traps: longshore[612] trap invalid opcode ip:55d sp:7ff error:0 in longshore",
+        "[    5.5] traps: longshore[612] trap divide error ip:55d sp:7ff error:0 in longshore",
     ];
 
     #[test]

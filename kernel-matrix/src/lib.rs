@@ -92,6 +92,7 @@ pub mod show;
 pub mod sockets;
 pub mod stand_in;
 pub mod start_times;
+mod tainted;
 pub mod timing;
 pub mod transcript;
 pub mod trials;

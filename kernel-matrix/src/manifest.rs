@@ -1,7 +1,8 @@
 //! Judges the differences between two manifests of a guest's root file system (guest/manifest.sh): those that the
-//! guest makes itself, as a control, and no others.
+//! guest makes itself, as a control, and no others. With the second one comes what taints the kernel.
 
 use crate::records::Records;
+use crate::tainted;
 
 /// Least number of lines of a manifest: a small Debian has more files.
 const LEAST: usize = 5000;
@@ -36,6 +37,7 @@ pub(crate) fn wrong(records: &Records) -> Vec<String> {
         Ok(files) => wrong.extend(files.iter().map(|file| format!("written: {file}"))),
         Err(missing) => wrong.push(missing),
     }
+    wrong.extend(tainted::wrong(records));
     wrong
 }
 
@@ -67,9 +69,12 @@ pub(crate) mod tests {
 
     /// Adds the reports of a root file system that is as before.
     pub(crate) fn report_unchanged(records: &mut Records) {
-        for line in
-            ["@fact before.root 0 9000", "@fact after.root 0 8999", "@fact after.compared 0"]
-        {
+        for line in [
+            "@fact before.root 0 9000",
+            "@fact after.root 0 8999",
+            "@fact after.compared 0",
+            "@fact after.tainted 12289",
+        ] {
             records.take(line);
         }
         records.sections.insert("after.root".into(), CONTROL.map(str::to_owned).to_vec());
@@ -133,6 +138,6 @@ pub(crate) mod tests {
             assert!(found.contains(value) && found.lines().count() == 1, "{found}");
         }
         let nothing = wrong(&Records::default()).join("\n");
-        assert_eq!(nothing.lines().count(), 5, "{nothing}");
+        assert_eq!(nothing.lines().count(), 6, "{nothing}");
     }
 }

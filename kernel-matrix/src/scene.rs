@@ -29,16 +29,16 @@ const MAY_BE_EMPTY: &str = "firmware-path";
 /// Aspects that are manifests of a directory (guest/manifest.sh), and the last line of a whole one.
 const MANIFESTS: [&str; 2] = ["dev", "run"];
 const WHOLE: &str = "rc 0";
-/// Record of the agent, which stays: type and path of each file. It differs from run to run.
-const RECORD: [(&str, &str); 5] = [
-    ("d", "/run/longshore"),
-    ("f", "/run/longshore/state.json"),
-    ("f", "/run/longshore/lock"),
-    ("f", "/run/longshore/starts.json"),
-    ("f", "/run/longshore/last-failure.json"),
+/// Record of the agent, which stays: type, mode and path of each file. It differs from run to run.
+const RECORD: [(&str, &str, &str); 5] = [
+    ("d", "700", "/run/longshore"),
+    ("f", "600", "/run/longshore/state.json"),
+    ("f", "600", "/run/longshore/lock"),
+    ("f", "644", "/run/longshore/starts.json"),
+    ("f", "644", "/run/longshore/last-failure.json"),
 ];
 /// The address of a running agent, with its process id. It goes when the agent ends.
-const SERVING: (&str, &str) = ("f", "/run/longshore/serving.json");
+const SERVING: &str = "/run/longshore/serving.json";
 
 impl Scene {
     /// Reads the state the guest reported under `when`.
@@ -94,7 +94,10 @@ fn whole(line: &str) -> Option<String> {
 
 /// Reduces a line of a manifest: size and digest of what the agent itself writes are left out.
 fn file(line: &str) -> Option<String> {
-    let varies = |kind: &str, path: &str| RECORD.contains(&(kind, path)) || (kind, path) == SERVING;
+    let varies = |kind: &str, path: &str| {
+        RECORD.iter().any(|(own, _mode, record)| (*own, *record) == (kind, path))
+            || (kind, path) == ("f", SERVING)
+    };
     let is_digest = |(digest, path): (&str, &str)| digest.len() == 64 && varies("f", path);
     if line.split_once("  ").is_some_and(is_digest) {
         return None;
@@ -111,7 +114,7 @@ fn file(line: &str) -> Option<String> {
 /// True for the reduced line of a file of the agent's own record.
 pub(crate) fn is_own_record(line: &str) -> bool {
     let words: Vec<&str> = line.split(' ').collect();
-    matches!(words[..], [kind, _mode, "0:0", "-", path] if RECORD.contains(&(kind, path)))
+    matches!(words[..], [kind, mode, "0:0", "-", path] if RECORD.contains(&(kind, mode, path)))
 }
 
 /// Reduces a line of /proc/modules to `name refcount users state`, without size and address.
@@ -311,7 +314,9 @@ pub(crate) mod tests {
         assert!(is_own_record(&format!("f 600 0:0 - {own}")));
         for line in [
             format!("f 600 1:0 - {own}"),
+            format!("f 666 0:0 - {own}"),
             format!("d 600 0:0 - {own}"),
+            "d 777 0:0 - /run/longshore".into(),
             format!("l 777 0:0 - {own} /etc/passwd"),
             format!("f 600 0:0 - {own}.next"),
             format!("2 times f 600 0:0 - {own}"),

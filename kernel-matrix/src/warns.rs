@@ -3,6 +3,7 @@
 
 use crate::judge::Evidence;
 use crate::records::Records;
+use crate::tainted;
 
 /// Module, as the kernel names it after a function of it.
 const MODULE: &str = " [warns]";
@@ -31,6 +32,7 @@ pub fn wrong(evidence: &Evidence) -> Vec<String> {
     let lost = AROUND.iter().filter(|text| !trouble.iter().any(|line| line.contains(**text)));
     wrong.extend(lost.map(|text| format!("the kernel's log has no `{text}`")));
     wrong.extend(loaded(&evidence.records));
+    wrong.extend(tainted::not_warned(&evidence.records));
     wrong
 }
 
@@ -72,8 +74,12 @@ mod tests {
             console_verdict: Some(("n0nce".into(), 0)),
             ..Evidence::default()
         };
-        let modules =
-            ["@begin provoked.modules", "|warns 16384 0 - Live 0x0", "@end provoked.modules"];
+        let modules = [
+            "@begin provoked.modules",
+            "|warns 16384 0 - Live 0x0",
+            "@end provoked.modules",
+            "@fact provoked.tainted 12800",
+        ];
         for line in modules.into_iter().chain(["@verdict n0nce 0"]) {
             evidence.records.take(line);
         }
