@@ -36,7 +36,7 @@ fn the_own_matrix_is_good() {
 }
 
 /// Scenarios that run with every cell only, before a release: CI's time is limited.
-const ON_DEMAND: [Scenario; 8] = [
+const ON_DEMAND: [Scenario; 9] = [
     Scenario::Ima,
     Scenario::BadInput,
     Scenario::Cluster,
