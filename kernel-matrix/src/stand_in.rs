@@ -2,13 +2,11 @@
 //! does not bind to the simulated GPU, which has no VBIOS, and MOFED's ib_core, which no archive has, is for adapters
 //! that no guest has), and one that provokes a warning of the kernel.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use longshore_debian::archive::Package;
-use longshore_debian::deb;
-
+use crate::apt;
 use crate::bits::Bits;
 use crate::cache::Cache;
 use crate::error::{At, Error};
@@ -26,8 +24,8 @@ pub const PEER_MEMORY: StandIn = StandIn {
 /// Module that provokes a warning of the kernel.
 pub const WARNS: StandIn =
     StandIn { module: "warns", source: include_str!("../guest/warns.c"), header: None };
-/// Packages of a kernel's headers.
-const HEADERS: [&str; 2] = ["linux-headers-", "linux-kbuild-"];
+/// Directory of a module's sources in the root in which it is compiled.
+const MODULE: &str = "module";
 const SYMBOLS: &str = "Module.symvers";
 
 /// Source of a module.
@@ -77,67 +75,64 @@ fn mofed(root: &Path, release: &str) -> PathBuf {
     root.join("usr/src/ofa_kernel").join(std::env::consts::ARCH).join(release)
 }
 
-/// Compiles a module for the kernel `release` of a suite with this machine's compiler, or returns the cached one.
+/// Compiles a module for the kernel `release` of a suite, in a root of that suite with the kernel's headers and their
+/// compiler, or returns the cached one.
 ///
 /// # Errors
-/// The suite has no headers for the kernel, or the compile fails.
+/// The suite has no headers for the kernel, no apt source serves it, or the compile fails.
 pub fn make(
     cache: &Cache,
     bits: &Bits,
     (suite, release): (&str, &str),
     of: &'static StandIn,
 ) -> Result<Made, Error> {
-    let packages = headers(bits, suite, release)?;
-    let digests = packages.iter().map(|package| package.sha256.as_str());
+    let headers = bits.newest(&format!("linux-headers-{release}"), suite)?;
     let (kbuild, header) = (of.kbuild(), of.header.map(|(_, text)| text));
-    let inputs: Vec<&str> = digests.chain([of.source, &kbuild]).chain(header).collect();
-    let dir = cache.produce("stand-in", &inputs, |dir| fill(dir, bits, &packages, release, of))?;
+    let inputs: Vec<&str> =
+        [headers.sha256.as_str(), of.source, &kbuild].into_iter().chain(header).collect();
+    let dir =
+        cache.produce("stand-in", &inputs, |dir| fill(dir, suite, &headers.name, release, of))?;
     Ok(Made { dir, release: release.to_owned(), of })
 }
 
-/// Returns the packages with the kernel's headers, the first one with its configuration.
-fn headers(bits: &Bits, suite: &str, release: &str) -> Result<Vec<Package>, Error> {
-    let mut found = vec![bits.newest(&format!("linux-headers-{release}"), suite)?];
-    let wanted = |name: &str| HEADERS.iter().any(|prefix| name.starts_with(prefix));
-    let needed = found[0].depends.iter().filter_map(|clause| clause.0.first());
-    let names: Vec<String> =
-        needed.map(|relation| relation.name.clone()).filter(|name| wanted(name)).collect();
-    for name in names {
-        found.push(bits.newest(&name, suite)?);
-    }
-    Ok(found)
-}
-
-fn fill(
-    dir: &Path,
-    bits: &Bits,
-    packages: &[Package],
-    release: &str,
-    of: &StandIn,
-) -> Result<(), Error> {
-    bits.fetch(packages)?;
+fn fill(dir: &Path, suite: &str, headers: &str, release: &str, of: &StandIn) -> Result<(), Error> {
+    let sources = dir.join("suite.sources");
+    let (base, stanza) = apt::source_with_base(suite, Path::new("/"))?;
+    fs::write(&sources, stanza).at("write", &sources)?;
     let tree = dir.join("tree");
-    fs::create_dir(&tree).at("make", &tree)?;
-    for package in packages {
-        let blob = bits.store().blob_path(&package.sha256);
-        let reader = File::open(&blob).at("open", &blob)?;
-        deb::unpack(&package.name, reader, &tree, &mut |path| Some(path.to_path_buf()))?;
-    }
-    let build = tree.join("usr/src").join(format!("linux-headers-{release}"));
-    relocate(&build.join("Makefile"), &tree)?;
-    let module = dir.join("module");
-    let headers = module.join("include/rdma");
-    fs::create_dir_all(&headers).at("make", &headers)?;
+    run(
+        Command::new("mmdebstrap")
+            // The tree is deleted once the module is compiled: it need not be synced to the disk.
+            .args(["--variant=minbase", "--quiet", "--dpkgopt=force-unsafe-io"])
+            .arg(format!("--include=binutils,make,{headers}"))
+            .arg(base)
+            .arg(&tree)
+            .arg(&sources),
+        LIMIT,
+    )?;
+    let module = tree.join(MODULE);
+    let exported = module.join("include/rdma");
+    fs::create_dir_all(&exported).at("make", &exported)?;
     let name = of.module;
     let kbuild = of.kbuild();
     let files =
         [(module.join(format!("{name}.c")), of.source), (module.join("Kbuild"), kbuild.as_str())];
-    let header = of.header.map(|(file, text)| (headers.join(file), text));
+    let header = of.header.map(|(file, text)| (exported.join(file), text));
     for (path, text) in files.into_iter().chain(header) {
         fs::write(&path, text).at("write", &path)?;
     }
-    let source = format!("M={}", module.display());
-    run(Command::new("make").arg("-C").arg(&build).args([&source, "modules"]), LIMIT)?;
+    let source = format!("M=/{MODULE}");
+    let build = format!("/usr/src/linux-headers-{release}");
+    run(
+        // objtool reads /proc.
+        Command::new("unshare")
+            .args(["--mount", "--pid", "--fork", "--kill-child"])
+            .arg(format!("--mount-proc={}", tree.join("proc").display()))
+            .arg("chroot")
+            .arg(&tree)
+            .args(["make", "-C", &build, &source, "modules"]),
+        LIMIT,
+    )?;
     let mut taken = vec![(module.join(format!("{name}.ko")), dir.join(format!("{name}.ko")))];
     if of.header.is_some() {
         let mofed = mofed(&dir.join("root"), release);
@@ -148,11 +143,4 @@ fn fill(
         fs::rename(&made, to).at("take", &made)?;
     }
     fs::remove_dir_all(&tree).at("remove", &tree)
-}
-
-/// Makes the configuration's Makefile, which names the common one by its absolute path, fit the tree.
-fn relocate(makefile: &Path, tree: &Path) -> Result<(), Error> {
-    let text = fs::read_to_string(makefile).at("read", makefile)?;
-    let text = text.replace("/usr/src/", &format!("{}/usr/src/", tree.display()));
-    fs::write(makefile, text).at("write", makefile)
 }
