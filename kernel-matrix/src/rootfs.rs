@@ -1,10 +1,11 @@
 //! The guests' real root file systems: a small Debian with container engines, as an ext4 image.
 
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::apt;
+use crate::apt::Root;
 use crate::cache::Cache;
 use crate::disk;
 use crate::error::{At, Error};
@@ -45,21 +46,18 @@ pub fn make(cache: &Cache, guest: &Guest, versions: &str) -> Result<Rootfs, Erro
 }
 
 fn fill(dir: &Path, guest: &Guest, packages: &str) -> Result<(), Error> {
-    let sources = dir.join("guest.sources");
-    let stanza = apt::source_for(&guest.suite, guest.archive_frozen, Path::new("/"))?;
-    fs::write(&sources, stanza).at("write", &sources)?;
     let tree = dir.join("tree");
-    run(
-        Command::new("mmdebstrap")
-            // The tree is deleted once it is an image: it need not be synced to the disk.
-            .args(["--variant=minbase", "--quiet", "--dpkgopt=force-unsafe-io"])
-            .arg(format!("--include={packages}"))
-            .args(LEFT_OUT.iter().map(|path| format!("--dpkgopt=path-exclude={path}")))
-            .arg(&guest.suite)
-            .arg(&tree)
-            .arg(&sources),
-        LIMIT,
-    )?;
+    // The tree is deleted once it is an image: it need not be synced to the disk.
+    let unsynced = "--dpkgopt=force-unsafe-io".to_owned();
+    let left_out = LEFT_OUT.iter().map(|path| format!("--dpkgopt=path-exclude={path}"));
+    let root = Root {
+        suite: &guest.suite,
+        frozen: guest.archive_frozen,
+        variant: "minbase",
+        packages,
+        options: iter::once(unsynced).chain(left_out).collect(),
+    };
+    let sources = root.make(&tree)?;
     for mount_point in ["var/lib/containers", "var/lib/longshore", "usr/lib/modules"] {
         let path = tree.join(mount_point);
         fs::create_dir_all(&path).at("make", &path)?;

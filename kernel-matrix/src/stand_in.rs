@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::apt;
+use crate::apt::Root;
 use crate::bits::Bits;
 use crate::cache::Cache;
 use crate::error::{At, Error};
@@ -96,20 +96,16 @@ pub fn make(
 }
 
 fn fill(dir: &Path, suite: &str, headers: &str, release: &str, of: &StandIn) -> Result<(), Error> {
-    let sources = dir.join("suite.sources");
-    let (base, stanza) = apt::source_with_base(suite, Path::new("/"))?;
-    fs::write(&sources, stanza).at("write", &sources)?;
     let tree = dir.join("tree");
-    run(
-        Command::new("mmdebstrap")
-            // The tree is deleted once the module is compiled: it need not be synced to the disk.
-            .args(["--variant=minbase", "--quiet", "--dpkgopt=force-unsafe-io"])
-            .arg(format!("--include=binutils,make,{headers}"))
-            .arg(base)
-            .arg(&tree)
-            .arg(&sources),
-        LIMIT,
-    )?;
+    let root = Root {
+        suite,
+        frozen: false,
+        variant: "minbase",
+        packages: &format!("binutils,make,{headers}"),
+        // The tree is deleted once the module is compiled: it need not be synced to the disk.
+        options: vec!["--dpkgopt=force-unsafe-io".to_owned()],
+    };
+    root.make(&tree)?;
     let module = tree.join(MODULE);
     let exported = module.join("include/rdma");
     fs::create_dir_all(&exported).at("make", &exported)?;

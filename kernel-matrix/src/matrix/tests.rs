@@ -36,7 +36,7 @@ fn the_own_matrix_is_good() {
 }
 
 /// Scenarios that run with every cell only, before a release: CI's time is limited.
-const ON_DEMAND: [Scenario; 9] = [
+const ON_DEMAND: [Scenario; 10] = [
     Scenario::Ima,
     Scenario::BadInput,
     Scenario::Cluster,
@@ -44,6 +44,7 @@ const ON_DEMAND: [Scenario; 9] = [
     Scenario::OperatorPod,
     Scenario::Killed,
     Scenario::NextKernel,
+    Scenario::Nouveau,
     Scenario::Peermem,
     Scenario::PowerCut,
 ];

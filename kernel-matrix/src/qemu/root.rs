@@ -2,16 +2,13 @@
 //! machine.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use crate::apt;
+use crate::apt::Root;
 use crate::bits::Bits;
 use crate::cache::Cache;
-use crate::error::{At, Error};
+use crate::error::Error;
 use crate::platform::GUEST;
-use crate::process::{LIMIT, run};
 
 /// Start of a command line that runs a program with the /usr of another root, in a mount namespace
 /// of its own: QEMU finds its loader, libraries, modules and firmware at the paths that it was
@@ -45,16 +42,16 @@ pub(super) fn make(cache: &Cache, suite: &str) -> Result<PathBuf, Error> {
 }
 
 fn unpack(dir: &Path, suite: &str) -> Result<(), Error> {
-    let sources = dir.join("qemu.sources");
-    let (base, stanza) = apt::source_with_base(suite, Path::new("/"))?;
-    fs::write(&sources, stanza).at("write", &sources)?;
-    let mut command = Command::new("mmdebstrap");
-    // Packages are unpacked only: none of their scripts runs.
-    command.args(["--variant=extract", "--quiet"]);
-    // Backports are installed only where they are asked for.
-    command.arg(format!("--aptopt=APT::Default-Release \"{suite}\""));
-    command.arg(format!("--include={}", GUEST.package));
-    run(command.arg(base).arg(dir.join("tree")).arg(&sources), LIMIT).map(drop)
+    let root = Root {
+        suite,
+        frozen: false,
+        // Packages are unpacked only: none of their scripts runs.
+        variant: "extract",
+        packages: GUEST.package,
+        // Backports are installed only where they are asked for.
+        options: vec![format!("--aptopt=APT::Default-Release \"{suite}\"")],
+    };
+    root.make(&dir.join("tree")).map(drop)
 }
 
 #[cfg(test)]
