@@ -39,6 +39,20 @@ fn a_busy_mount_is_detached_and_one_below_another_is_left() {
 }
 
 #[test]
+fn a_directory_into_which_others_put_a_file_stays_with_it() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    let dir = Path::new("/run/nvidia/driver");
+    host.change(|state| state.published.insert(dir.join("theirs"), b"theirs".to_vec()));
+    engine(&host).undo(&mut journal).unwrap();
+    assert!(host.state().dirs.contains(dir));
+    assert_eq!(host.state().published.keys().collect::<Vec<_>>(), [&dir.join("theirs")]);
+    assert_eq!(journal.live().count(), 0, "neither is ours any more");
+    let kept = journal.state().entries.iter().filter(|e| matches!(e.state, EntryState::Kept(_)));
+    assert_eq!(kept.map(|entry| entry.step.kind()).collect::<Vec<_>>(), ["make-dir"]);
+}
+
+#[test]
 fn a_tmpfs_that_others_mounted_in_the_place_of_ours_stays_theirs() {
     let host = gpu_host();
     let mut journal = installed(&host);
