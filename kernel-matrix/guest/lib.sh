@@ -182,11 +182,12 @@ finish_agent() {
 }
 
 # await COMMAND...: waits until it succeeds; fails if the container ends before. The harness
-# enforces the deadline.
+# enforces the deadline. It runs the command each AWAIT_INTERVAL seconds.
+AWAIT_INTERVAL=0.1
 await() {
     until "$@"; do
         running || return 1
-        sleep 0.1
+        sleep "$AWAIT_INTERVAL"
     done
 }
 

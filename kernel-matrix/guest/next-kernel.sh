@@ -51,6 +51,8 @@ if await has_phase ready; then
         phase installed
         await next_is preparing true
         phase preparing
+        # Each probe takes processor time from the preparation, which has the lowest priority.
+        AWAIT_INTERVAL=10
         await next_is preparing false
         phase prepared
         report_next prepared
