@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, pin_mut, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -11,6 +12,7 @@ use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Client, Config, ResourceExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::Options;
 use crate::node::SimulatedNode;
@@ -21,6 +23,8 @@ pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Calls at the same time.
 const CALLS: usize = 16;
+/// Pause before a call is repeated.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// State that all pods share.
 pub(crate) struct Kubelet {
@@ -31,6 +35,22 @@ pub(crate) struct Kubelet {
 
 /// Request for the end of a pod: its grace period in seconds.
 pub(crate) type End = Option<i64>;
+
+/// Repeats a call that the API server failed to serve or that did not reach it, until it is answered: a kubelet
+/// synchronizes its pods again, too. The client repeats by itself what was answered by 429, 503 or 504, but not by 500,
+/// which the API server answers when its connection to etcd is closed.
+pub(crate) async fn persist<T, F: Future<Output = kube::Result<T>>>(
+    mut call: impl FnMut() -> F,
+) -> kube::Result<T> {
+    loop {
+        match call().await {
+            Err(kube::Error::Api(status)) if status.code == 429 || status.code >= 500 => {}
+            Err(kube::Error::HyperError(_) | kube::Error::Service(_)) => {}
+            answered => return answered,
+        }
+        sleep(PAUSE).await;
+    }
+}
 
 /// Runs until SIGTERM.
 pub(crate) async fn run(options: Options) -> Result<(), Error> {
@@ -75,13 +95,15 @@ impl Kubelet {
         let api: Api<Pod> = Api::all(self.client.clone());
         let mut pods: BTreeMap<String, watch::Sender<End>> = BTreeMap::new();
         loop {
-            let listed = api.list(&ListParams::default()).await?;
+            let every = ListParams::default();
+            let listed = persist(|| api.list(&every)).await?;
             let mut version = listed.metadata.resource_version.clone().unwrap_or_default();
             for pod in listed.items {
                 self.take(&mut pods, pod);
             }
             'watch: loop {
-                let watched = api.watch(&WatchParams::default().timeout(280), &version).await?;
+                let parameters = WatchParams::default().timeout(280);
+                let watched = persist(|| api.watch(&parameters, &version)).await?;
                 pin_mut!(watched);
                 while let Some(event) = watched.next().await {
                     match event {

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::agent::variables;
-use crate::kubelet::{End, Error, Kubelet};
+use crate::kubelet::{End, Error, Kubelet, persist};
 use crate::node::SimulatedNode;
 use crate::volumes::Volumes;
 
@@ -101,7 +101,8 @@ impl Running {
             }],
         } });
         let patch = Patch::Merge(status);
-        match self.api.patch_status(&self.name, &PatchParams::default(), &patch).await {
+        let parameters = PatchParams::default();
+        match persist(|| self.api.patch_status(&self.name, &parameters, &patch)).await {
             // It was deleted by force.
             Err(kube::Error::Api(error)) if error.code == 404 || error.code == 409 => Ok(()),
             other => Ok(other.map(drop)?),
@@ -110,7 +111,8 @@ impl Running {
 
     async fn delete(&self) -> Result<(), Error> {
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-        match self.api.delete(&self.name, &now.preconditions(self.precondition())).await {
+        let now = now.preconditions(self.precondition());
+        match persist(|| self.api.delete(&self.name, &now)).await {
             Err(kube::Error::Api(error)) if error.code == 404 || error.code == 409 => Ok(()),
             other => Ok(other.map(drop)?),
         }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Volume};
 use kube::ResourceExt;
 use kube::api::Api;
 
-use crate::kubelet::{Error, Kubelet};
+use crate::kubelet::{Error, Kubelet, persist};
 
 /// Directories with the files of a pod's volumes. Displayed as the agent reads them: DIRECTORY:MOUNT_PATH, separated
 /// by commas.
@@ -59,15 +59,15 @@ async fn files(
     namespace: &str,
     volume: &Volume,
 ) -> Result<Vec<(String, Vec<u8>)>, Error> {
-    let name = |name: &Option<String>| name.clone().unwrap_or_default();
     if let Some(source) = &volume.secret {
         let api: Api<Secret> = Api::namespaced(kubelet.client.clone(), namespace);
-        let secret = api.get(&name(&source.secret_name)).await?;
+        let name = source.secret_name.clone().unwrap_or_default();
+        let secret = persist(|| api.get(&name)).await?;
         return Ok(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect());
     }
     if let Some(source) = &volume.config_map {
         let api: Api<ConfigMap> = Api::namespaced(kubelet.client.clone(), namespace);
-        let map = api.get(&source.name).await?;
+        let map = persist(|| api.get(&source.name)).await?;
         return Ok(map.data.into_iter().flatten().map(|(key, v)| (key, v.into_bytes())).collect());
     }
     Err(format!("volume {} is of a kind that simulated nodes do not have", volume.name).into())
