@@ -42,13 +42,19 @@ pub(crate) type End = Option<i64>;
 pub(crate) async fn persist<T, F: Future<Output = kube::Result<T>>>(
     mut call: impl FnMut() -> F,
 ) -> kube::Result<T> {
-    loop {
-        match call().await {
-            Err(kube::Error::Api(status)) if status.code == 429 || status.code >= 500 => {}
-            Err(kube::Error::HyperError(_) | kube::Error::Service(_)) => {}
-            answered => return answered,
-        }
+    let mut answered = call().await;
+    while is_unserved(&answered) {
         sleep(PAUSE).await;
+        answered = call().await;
+    }
+    answered
+}
+
+fn is_unserved<T>(answered: &kube::Result<T>) -> bool {
+    match answered {
+        Err(kube::Error::Api(status)) => status.code == 429 || status.code >= 500,
+        Err(kube::Error::HyperError(_) | kube::Error::Service(_)) => true,
+        _ => false,
     }
 }
 
