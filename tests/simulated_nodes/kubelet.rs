@@ -37,23 +37,24 @@ pub(crate) struct Kubelet {
 pub(crate) type End = Option<i64>;
 
 /// Repeats a call that the API server failed to serve or that did not reach it, until it is answered: a kubelet
-/// synchronizes its pods again, too. The client repeats by itself what was answered by 429, 503 or 504, but not by 500,
+/// synchronizes its pods again, too. The script that runs the simulation has the deadline. The client repeats by itself what was answered by 429, 503 or 504, but not by 500,
 /// which the API server answers when its connection to etcd is closed.
 pub(crate) async fn persist<T, F: Future<Output = kube::Result<T>>>(
     mut call: impl FnMut() -> F,
 ) -> kube::Result<T> {
     let mut answered = call().await;
-    while is_unserved(&answered) {
+    while let Some(error) = answered.as_ref().err().filter(|error| is_unserved(error)) {
+        eprintln!("a call is repeated: {error}");
         sleep(PAUSE).await;
         answered = call().await;
     }
     answered
 }
 
-fn is_unserved<T>(answered: &kube::Result<T>) -> bool {
-    match answered {
-        Err(kube::Error::Api(status)) => status.code == 429 || status.code >= 500,
-        Err(kube::Error::HyperError(_) | kube::Error::Service(_)) => true,
+fn is_unserved(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::HyperError(_) | kube::Error::Service(_) => true,
         _ => false,
     }
 }
