@@ -37,8 +37,9 @@ pub(crate) struct Kubelet {
 pub(crate) type End = Option<i64>;
 
 /// Repeats a call that the API server failed to serve or that did not reach it, until it is answered: a kubelet
-/// synchronizes its pods again, too. The script that runs the simulation has the deadline. The client repeats by itself what was answered by 429, 503 or 504, but not by 500,
-/// which the API server answers when its connection to etcd is closed.
+/// synchronizes its pods again, too. The script that runs the simulation has the deadline. The client repeats by itself
+/// what was answered by 429, 503 or 504, but not by 500, which the API server answers when its connection to etcd is
+/// closed.
 pub(crate) async fn persist<T, F: Future<Output = kube::Result<T>>>(
     mut call: impl FnMut() -> F,
 ) -> kube::Result<T> {
