@@ -10,7 +10,8 @@ use crate::results::{Line, Part, Verdict};
 use crate::rules::resolve::is_outage;
 
 /// Classes of failed compiles that lie in the machine and not in kernel or driver.
-const OF_MACHINE: [&str; 3] = ["out-of-memory", "out-of-time", "no-space"];
+const OF_MACHINE: [&str; 5] =
+    ["out-of-memory", "out-of-processes", "out-of-time", "no-space", "compiler-crashed"];
 
 /// longshore's last line of a log in JSON.
 #[derive(Debug, Deserialize)]
@@ -221,6 +222,7 @@ mod tests {
     #[case(14, CAUSE, GONE, "does-not-compile interface-gone strncpy")]
     #[case(14, CAUSE, "", "does-not-compile unknown")]
     #[case(14, CAUSE, ",\"class\":\"out-of-memory\"", "faulty")]
+    #[case(14, CAUSE, ",\"class\":\"compiler-crashed\"", "faulty")]
     #[case(11, "no archive has linux-headers-6.1.0-0", "", "unavailable headers")]
     #[case(11, "no archive has gcc-16", "", "unavailable compiler")]
     #[case(12, "no archive has the driver 555 (open)", "", "unavailable driver")]

@@ -1,6 +1,9 @@
 //! Diagnosis of a failed compile: the first real error in the compiler's output, and a remedy.
 
 mod class;
+#[cfg(test)]
+mod corpus;
+mod lines;
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,13 +15,22 @@ use longshore_core::flavour::Flavour;
 pub use class::Class;
 
 /// Collects the lines of output that explain a failure.
+///
+/// The cause is the first line that states an error in a known form; where make reported a failed target before
+/// one, it is the line that this target's command wrote last: in a parallel make the end of the output is another
+/// command's.
 #[derive(Debug, Default)]
 pub struct Diagnosis {
     error: Option<String>,
-    /// Last line of the output: for a failure without a compiler error.
+    /// Last line that may be a message of a command that fails.
     last: Option<String>,
+    /// True once make reported a failed target.
+    has_failed: bool,
+    /// True where modpost had no list of the kernel's symbols: then it finds none of them.
+    lacks_symvers: bool,
     memory: bool,
     space: bool,
+    processes: bool,
 }
 
 /// The compile that failed, as messages name it.
@@ -36,24 +48,49 @@ pub struct Subject<'a> {
     pub limit: Duration,
 }
 
-const NO_MEMORY: [&str; 5] = [
+const NO_MEMORY: [&str; 10] = [
     // make's text for a program killed by SIGKILL: only the kernel's OOM killer sends it here.
     "Error 137",
     "Killed signal terminated program",
-    "virtual memory exhausted",
+    // gcc before 8, collect2 and clang say the same.
+    "error: Killed (program",
+    "terminated with signal 9 [Killed]",
+    "unable to execute command: Killed",
+    "memory exhausted",
     "Cannot allocate memory",
     "out of memory allocating",
+    "LLVM ERROR: out of memory",
+    "std::bad_alloc",
+];
+
+const NO_SPACE: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
+
+/// Texts of shells and make where fork(2) fails with EAGAIN: a limit of processes, not of memory.
+const NO_PROCESSES: [&str; 3] = [
+    "fork: Resource temporarily unavailable",
+    "Cannot fork",
+    "fork: retry: Resource temporarily unavailable",
 ];
 
 impl Diagnosis {
     /// Reads the next line of output.
     pub fn line(&mut self, line: &str) {
-        self.memory |= NO_MEMORY.iter().any(|text| line.contains(text));
-        self.space |= line.contains("No space left on device");
-        if self.error.is_none() && is_error(line) {
+        // gcc quotes so where the locale has them.
+        let line = &line.replace(['\u{2018}', '\u{2019}'], "'");
+        let has = |texts: &[&str]| texts.iter().any(|text| line.contains(text));
+        self.memory |=
+            has(&NO_MEMORY) || (lines::is_failed_target(line) && line.ends_with("] Killed"));
+        self.space |= has(&NO_SPACE);
+        self.processes |= has(&NO_PROCESSES);
+        self.lacks_symvers |= line.starts_with("WARNING: ") && line.contains("ymbol version dump");
+        if self.error.is_none() && lines::is_error(line) {
             self.error = Some(shown(line));
         }
-        if !line.trim().is_empty() && !line.starts_with("make") {
+        if lines::is_failed_target(line) && !self.has_failed {
+            self.has_failed = true;
+            self.error = self.error.take().or_else(|| self.last.clone());
+        }
+        if !lines::is_beside(line) {
             self.last = Some(shown(line));
         }
     }
@@ -67,7 +104,7 @@ impl Diagnosis {
             _ => FailureKind::Compile,
         };
         let said = match class {
-            Class::Space | Class::Memory => class.to_string(),
+            Class::Space | Class::Memory | Class::Processes => class.to_string(),
             Class::Slow => format!("not done after {limit:?} (build-deadline)"),
             _ => format!("{class}: {}", self.cause().unwrap_or("no output")),
         };
@@ -94,45 +131,19 @@ impl Diagnosis {
         if self.memory || outcome == Outcome::Signalled(9) {
             return Class::Memory;
         }
+        if self.processes {
+            return Class::Processes;
+        }
         if outcome == Outcome::TimedOut {
             return Class::Slow;
         }
-        Class::of(self.cause().unwrap_or_default())
+        Class::of(self.cause().unwrap_or_default(), self.lacks_symvers)
     }
-}
-
-/// Texts of conftest.sh for a compiler that does not work or is not the kernel's; those of drivers
-/// until 470 differ from later ones.
-const COMPILER_CHECKS: [&str; 3] =
-    ["Compiler version check failed", "Failed CC version check", "Failed CC sanity check"];
-
-/// True for the line that caused the failure: an error of the compiler, of modpost or of the
-/// linker. make's own lines that follow are only its consequence.
-fn is_error(line: &str) -> bool {
-    compiler_error(line).is_some()
-        || line.starts_with("ERROR: modpost:")
-        || line.starts_with("FATAL: modpost:")
-        || (line.contains("ld: ") && line.contains("error:"))
-        || line.contains("undefined reference to")
-        || line.contains("objtool: error")
-        || line.contains("does not appear to be able to")
-        || COMPILER_CHECKS.iter().any(|check| line.contains(check))
-        || line.contains("PREEMPT_RT kernel!")
-        || line.contains("incompatible gcc/plugin versions")
-        || (line.contains("error: unrecognized command") && line.contains("line option"))
-}
-
-/// `FILE:LINE[:COLUMN]: [fatal ]error: MESSAGE`.
-fn compiler_error(line: &str) -> Option<&str> {
-    let (place, message) =
-        line.split_once(": error: ").or_else(|| line.split_once(": fatal error: "))?;
-    place.rsplit(':').next()?.parse::<u32>().ok()?;
-    Some(message)
 }
 
 /// The line without the path of the build directory, cut to the length of a message.
 fn shown(line: &str) -> String {
-    line.trim().trim_start_matches("/build/driver/").chars().take(300).collect()
+    line.trim().trim_start_matches(lines::BUILD_DIR).chars().take(300).collect()
 }
 
 #[cfg(test)]
@@ -250,13 +261,4 @@ create executables.  Please make sure you have
 
 make[3]: *** [/build/driver/Kbuild:281: cc_sanity_check] Error 1
 *** Failed CC version check. Bailing out! ***";
-
-    #[rstest]
-    #[case("note: error: in a message", false)]
-    #[case("a.c:12: error: x", true)]
-    #[case("a.c:12:3: warning: no error: x", false)]
-    #[case(" CONFTEST: is_error", false)]
-    fn only_real_errors_count(#[case] line: &str, #[case] wanted: bool) {
-        assert_eq!(is_error(line), wanted);
-    }
 }

@@ -156,7 +156,7 @@ pub(super) fn keep(
     let why = match class {
         Class::Space => return Ok(None),
         // An unknown failure may not be the inputs' fault: it is tried again soon.
-        Class::Memory | Class::Unknown => Why::Memory,
+        Class::Memory | Class::Processes | Class::Crash | Class::Unknown => Why::Memory,
         Class::Slow => Why::Time,
         _ => Why::Inputs,
     };

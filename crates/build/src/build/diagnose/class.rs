@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::lines::{self, Program};
 use longshore_core::failure::CompileClass;
 use longshore_core::flavour::Flavour;
 
@@ -12,6 +13,8 @@ pub enum Class {
     Space,
     /// The compiler was killed for want of memory, or did not get any.
     Memory,
+    /// No further process could be started.
+    Processes,
     /// The time limit passed.
     Slow,
     /// The driver uses an interface that this kernel lacks: a function, a type, a member.
@@ -20,65 +23,163 @@ pub enum Class {
     Changed(Option<String>),
     /// A header is missing.
     Header(String),
+    /// The kernel's headers are incomplete or damaged.
+    Headers,
+    /// A program of the kernel's headers does not run here.
+    Tools(Option<String>),
+    /// A file of the driver's sources is missing.
+    Sources,
     /// The compiler does not fit these headers, or does not work at all.
     Compiler,
+    /// The compiler crashed.
+    Crash,
+    /// A program that the build calls is missing.
+    Program(String),
     /// The kernel exports a symbol to GPL modules only.
     GplOnly,
     /// The driver refuses realtime kernels.
     Realtime,
+    /// A tool of the kernel's build refuses an object: objtool, modpost, or the encoder of BTF.
+    Object,
+    /// The compiler rejects a line of the sources, by an error that no other class has.
+    Rejected,
     /// Something else.
     Unknown,
 }
 
 const GPL_ONLY: &str = "GPL-only symbol";
 
-const COMPILER: [&str; 8] = [
+const COMPILER: [&str; 15] = [
     "unrecognized command-line option",
     "unrecognized command line option",
+    "unrecognized argument",
+    "unknown argument",
+    "unsupported option",
+    "unsupported argument",
+    "unrecognized debug output level",
+    "is not supported in this configuration",
+    "is not supported for this target",
     "incompatible gcc/plugin versions",
-    "Compiler version check failed",
-    "Failed CC version check",
-    "Failed CC sanity check",
+    "cannot load plugin",
     "does not appear to be able to",
+    "CC version check. Bailing out!",
+    "CC sanity check. Bailing out!",
     "error trying to exec",
 ];
 
-/// gcc's errors about something that is not declared.
-const GONE: [&str; 8] = [
+/// Texts of a compiler's own crash.
+const CRASH: [&str; 5] = [
+    "internal compiler error",
+    "Segmentation fault signal terminated program",
+    "frontend command failed",
+    "error: unable to execute command: Segmentation fault",
+    "LLVM ERROR:",
+];
+
+/// Texts about kernel headers that are incomplete, or not those of one kernel.
+const HEADERS: [&str; 8] = [
+    "exported twice. Previous export was in vmlinux",
+    "Module.symvers file is missing",
+    "Module.symvers: No such file",
+    "include/config/auto.conf",
+    "Kernel configuration is invalid",
+    "please install libelf-dev",
+    "you need the kernel sources",
+    "unable to determine the target kernel version",
+];
+
+/// Errors about something that is not declared: of gcc, of clang, of the linkers.
+const GONE: [&str; 21] = [
     "implicit declaration of function",
+    "call to undeclared function",
+    "use of undeclared identifier",
     "unknown type name",
     "has no member named",
+    "no member named",
+    "unknown field",
+    "does not refer to any field",
     "undeclared",
     "storage size of",
     // Of a structure that is declared and has no definition.
     "incomplete type",
     "incomplete element type",
+    "incomplete typedef",
+    "incomplete definition of type",
     "invalid use of undefined type",
+    "never completed",
+    "declared inside parameter list",
+    // A macro that is gone: its call is read as a declaration.
+    "data definition has no type or storage class",
+    "type defaults to 'int' in declaration of",
+    "undefined reference to",
+    "undefined symbol: ",
 ];
 
 /// gcc's errors whose quoted name is the driver's own variable.
 const OWN_NAME: [&str; 3] =
     ["has initializer but incomplete type", "has incomplete type", "storage size of"];
 
-/// gcc's errors about something that is declared differently.
-const CHANGED: [&str; 11] = [
+/// Errors about something that is declared differently: of gcc and of clang.
+const CHANGED: [&str; 40] = [
     "too few arguments to function",
     "too many arguments to function",
     "incompatible pointer type",
+    "incompatible function pointer type",
     "incompatible-pointer-types",
     "incompatible type for argument",
+    "incompatible types when",
+    "incompatible integer to pointer",
+    "incompatible pointer to integer",
+    "incompatible result type",
+    "from incompatible type",
+    "to parameter of incompatible type",
     "conflicting types for",
     "redefinition of",
+    "redeclaration of",
+    "redeclared as different kind",
+    "redefined",
     "static declaration of",
-    "makes pointer from integer without a cast",
+    "non-static declaration of",
+    "makes pointer from integer",
+    "makes integer from pointer",
     "assignment of read-only",
     "increment of read-only",
+    "decrement of read-only",
+    "cannot assign to",
+    "discards 'const' qualifier",
+    "discards qualifiers",
+    "void value not ignored",
+    "declared void",
+    "invalid operands to binary",
+    "is not a function or function pointer",
+    "is neither array nor pointer",
+    "lvalue required",
+    "invalid initializer",
+    "initializer element is not",
+    "declared with attribute error",
+    "static assertion failed",
+    "is deprecated",
+    "return' with a value",
+    "return' with no value",
 ];
 
 impl Class {
-    /// Classifies an error of the compiler, modpost or the linker.
-    pub(super) fn of(error: &str) -> Self {
+    /// Classifies an error of the compiler, modpost, the linker, make or the headers' tools. `lacks_symvers` is
+    /// true where modpost had no list of the kernel's symbols.
+    pub(super) fn of(error: &str, lacks_symvers: bool) -> Self {
         let any = |texts: &[&str]| texts.iter().any(|text| error.contains(text));
+        if any(&CRASH) {
+            return Self::Crash;
+        }
+        if any(&COMPILER) {
+            return Self::Compiler;
+        }
+        match lines::failed_program(error) {
+            Some((Program::OfHeaders, name)) => return Self::Tools(Some(name)),
+            Some((Program::Compiler, _)) => return Self::Compiler,
+            Some((Program::Other, name)) => return Self::Program(name),
+            None => {}
+        }
         if let Some(header) = missing_header(error) {
             return Self::Header(header);
         }
@@ -88,19 +189,55 @@ impl Class {
         if error.contains("PREEMPT_RT") {
             return Self::Realtime;
         }
-        if any(&COMPILER) {
-            return Self::Compiler;
+        if let Some(target) = lines::without_rule(error) {
+            let is_of_driver = target.starts_with(lines::BUILD_DIR) || !target.starts_with('/');
+            return if is_of_driver && !lines::is_of_headers(target) {
+                Self::Sources
+            } else {
+                Self::Headers
+            };
         }
-        if error.starts_with("ERROR: modpost:") && error.contains("undefined!") {
-            return Self::Gone(quoted(error, '"').into_iter().next());
+        if any(&HEADERS)
+            || (error.contains("*** /") && error.contains(": No such file or directory"))
+        {
+            return Self::Headers;
+        }
+        if lines::is_linkers(error) && error.contains("cannot find ") {
+            return Self::Sources;
+        }
+        if lines::is_modposts(error) {
+            return Self::of_modpost(error, lacks_symvers);
+        }
+        if lines::is_of_object_tool(error) {
+            return Self::Object;
         }
         if any(&GONE) {
             return Self::Gone(name_in(error));
         }
-        if any(&CHANGED) {
+        if any(&CHANGED) || is_of_macro(error) {
             return Self::Changed(name_in(error));
         }
+        if lines::compiler_error(error).is_some() {
+            return Self::Rejected;
+        }
         Self::Unknown
+    }
+
+    fn of_modpost(error: &str, lacks_symvers: bool) -> Self {
+        if error.contains("undefined!") {
+            return match lacks_symvers {
+                true => Self::Headers,
+                false => Self::Gone(quoted(error, '"').into_iter().next()),
+            };
+        }
+        // `module nvidia uses symbol dma_buf_get from namespace DMA_BUF, but does not import it.`
+        if let Some((_, rest)) = error.split_once("uses symbol ")
+            && error.contains("from namespace")
+        {
+            let name = rest.split_whitespace().next().unwrap_or_default();
+            return Self::Changed(Some(name.trim_matches('\'').to_owned()));
+        }
+        Self::Object
     }
 
     /// Identifier, for programs.
@@ -109,10 +246,18 @@ impl Class {
             Self::Gone(_) => "interface-gone",
             Self::Changed(_) => "interface-changed",
             Self::Header(_) => "header-missing",
+            Self::Headers => "headers-incomplete",
+            Self::Tools(_) => "headers-tools-unfit",
+            Self::Sources => "sources-incomplete",
             Self::GplOnly => "gpl-only",
             Self::Realtime => "realtime",
+            Self::Object => "object-refused",
+            Self::Rejected => "sources-rejected",
             Self::Compiler => "compiler-unfit",
+            Self::Crash => "compiler-crashed",
+            Self::Program(_) => "program-missing",
             Self::Memory => "out-of-memory",
+            Self::Processes => "out-of-processes",
             Self::Slow => "out-of-time",
             Self::Space => "no-space",
             Self::Unknown => "unknown",
@@ -120,21 +265,35 @@ impl Class {
     }
 
     /// True for a class that lies in the compiled inputs alone, so that every host fails: not for memory, disk,
-    /// time, and a broken compiler, which are the host's.
+    /// time, and programs that do not run, which are the host's.
     fn is_of_inputs(&self) -> bool {
         match self {
-            Self::Gone(_) | Self::Changed(_) | Self::Header(_) | Self::GplOnly | Self::Realtime => {
-                true
-            }
-            Self::Space | Self::Memory | Self::Slow | Self::Compiler | Self::Unknown => false,
+            Self::Gone(_)
+            | Self::Changed(_)
+            | Self::Header(_)
+            | Self::Headers
+            | Self::Sources
+            | Self::GplOnly
+            | Self::Realtime
+            | Self::Object
+            | Self::Rejected => true,
+            Self::Space
+            | Self::Memory
+            | Self::Processes
+            | Self::Slow
+            | Self::Compiler
+            | Self::Crash
+            | Self::Tools(_)
+            | Self::Program(_)
+            | Self::Unknown => false,
         }
     }
 
     /// Describes the class for programs.
     pub(crate) fn described(&self) -> CompileClass {
         let name = match self {
-            Self::Gone(name) | Self::Changed(name) => name.clone(),
-            Self::Header(name) => Some(name.clone()),
+            Self::Gone(name) | Self::Changed(name) | Self::Tools(name) => name.clone(),
+            Self::Header(name) | Self::Program(name) => Some(name.clone()),
             _ => None,
         };
         CompileClass { class: self.id().to_owned(), name, of_inputs: self.is_of_inputs() }
@@ -149,8 +308,11 @@ impl Class {
         match self {
             Self::Space => "free space on the store's file system, or set --store to another one",
             Self::Memory => "allow fewer jobs at once (jobs = 1), or give the agent more memory",
+            Self::Processes => {
+                "allow fewer jobs at once (jobs = 1), or raise the container's limit of processes (pids)"
+            }
             Self::Slow => "the machine is slow or too busy: allow more time or more processors",
-            Self::Gone(_) | Self::Changed(_) => {
+            Self::Gone(_) | Self::Changed(_) | Self::Rejected => {
                 return format!(
                     "this driver's sources do not know this kernel's interfaces: choose a newer \
                      driver{other}, or an older kernel, or add a patch of your own (--patches; \
@@ -163,14 +325,37 @@ impl Class {
                      kernel: choose a newer driver{other}, or an older kernel"
                 );
             }
+            Self::Headers => {
+                "install this kernel's headers anew where they are the host's or a build root's; else report \
+                 it to those who package them"
+            }
+            Self::Tools(_) => {
+                "these headers were made on another system (another architecture, or a newer C library): \
+                 take those of this kernel's own distribution, or set build-root to a root of it"
+            }
+            Self::Sources => {
+                "fetch the driver anew (`longshore gc` removes what the store has); a .run file or package \
+                 that lacks a file is for its maker"
+            }
             Self::Compiler => {
                 "the headers want the compiler their kernel was built with: add an archive that \
                  has it, or use a prebuilt set"
             }
+            Self::Crash => {
+                "try again; if it crashes at the same line, use another version of the compiler, else check \
+                 the machine's memory"
+            }
+            Self::Program(_) => "add a package with this program to the build root",
             Self::GplOnly => {
                 "the kernel gives this symbol to GPL modules only: choose the open flavour"
             }
             Self::Realtime => "the driver refuses realtime kernels: boot one without PREEMPT_RT",
+            Self::Object => {
+                return format!(
+                    "the kernel's build has a check that this driver's objects do not pass: choose a newer \
+                     driver{other}, or an older kernel"
+                );
+            }
             Self::Unknown => {
                 "read the log; if the driver is meant for this kernel, please report it"
             }
@@ -184,25 +369,44 @@ impl fmt::Display for Class {
         f.write_str(match self {
             Self::Space => "no space left",
             Self::Memory => "out of memory",
+            Self::Processes => "no further process could be started",
             Self::Slow => "not done in time",
             Self::Gone(Some(name)) => return write!(f, "the kernel has no {name}"),
             Self::Gone(None) => "the kernel lacks an interface",
             Self::Changed(Some(name)) => return write!(f, "the kernel has another {name}"),
             Self::Changed(None) => "the kernel has another interface",
             Self::Header(name) => return write!(f, "there is no header {name}"),
+            Self::Headers => "the kernel's headers are incomplete or damaged",
+            Self::Tools(Some(name)) => {
+                return write!(f, "{name} of the kernel's headers does not run here");
+            }
+            Self::Tools(None) => "a program of the kernel's headers does not run here",
+            Self::Sources => "the driver's sources lack a file",
             Self::Compiler => "the compiler does not fit the headers",
+            Self::Crash => "the compiler crashed",
+            Self::Program(name) => return write!(f, "there is no program {name}"),
             Self::GplOnly => "a symbol is for GPL modules only",
             Self::Realtime => "a realtime kernel",
+            Self::Object => "the kernel's build refuses an object",
+            Self::Rejected => "the compiler rejects the driver's sources",
             Self::Unknown => "it does not compile",
         })
     }
 }
 
-/// `a.c:3:10: fatal error: linux/x.h: No such file or directory`.
+/// `a.c:3:10: fatal error: linux/x.h: No such file or directory` of gcc, `'linux/x.h' file not found` of clang.
 fn missing_header(error: &str) -> Option<String> {
-    let (before, _) = error.split_once(": No such file or directory")?;
-    let header = before.rsplit(": ").next()?;
+    let header = match error.split_once(": No such file or directory") {
+        Some((before, _)) => before.rsplit(": ").next()?,
+        None => error.split_once("' file not found")?.0.rsplit('\'').next()?,
+    };
     header.ends_with(".h").then(|| header.to_owned())
+}
+
+/// True for a macro that takes other arguments, or whose expansion does not fit.
+fn is_of_macro(error: &str) -> bool {
+    let is_call = error.contains("macro \"") || error.contains("function-like macro");
+    is_call || error.contains("error: expected ")
 }
 
 /// The name in an error: the member with its structure, the function whose argument it is, or the
@@ -212,14 +416,42 @@ fn name_in(error: &str) -> Option<String> {
     if OWN_NAME.iter().any(|text| message.contains(text)) {
         return None;
     }
-    let mut names = quoted(message, '\'');
-    names.retain(|name| name != "sizeof");
-    if let (true, [of, member, ..]) = (message.contains("has no member named"), &names[..]) {
-        return Some(format!("{of}.{member}"));
+    if let Some((_, symbol)) = message.split_once("undefined symbol: ") {
+        return symbol.split_whitespace().next().map(str::to_owned);
+    }
+    let mut names = quoted(&message.replace('`', "'"), '\'');
+    if message.contains("macro \"") || message.contains("\" redefined") {
+        names = quoted(message, '"');
+    }
+    names.retain(|name| {
+        is_name(name) && name != "sizeof" && !name.starts_with("__compiletime_assert")
+    });
+    match &names[..] {
+        // gcc names the structure first, clang the member.
+        [of, member, ..] if message.contains("has no member named") => {
+            return Some(format!("{of}.{member}"));
+        }
+        [member, of, ..]
+            if message.starts_with("no member named")
+                || message.starts_with("field designator") =>
+        {
+            return Some(format!("{of}.{member}"));
+        }
+        _ => {}
     }
     let after = message.split_once("argument").and_then(|(_, rest)| rest.split_once(" of '"));
     let function = after.and_then(|(_, rest)| rest.split('\'').next()).map(str::to_owned);
     function.or_else(|| names.into_iter().next())
+}
+
+/// True for a quoted text that is a name or a type, and no punctuation or keyword of an expected form.
+fn is_name(text: &str) -> bool {
+    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    starts
+        && !matches!(
+            text,
+            "int" | "asm" | "__attribute__" | "return" | "const" | "void" | "-Werror"
+        )
 }
 
 fn quoted(text: &str, mark: char) -> Vec<String> {
@@ -227,102 +459,4 @@ fn quoted(text: &str, mark: char) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    fn some(name: &str) -> Option<String> {
-        Some(name.to_owned())
-    }
-
-    #[rstest]
-    #[case(
-        "nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource'",
-        Class::Changed(some("pci_resize_resource"))
-    )]
-    #[case(
-        "nvidia/os-interface.c:782:5: error: implicit declaration of function 'strncpy'; did you mean 'strncat'? [-Wimplicit-function-declaration]",
-        Class::Gone(some("strncpy"))
-    )]
-    #[case(
-        "a.c:1:1: error: 'struct vm_area_struct' has no member named 'vm_flags'; did you mean 'x'?",
-        Class::Gone(some("struct vm_area_struct.vm_flags"))
-    )]
-    #[case("a.c:1:1: error: unknown type name 'vm_fault_t'", Class::Gone(some("vm_fault_t")))]
-    #[case(
-        "a.c:1:1: error: 'FOLL_X' undeclared (first use in this function)",
-        Class::Gone(some("FOLL_X"))
-    )]
-    #[case(
-        "nvidia/nv-acpi.c:79:21: error: variable 'nv_acpi_driver_template' has initializer but incomplete type",
-        Class::Gone(None)
-    )]
-    #[case(
-        "nvidia/nv-acpi.c:177:13: error: invalid application of 'sizeof' to incomplete type 'struct acpi_driver'",
-        Class::Gone(some("struct acpi_driver"))
-    )]
-    #[case(
-        "a.c:1:1: error: invalid use of undefined type 'struct acpi_driver'",
-        Class::Gone(some("struct acpi_driver"))
-    )]
-    #[case("a.c:1:1: error: storage size of 'driver' isn't known", Class::Gone(None))]
-    #[case(
-        "././common/inc/nv-mm.h:312:19: error: assignment of read-only member 'vm_flags'",
-        Class::Changed(some("vm_flags"))
-    )]
-    #[case(
-        "a.c:1:1: error: passing argument 2 of 'get_user_pages' from incompatible pointer type [-Werror=incompatible-pointer-types]",
-        Class::Changed(some("get_user_pages"))
-    )]
-    #[case(
-        "a.c:1:1: error: initialization of 'int (*)(int)' from incompatible pointer type 'int (*)(void)'",
-        Class::Changed(some("int (*)(int)"))
-    )]
-    #[case(
-        "ERROR: modpost: \"foo\" [/build/driver/nvidia.ko] undefined!",
-        Class::Gone(some("foo"))
-    )]
-    #[case(
-        "ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'rcu_read'",
-        Class::GplOnly
-    )]
-    #[case(
-        "a.c:3:10: fatal error: linux/x.h: No such file or directory",
-        Class::Header("linux/x.h".into())
-    )]
-    #[case("gcc: error: unrecognized command-line option '-fzero-init'", Class::Compiler)]
-    #[case("error: incompatible gcc/plugin versions", Class::Compiler)]
-    #[case("gcc-12 does not appear to be able to create object files", Class::Compiler)]
-    #[case("The kernel is a PREEMPT_RT kernel!", Class::Realtime)]
-    #[case("a.c:1:1: error: expected ';' before '}' token", Class::Unknown)]
-    #[case("", Class::Unknown)]
-    #[case("'", Class::Unknown)]
-    fn errors_are_told_apart(#[case] error: &str, #[case] class: Class) {
-        assert_eq!(Class::of(error), class);
-    }
-
-    #[rstest]
-    #[case(Class::Gone(None), "interface-gone", None, true)]
-    #[case(Class::Gone(some("strncpy")), "interface-gone", Some("strncpy"), true)]
-    #[case(Class::Changed(some("x")), "interface-changed", Some("x"), true)]
-    #[case(Class::Header("linux/x.h".into()), "header-missing", Some("linux/x.h"), true)]
-    #[case(Class::GplOnly, "gpl-only", None, true)]
-    #[case(Class::Realtime, "realtime", None, true)]
-    #[case(Class::Space, "no-space", None, false)]
-    #[case(Class::Memory, "out-of-memory", None, false)]
-    #[case(Class::Slow, "out-of-time", None, false)]
-    #[case(Class::Compiler, "compiler-unfit", None, false)]
-    #[case(Class::Unknown, "unknown", None, false)]
-    fn a_class_is_described_for_programs_as_the_page_has_it(
-        #[case] class: Class,
-        #[case] id: &str,
-        #[case] name: Option<&str>,
-        #[case] of_inputs: bool,
-    ) {
-        let described = class.described();
-        assert_eq!((described.class.as_str(), described.name.as_deref()), (id, name));
-        assert_eq!(described.of_inputs, of_inputs);
-        let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/building.md"));
-        assert!(page.contains(&format!("\n| `{id}` |")), "{id} is not in the page");
-    }
-}
+mod tests;
