@@ -132,11 +132,6 @@ pub(super) fn read(root: &Root) -> io::Result<Vec<Gpu>> {
     };
     let mut gpus = Vec::new();
     for device in pci::read(root)?.into_iter().filter(|d| d.kind == DeviceKind::Gpu) {
-        // A virtual function is for a guest: on the host nvidia.ko ignores it (nv-pci.c,
-        // `is_virtfn`).
-        if root.exists(format!("{}/{}/physfn", pci::DEVICES, device.address))? {
-            continue;
-        }
         let by = match device.driver.as_deref() {
             _ if taken.contains(&device.address) => Taken::Driver,
             None | Some("nvidia") => Taken::Nobody,
