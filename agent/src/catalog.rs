@@ -1,7 +1,7 @@
 //! Available module sets, driver packages, user-mode trees and headers.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use longshore_build::build::mofed::Mofed;
@@ -12,7 +12,7 @@ use longshore_build::source::headers::{self, AvailableHeaders};
 use longshore_build::source::runfile::AvailableRunFile;
 pub use longshore_build::source::runfile::{Chip, SupportedGpus};
 use longshore_build::source::userspace::{self, AvailableUserspace};
-use longshore_core::failure::Failure;
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::kernel_id::KernelId;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
@@ -68,9 +68,17 @@ pub struct SourceFailures {
     pub run_files: Option<Failure>,
     /// Sources of the host's apt that could not be read though the other archives were, one text each.
     pub unread: Vec<String>,
+    /// Sources of the host's apt that are not used, one text each.
+    pub left_out: Vec<String>,
 }
 
 impl SourceFailures {
+    /// True if the archives are missing or unusable by what is configured or missing here: no archive will have
+    /// anything.
+    pub fn are_archives_out(&self) -> bool {
+        self.archives.as_ref().is_some_and(|failure| failure.kind().is_definite())
+    }
+
     /// Warns about each of them, where the plan goes on without.
     pub fn warn(&self) {
         let sources = [("archives", &self.archives), (".run files", &self.run_files)];
@@ -108,6 +116,7 @@ impl Catalog {
         let wanted = headers::Wanted { release, version };
         self.drivers = Probe::Read(driver::drivers(archive));
         self.failures.unread = archive.unread().to_vec();
+        self.failures.left_out = archive.left_out().iter().map(ToString::to_string).collect();
         self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));
         if let Err(failure) = sign::check_archive(archive, release, version) {
             self.leave_out_key(&failure);
@@ -277,8 +286,9 @@ impl std::fmt::Display for SetPlace {
 /// that no plan depends on it.
 ///
 /// # Errors
-/// Exit code 12 or 13 where a prebuilt directory is not one or is damaged; 15 where the store
-/// cannot be listed; 2 where the certificate of the module signer cannot be read.
+/// Exit code 2 where a prebuilt directory is missing, or the certificate of the module signer cannot be
+/// read; 12 or 13 where a prebuilt directory is no image layout or is damaged; 15 where the store cannot be
+/// listed.
 pub fn gather(
     config: &Config,
     facts: &HostFacts,
@@ -295,6 +305,7 @@ pub fn gather(
         trees = userspace::at_hand(store)?;
     }
     for dir in &config.prebuilt {
+        check_there(dir)?;
         sets.extend(layout::list(dir)?.into_iter().map(|entry| AvailableSet {
             set: entry.set,
             place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
@@ -305,6 +316,17 @@ pub fn gather(
     let run_files = Probe::Read(Vec::new());
     let (userspace, signer) = (trees, signer(config)?);
     Ok(Catalog { sets, userspace, run_files, signer, ..Catalog::without_sources(why) })
+}
+
+fn check_there(dir: &Path) -> Result<(), Failure> {
+    match dir.try_exists() {
+        Ok(false) => {
+            let cause = format!("the prebuilt directory {} is missing", dir.display());
+            Err(Failure::new(FailureKind::Usage, cause)
+                .remedy("correct --prebuilt, or mount the directory in the container"))
+        }
+        Ok(true) | Err(_) => Ok(()),
+    }
 }
 
 /// True if a set's modules are those of a package.
@@ -324,8 +346,6 @@ pub(crate) fn signer(config: &Config) -> Result<Option<Signer>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use rstest::rstest;
 
     use super::*;
@@ -453,6 +473,10 @@ mod tests {
     fn a_prebuilt_directory_that_is_none_is_a_failure() {
         let mut config = config();
         config.prebuilt.push("/no/such/directory".into());
+        let failure = gather(&config, &facts(), None, "").unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Usage);
+        let no_layout = tempfile::tempdir().unwrap();
+        config.prebuilt = vec![no_layout.path().to_path_buf()];
         let failure = gather(&config, &facts(), None, "").unwrap_err();
         assert_eq!(failure.code(), ExitCode::Download);
     }

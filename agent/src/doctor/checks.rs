@@ -253,6 +253,7 @@ pub(super) const ALL: [Definition; 33] = [
             Code::ModuleNotBuilt,
             Code::DaemonMissing,
             Code::FabricManagerMissing,
+            Code::AptSourcesLeftOut,
         ],
         sources,
     ),

@@ -156,7 +156,7 @@ pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> 
     }
     let hidden = plan::is_host_hidden(config, &facts);
     let look = Look { config, facts: &facts, root: &root, host: &host, hidden, online };
-    let (plan, mut findings) = look.plan().await?;
+    let Planned { plan, mut findings, failed } = look.plan().await?;
     findings.extend(host::findings(&look));
     let kernel_config = kernel_config::read(&look);
     findings.extend(kernel_config::findings(&look, &kernel_config));
@@ -172,12 +172,27 @@ pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> 
         notes: agent.notes,
         next_kernel: next_kernel.text,
     };
-    Ok(report(&input, &findings))
+    let mut report = report(&input, &findings);
+    // `run` ends with the failure itself, and not with the code of the finding about it.
+    if let (Some(gravest), Some(code)) = (findings.first(), failed)
+        && matches!(gravest.code, Code::ArchivesUnread | Code::SourcesUnread)
+    {
+        report.exit_code = code;
+    }
+    Ok(report)
+}
+
+/// A plan and its findings.
+struct Planned {
+    plan: Option<Plan>,
+    findings: Vec<Finding>,
+    /// Exit code of the failure where no plan could be made.
+    failed: Option<ExitCode>,
 }
 
 impl Look<'_> {
     /// Returns the findings of a plan, and the plan itself where there is one.
-    async fn plan(&self) -> Result<(Option<Plan>, Vec<Finding>), Failure> {
+    async fn plan(&self) -> Result<Planned, Failure> {
         let planned = if self.online {
             Inventory::for_looking(self.config).decide().await.map(|(_, plan)| plan)
         } else {
@@ -188,7 +203,7 @@ impl Look<'_> {
                 let asked = |f: &Finding| self.online || !OF_SOURCES.contains(&f.code);
                 plan.findings.retain(|f| asked(f) && !self.may_be_elsewhere(f));
                 let findings = std::mem::take(&mut plan.findings);
-                Ok((Some(plan), findings))
+                Ok(Planned { plan: Some(plan), findings, failed: None })
             }
             // The findings about the host itself are reported nevertheless.
             Err(failure) => {
@@ -205,7 +220,7 @@ impl Look<'_> {
                     found = found.remedy(remedy);
                 }
                 findings.push(found);
-                Ok((None, findings))
+                Ok(Planned { plan: None, findings, failed: Some(failure.code()) })
             }
         }
     }

@@ -173,7 +173,7 @@ async fn a_prebuilt_directory_that_is_none_hides_nothing_else() {
     let report = diagnosed(&config).await;
     let found: Vec<Code> = report.findings.iter().map(|finding| finding.code).collect();
     assert!(found.contains(&Code::GpuBoundElsewhere), "{found:?}");
-    assert!(found.contains(&Code::ArchivesUnread), "{found:?}");
+    assert!(found.contains(&Code::SourcesUnread), "{found:?}");
     assert_eq!(report.exit_code, ExitCode::Preflight, "the gravest is still what ends `run`");
 }
 

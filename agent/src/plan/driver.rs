@@ -11,6 +11,7 @@ use crate::catalog::Chip;
 use crate::config::Config;
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::driver_version::DriverVersion;
+use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
@@ -326,7 +327,11 @@ impl Question<'_> {
         }
         let unread = unread_sources(&catalog.failures.unread);
         choice.findings.push(match &catalog.drivers {
-            // A captured tree has no sources, and nothing is installed.
+            Probe::Unreadable(why) if catalog.failures.are_archives_out() => {
+                Finding::refusal(Code::ArchivesUnread, format!("no source has {wanted}: {why}"))
+                    .remedy(remedy_of(catalog.failures.archives.as_ref()))
+            }
+            // A captured tree is judged on another machine, whose network is not the host's.
             Probe::Unreadable(why) => Finding::new(
                 if self.config.paths.is_captured() { Severity::Warning } else { Severity::Refusal },
                 Code::ArchivesUnread,
@@ -382,6 +387,12 @@ impl Question<'_> {
             findings: Vec::new(),
         }
     }
+}
+
+/// Returns the remedy of the archives' failure, or that of the code.
+fn remedy_of(failure: Option<&Failure>) -> String {
+    let usual = || Code::ArchivesUnread.entry().remedy.to_owned();
+    failure.map_or_else(usual, |failure| failure.remedy_or_default().to_owned())
 }
 
 /// Returns the end of a message about a driver that no source offers: one of the sources that could not be read

@@ -64,6 +64,19 @@ pub(super) fn revisions(from: Option<&AvailableDriver>, catalog: &Catalog) -> Op
     Some(Reason { topic: "packaging revision".to_owned(), reason })
 }
 
+/// Number of left out sources that a finding names.
+const SHOWN: usize = 4;
+
+/// Returns the note about sources of the host's apt that are not used.
+pub(super) fn left_out(catalog: &Catalog) -> Option<Finding> {
+    let left_out = &catalog.failures.left_out;
+    let more = left_out.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let shown: Vec<&str> = left_out.iter().take(SHOWN).map(String::as_str).collect();
+    let detail = format!("{}{more}", shown.join("; "));
+    (!left_out.is_empty()).then(|| Finding::note(Code::AptSourcesLeftOut, detail))
+}
+
 /// Returns the finding that no source has the sources.
 pub(super) fn missing(config: &Config, catalog: &Catalog, choice: &Choice) -> Finding {
     let Choice { version, flavour, .. } = choice;

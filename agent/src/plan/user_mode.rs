@@ -53,9 +53,22 @@ impl<'a> Supply<'a> {
     }
 }
 
-/// Returns the warning that no source is known to have the user-mode files of a version.
+/// Returns the finding that no source has, or is known to have, the user-mode files of a version.
 fn not_offered(catalog: &Catalog, version: &str) -> Option<Finding> {
     let warning = |seen: String| Some(Finding::warning(Code::UserspaceNotOffered, seen));
+    if let Some(failure) =
+        catalog.failures.archives.as_ref().filter(|_| catalog.failures.are_archives_out())
+    {
+        let seen = format!(
+            "no source has the user-mode files of driver {version}: no .run file of it is configured, and {failure}"
+        );
+        return Some(
+            Finding::refusal(Code::UserspaceNotOffered, seen).remedy(
+                "name an archive that has this version as [[archive]], name its .run file, or import a bundle \
+                 that has it",
+            ),
+        );
+    }
     match &catalog.drivers {
         Probe::Read(drivers)
             if drivers.is_empty() || drivers.iter().any(|d| d.version == version) =>

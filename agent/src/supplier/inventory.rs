@@ -23,7 +23,7 @@ use crate::telemetry::Telemetry;
 use longshore_build::build::mofed::Mofed;
 use longshore_build::source::headers;
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::Failure;
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{Code, Severity};
 use longshore_core::kernel_id::KernelId;
 use longshore_core::paths::Paths;
@@ -107,16 +107,17 @@ impl<'a> Inventory<'a> {
     }
 
     fn failure_behind<'c>(&self, plan: &Plan, catalog: &'c Catalog) -> Option<&'c Failure> {
-        // A captured tree has no sources of its own.
-        if self.config.paths.is_captured() {
-            return None;
-        }
+        // A captured tree has no sources of its own. A file that the configuration names is read here all the same.
+        let counts = |failure: &&Failure| {
+            !self.config.paths.is_captured() || failure.kind() == FailureKind::Usage
+        };
         let gravest = plan.findings.iter().find(|f| f.severity == Severity::Refusal)?;
-        match gravest.code {
+        let failure = match gravest.code {
             Code::ArchivesUnread | Code::SignFileMissing => catalog.failures.archives.as_ref(),
             Code::RunFileUnread => catalog.failures.run_files.as_ref(),
             _ => None,
-        }
+        };
+        failure.filter(counts)
     }
 
     /// Returns the inputs of a plan for the host, or for another kernel, that `read` returns.
@@ -181,7 +182,7 @@ impl<'a> Inventory<'a> {
             self.query_archives(kernel, catalog, store).await;
         }
         if from_archives && self.config.may_compile() {
-            self.look_into_build_root(kernel, catalog, store).await;
+            self.look_into_build_root(kernel, catalog, store).await?;
         }
         Ok(from_registries || self.sources.run_files.are_named() || from_archives)
     }
@@ -219,14 +220,28 @@ impl<'a> Inventory<'a> {
     }
 
     /// Puts the headers of the configured build root in the place of those of the archives.
-    async fn look_into_build_root(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
+    ///
+    /// # Errors
+    /// Exit code 2 where it is a path with nothing, and nothing else suffices.
+    async fn look_into_build_root(
+        &self,
+        kernel: &Kernel,
+        catalog: &mut Catalog,
+        store: &Store,
+    ) -> Result<(), Failure> {
         let KernelId { release, version, .. } = kernel.id();
         let wanted = headers::Wanted { release, version };
         match self.sources.build_root().await {
             Ok(None) => {}
             Ok(Some(root)) => catalog.headers = Probe::Read(root.at_hand(wanted, store)),
+            Err(failure)
+                if failure.kind() == FailureKind::Usage && !self.has_some(kernel, catalog) =>
+            {
+                return Err(failure);
+            }
             Err(failure) => catalog.headers = Probe::Unreadable(failure.one_line()),
         }
+        Ok(())
     }
 
     /// Leaves MOFED's headers out where a build root is used as it is.

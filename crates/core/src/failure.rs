@@ -69,6 +69,8 @@ pub enum FailureKind {
     Toolchain,
     /// A source does not have what was requested, or did not deliver it; another source may.
     Download,
+    /// There is no source at all: none is configured, and the host's own are not usable.
+    NoSource,
     /// Fetched or stored data is invalid (signature, digest, format).
     Verification,
     /// The driver does not compile for this kernel.
@@ -107,7 +109,7 @@ impl FailureKind {
             Self::Usage => ExitCode::Usage,
             Self::HostUnsupported => ExitCode::HostUnsupported,
             Self::Toolchain => ExitCode::Toolchain,
-            Self::Download => ExitCode::Download,
+            Self::Download | Self::NoSource => ExitCode::Download,
             Self::Verification => ExitCode::Verification,
             Self::Compile => ExitCode::Compile,
             Self::Preflight | Self::Disk => ExitCode::Preflight,
@@ -122,6 +124,12 @@ impl FailureKind {
             Self::Kubectl => ExitCode::Kubectl,
             Self::Bug => ExitCode::Bug,
         }
+    }
+
+    /// True if a source failed for good, by what is configured or missing here: waiting or another network
+    /// changes nothing.
+    pub fn is_definite(self) -> bool {
+        matches!(self, Self::NoSource | Self::Usage)
     }
 
     /// True if the host itself or its disk is the cause, which is the same for every source.
@@ -141,6 +149,9 @@ impl FailureKind {
             }
             Self::Toolchain => "add an archive or suite that has it, or give a prebuilt set",
             Self::Download => "check the network, the proxy and the configured archives",
+            Self::NoSource => {
+                "name an archive as [[archive]] in the configuration file, or a .run file"
+            }
             Self::Verification => {
                 "remove the named file and run again, so that it is fetched or made again; if it \
                  comes back, check the mirror and the disk"
@@ -365,7 +376,8 @@ mod tests {
             Usage => HostUnsupported,
             HostUnsupported => Toolchain,
             Toolchain => Download,
-            Download => Verification,
+            Download => NoSource,
+            NoSource => Verification,
             Verification => Compile,
             Compile => Preflight,
             Preflight => Disk,

@@ -1,14 +1,17 @@
-//! The host's apt sources: sources.list(5), read below a root path.
+//! The host's apt sources: sources.list(5), read below a root path as apt reads them.
 
+mod options;
+mod parse;
+
+use std::fmt;
 use std::fs;
-
 use std::path::{Path, PathBuf};
 
-use super::control::{self, BadLine, Paragraph};
 use super::keyring::{Keyring, Signer};
-use super::release::is_flat;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::redact::redacted;
 use longshore_core::root::{is_absent, read_below};
+use parse::{Entry, parse};
 
 /// An apt source: an archive and some of its suites.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,14 +49,48 @@ const LISTS: &str = "/etc/apt/sources.list.d";
 pub struct AptSources {
     /// The usable sources, in apt's order.
     pub sources: Vec<AptSource>,
-    /// Files that could not be read; the others are used all the same.
+    /// Files, lines and stanzas that could not be read; the others are used all the same.
     pub problems: Vec<Failure>,
+    /// Sources that apt reads, and that are not used here.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A source that apt reads, and that is not used here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// File that declares it, as the host sees it.
+    pub file: PathBuf,
+    /// Line of the declaration, from 1.
+    pub line: usize,
+    /// Its URI, without a password, and suite.
+    pub source: String,
+    /// Reason.
+    pub why: String,
+}
+
+impl LeftOut {
+    /// Describes a source that is left out.
+    pub(super) fn of(source: &AptSource, why: impl Into<String>) -> Self {
+        let described = format!("{} {}", redacted(&source.url), source.suites.join(" "));
+        Self {
+            file: source.file.clone(),
+            line: source.line,
+            source: described.trim_end().to_owned(),
+            why: why.into(),
+        }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, line {}: {}: {}", self.file.display(), self.line, self.source, self.why)
+    }
 }
 
 /// Reads /etc/apt/sources.list and sources.list.d below `root`, for the Debian architecture `arch`.
 ///
-/// Silently left out: source packages, disabled entries, entries for other architectures, and
-/// transports other than http, https, file and mirror+file.
+/// Source packages and disabled entries are no sources; what else is not used is in
+/// [`AptSources::left_out`].
 pub fn read(root: &Path, arch: &str) -> AptSources {
     read_files(root, source_files(root), root, arch)
 }
@@ -67,36 +104,44 @@ pub fn read_with(lists: Option<&Path>, root: &Path, arch: &str) -> AptSources {
     let mut found = read_files(lists, files.collect(), root, arch);
     found.sources.extend(host.sources);
     found.problems.extend(host.problems);
+    found.left_out.extend(host.left_out);
     found
 }
 
 fn read_files(lists: &Path, files: Vec<PathBuf>, root: &Path, arch: &str) -> AptSources {
     let mut found = AptSources::default();
     for file in files {
-        let parsed = read_below(lists, &file)
-            .or_fail(FailureKind::Usage, || format!("reading {}", file.display()))
-            .and_then(|bytes| {
-                parse(&file, &String::from_utf8_lossy(&bytes), arch).map_err(|bad| {
-                    let place = format!("{}, line {}", file.display(), bad.line);
-                    Failure::new(FailureKind::Usage, format!("{place}: {}", bad.what))
-                        .remedy("correct the line; the other files were read")
-                })
-            });
-        match parsed {
-            Ok(sources) => found.sources.extend(sources),
-            Err(failure) => found.problems.push(failure),
+        match read_below(lists, &file) {
+            Ok(bytes) => found.add(&file, &String::from_utf8_lossy(&bytes), root, arch),
+            Err(error) => {
+                let failed: Result<(), _> = Err(error)
+                    .or_fail(FailureKind::Usage, || format!("reading {}", file.display()));
+                found.problems.extend(failed.err());
+            }
         }
     }
-    found.sources = found.sources.into_iter().filter_map(|s| reachable(root, s)).collect();
     found
 }
 
-/// Parses the text of one file; its extension decides between the two formats.
-fn parse(file: &Path, text: &str, arch: &str) -> Result<Vec<AptSource>, BadLine> {
-    if file.extension().is_some_and(|extension| extension == "sources") {
-        parse_deb822(file, text, arch)
-    } else {
-        parse_lines(file, text, arch)
+impl AptSources {
+    /// Adds the sources of a file's text.
+    fn add(&mut self, file: &Path, text: &str, root: &Path, arch: &str) {
+        for entry in parse(file, text, arch) {
+            match entry {
+                Ok(Entry::Source(source)) => match reachable(root, source.clone()) {
+                    Ok(source) => self.sources.push(source),
+                    Err(why) => self.left_out.push(LeftOut::of(&source, why)),
+                },
+                Ok(Entry::LeftOut(left_out)) => self.left_out.push(left_out),
+                Err(bad) => {
+                    let place = format!("{}, line {}", file.display(), bad.line);
+                    self.problems.push(
+                        Failure::new(FailureKind::Usage, format!("{place}: {}", bad.what))
+                            .remedy("correct the line, with which apt reads no source; the others were read"),
+                    );
+                }
+            }
+        }
     }
 }
 
@@ -121,136 +166,46 @@ fn source_files(root: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// `deb [option=value ...] URI suite component ...`
-fn parse_lines(file: &Path, text: &str, arch: &str) -> Result<Vec<AptSource>, BadLine> {
-    let mut sources = Vec::new();
-    for (line, content) in (1..).zip(text.lines()) {
-        let content = content.split('#').next().unwrap_or_default().trim();
-        let source = parse_line(content, arch).map_err(|what| BadLine { line, what })?;
-        sources.extend(source.map(|s| AptSource { file: file.to_path_buf(), line, ..s }));
-    }
-    Ok(sources)
-}
-
-fn parse_line(content: &str, arch: &str) -> Result<Option<AptSource>, String> {
-    let (kind, rest) = content.split_once(char::is_whitespace).unwrap_or((content, ""));
-    match kind {
-        "" | "deb-src" => return Ok(None),
-        "deb" => {}
-        _ => return Err(format!("{kind} is not a type of source")),
-    }
-    let mut rest = rest.trim_start();
-    let mut options = "";
-    if let Some(inner) = rest.strip_prefix('[') {
-        let (inner, after) = inner.split_once(']').ok_or("the options are not closed")?;
-        (options, rest) = (inner, after);
-    }
-    let mut words = rest.split_whitespace();
-    let url = words.next().ok_or("there is no URI")?;
-    if url.starts_with("cdrom:") {
-        return Ok(None);
-    }
-    let suite = words.next().ok_or("there is no suite")?;
-    let components: Vec<String> = words.map(str::to_owned).collect();
-    check_components(suite, &components)?;
-    let mut signed_by = SignedBy::default();
-    for option in options.split_whitespace() {
-        let (name, value) = option.split_once('=').ok_or(format!("{option} has no value"))?;
-        let values: Vec<&str> = value.split(',').collect();
-        match name {
-            "arch" if !values.contains(&arch) => return Ok(None),
-            "arch-" if values.contains(&arch) => return Ok(None),
-            "signed-by" => signed_by = SignedBy::of_words(&values),
-            _ => {}
-        }
-    }
-    Ok(Some(AptSource {
-        url: url.replace("$(ARCH)", arch),
-        suites: vec![suite.replace("$(ARCH)", arch)],
-        components,
-        signed_by,
-        file: PathBuf::new(),
-        line: 0,
-    }))
-}
-
-/// Checks that a suite has components, and a flat archive none: apt refuses the same.
-fn check_components(suite: &str, components: &[String]) -> Result<(), String> {
-    match (is_flat(suite), components.is_empty()) {
-        (false, true) => Err("there is no component".to_owned()),
-        (true, false) => Err(format!("the flat archive {suite} has no components")),
-        _ => Ok(()),
-    }
-}
-
-fn parse_deb822(file: &Path, text: &str, arch: &str) -> Result<Vec<AptSource>, BadLine> {
-    let mut sources = Vec::new();
-    for paragraph in control::paragraphs(text)? {
-        let line = paragraph.line;
-        let found = parse_paragraph(&paragraph, arch).map_err(|what| BadLine { line, what })?;
-        sources.extend(found.into_iter().map(|s| AptSource {
-            file: file.to_path_buf(),
-            line,
-            ..s
-        }));
-    }
-    Ok(sources)
-}
-
-fn parse_paragraph(fields: &Paragraph, arch: &str) -> Result<Vec<AptSource>, String> {
-    let needed = |name: &str| match fields.words(name) {
-        words if words.is_empty() => Err(format!("there is no {name}")),
-        words => Ok(words),
-    };
-    let architectures = fields.words("Architectures");
-    if fields.truth("Enabled") == Some(false)
-        || !needed("Types")?.iter().any(|kind| kind == "deb")
-        || !(architectures.is_empty() || architectures.iter().any(|a| a == arch))
-        || fields.words("Architectures-Remove").iter().any(|a| a == arch)
-    {
-        return Ok(Vec::new());
-    }
-    let urls = needed("URIs")?;
-    let suites: Vec<_> =
-        needed("Suites")?.iter().map(|suite| suite.replace("$(ARCH)", arch)).collect();
-    let components = fields.words("Components");
-    for suite in &suites {
-        check_components(suite, &components)?;
-    }
-    let signed_by = SignedBy::of_field(fields.get("Signed-By").unwrap_or_default());
-    let source = |url: String| AptSource {
-        url: url.replace("$(ARCH)", arch),
-        suites: suites.clone(),
-        components: components.clone(),
-        signed_by: signed_by.clone(),
-        file: PathBuf::new(),
-        line: 0,
-    };
-    Ok(urls.into_iter().map(source).collect())
-}
-
-/// Makes the URL one that can be fetched from here; None for unsupported transports.
-fn reachable(root: &Path, mut source: AptSource) -> Option<AptSource> {
+/// Makes the URL one that can be fetched from here.
+///
+/// # Errors
+/// Why it cannot be.
+fn reachable(root: &Path, mut source: AptSource) -> Result<AptSource, String> {
     // apt-transport-mirror(1): a file of mirrors, best first, options after a tab.
     if let Some(list) = source.url.strip_prefix("mirror+file:") {
         let list = Path::new("/").join(list.trim_start_matches('/'));
-        let text = String::from_utf8(read_below(root, &list).ok()?).ok()?;
-        let mirror = text.lines().map(str::trim).find(|l| !l.is_empty() && !l.starts_with('#'))?;
-        source.url = mirror.split_whitespace().next()?.to_owned();
+        source.url = first_mirror(root, &list)?;
     }
-    if let Some(path) = source.url.strip_prefix("file:") {
-        let below = root.join(path.trim_start_matches('/'));
-        source.url = reqwest::Url::from_file_path(below).ok()?.to_string();
-        return Some(source);
+    let (transport, rest) = source.url.split_once(':').unwrap_or_default();
+    match transport {
+        "file" => {
+            let below = root.join(rest.trim_start_matches('/'));
+            let url = reqwest::Url::from_file_path(below);
+            source.url = url.map_err(|()| "it is no path of a directory".to_owned())?.to_string();
+            Ok(source)
+        }
+        "http" | "https" => Ok(source),
+        "" => Err("its URI has no transport such as https:".to_owned()),
+        other => Err(format!(
+            "the transport {other}: is not one of those that longshore has (https, http, file, mirror+file)"
+        )),
     }
-    (source.url.starts_with("http://") || source.url.starts_with("https://")).then_some(source)
+}
+
+fn first_mirror(root: &Path, list: &Path) -> Result<String, String> {
+    let bytes = read_below(root, list).map_err(|e| format!("reading {}: {e}", list.display()))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut mirrors = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let first = mirrors.next().and_then(|mirror| mirror.split_whitespace().next());
+    first.map(str::to_owned).ok_or_else(|| format!("{} names no mirror", list.display()))
 }
 
 impl SignedBy {
     fn of_field(value: &str) -> Self {
         if value.contains("-----BEGIN PGP") {
-            // An empty line is written as a dot (deb822(5)).
-            let lines = value.lines().map(|line| if line.trim() == "." { "" } else { line });
+            // An empty line is written as a dot (deb822(5)); apt strips each line.
+            let lines =
+                value.lines().map(str::trim).map(|line| if line == "." { "" } else { line });
             let key = lines.collect::<Vec<_>>().join("\n");
             return Self { inline: Some(key), ..Self::default() };
         }
@@ -351,5 +306,7 @@ fn read_keyrings(root: &Path, paths: impl IntoIterator<Item = PathBuf>) -> Keyri
     keyring
 }
 
+#[cfg(test)]
+mod against_apt;
 #[cfg(test)]
 mod tests;

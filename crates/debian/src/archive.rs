@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
+use super::apt_sources::LeftOut;
 use super::auth_conf;
 use super::loading;
 use super::packages::Index;
@@ -45,6 +46,8 @@ pub struct Archive {
     arch: String,
     /// Optional sources that could not be read.
     unread: Vec<String>,
+    /// Sources of the host's apt that are not used.
+    left_out: Vec<LeftOut>,
 }
 
 impl Archive {
@@ -102,6 +105,7 @@ impl Archive {
         let rules = Rules { now: seconds_now(), frozen: config.frozen };
         let loaded = loading::load(&fetcher, store, rules, arch, &selection.wanted, progress).await;
         let mut archive = Self::of_indexes(Vec::new(), fetcher, arch);
+        archive.left_out = selection.left_out;
         let mut problems = selection.problems;
         for (wanted, loaded) in selection.wanted.iter().zip(loaded) {
             match loaded {
@@ -116,7 +120,7 @@ impl Archive {
 
     /// An archive of these indexes.
     pub(super) fn of_indexes(indexes: Vec<Index>, fetcher: Fetcher, arch: &str) -> Self {
-        Self { indexes, fetcher, arch: arch.to_owned(), unread: Vec::new() }
+        Self { indexes, fetcher, arch: arch.to_owned(), unread: Vec::new(), left_out: Vec::new() }
     }
 
     /// Adds the indexes of another archive.
@@ -131,7 +135,7 @@ impl Archive {
     pub fn without_sources(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
         let (fetcher, arch) =
             (Fetcher::new(policy, host_root)?, Machine::this()?.debian.to_owned());
-        Ok(Self { indexes: Vec::new(), fetcher, arch, unread: Vec::new() })
+        Ok(Self { indexes: Vec::new(), fetcher, arch, unread: Vec::new(), left_out: Vec::new() })
     }
 
     /// An archive without any package, for tests.
@@ -141,7 +145,13 @@ impl Archive {
     #[cfg(any(test, feature = "testing"))]
     pub fn empty() -> Self {
         let fetcher = Fetcher::new(Policy::default(), Path::new("/")).expect("a fetcher");
-        Self { indexes: Vec::new(), fetcher, arch: "amd64".to_owned(), unread: Vec::new() }
+        Self {
+            indexes: Vec::new(),
+            fetcher,
+            arch: "amd64".to_owned(),
+            unread: Vec::new(),
+            left_out: Vec::new(),
+        }
     }
 
     /// An archive with the packages of these suites, each a codename and the text of an index, for
@@ -219,6 +229,11 @@ impl Archive {
     /// Describes the optional sources that could not be read, one text each.
     pub fn unread(&self) -> &[String] {
         &self.unread
+    }
+
+    /// Returns the sources of the host's apt that are not used, with the reasons.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
     }
 
     /// Returns the packages that satisfy `roots` and everything they depend on (Pre-Depends and

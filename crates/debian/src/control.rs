@@ -16,9 +16,10 @@ struct Field {
 }
 
 impl Paragraph {
-    /// The value of a field; names are compared without case.
+    /// The value of a field, the last where it is repeated; names are compared without case.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
+        let mut fields = self.fields.iter().rev();
+        let field = fields.find(|field| field.name.eq_ignore_ascii_case(name))?;
         Some(field.value.trim())
     }
 
@@ -47,8 +48,24 @@ pub(super) struct BadLine {
     pub(super) what: String,
 }
 
-/// Parses the paragraphs of a text. Lines that begin with `#` are comments.
+/// Parses the paragraphs of a text; a field that is repeated in one is a bad line. Lines that begin with `#` are
+/// comments.
 pub(super) fn paragraphs(text: &str) -> Result<Vec<Paragraph>, BadLine> {
+    parse(text, Repeated::IsBad)
+}
+
+/// Like [`paragraphs`], with the last value of a repeated field, as apt reads its own files.
+pub(super) fn stanzas(text: &str) -> Result<Vec<Paragraph>, BadLine> {
+    parse(text, Repeated::LastCounts)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeated {
+    IsBad,
+    LastCounts,
+}
+
+fn parse(text: &str, repeated: Repeated) -> Result<Vec<Paragraph>, BadLine> {
     let mut paragraphs = Vec::new();
     let mut current = Paragraph::default();
     for (line, content) in (1..).zip(text.lines()) {
@@ -56,7 +73,8 @@ pub(super) fn paragraphs(text: &str) -> Result<Vec<Paragraph>, BadLine> {
         if content.starts_with('#') {
             continue;
         }
-        if content.trim().is_empty() {
+        // A line of blanks continues a field: apt ends a paragraph at an empty line alone (tagfile.cc).
+        if content.is_empty() || (content.trim().is_empty() && current.fields.is_empty()) {
             if !current.fields.is_empty() {
                 paragraphs.push(std::mem::take(&mut current));
             }
@@ -70,10 +88,11 @@ pub(super) fn paragraphs(text: &str) -> Result<Vec<Paragraph>, BadLine> {
             continue;
         }
         let (name, value) = content.split_once(':').ok_or_else(|| bad("no field name"))?;
+        let name = name.trim_end();
         if name.is_empty() || name.contains(char::is_whitespace) {
             return Err(bad("no field name"));
         }
-        if current.get(name).is_some() {
+        if repeated == Repeated::IsBad && current.get(name).is_some() {
             return Err(bad(&format!("{name} occurs twice")));
         }
         if current.fields.is_empty() {
@@ -101,6 +120,14 @@ mod tests {
         assert_eq!(found[0].get("b"), Some("x\n.\ny"));
         assert_eq!(found[1].get("A"), Some("2"));
         assert_eq!(found[1].get("B"), None);
+    }
+
+    #[test]
+    fn a_line_of_blanks_continues_and_the_last_of_a_repeated_field_counts() {
+        let found = stanzas(" \nA: 1\n \t\nA: 2\nB : 3\n\nA: 4\n").expect("reads");
+        let values: Vec<_> =
+            found.iter().map(|stanza| (stanza.get("A"), stanza.get("B"))).collect();
+        assert_eq!(values, [(Some("2"), Some("3")), (Some("4"), None)]);
     }
 
     #[rstest]

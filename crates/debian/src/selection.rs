@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use super::apt_sources::{self, AptSource};
+use super::apt_sources::{self, AptSource, LeftOut};
 use super::keyring::Keyring;
 use super::release::is_flat;
 use super::resolve::release_of;
@@ -62,18 +62,23 @@ pub(super) struct Place {
     pub(super) keyring: Keyring,
 }
 
+/// Number of left out sources that a message names.
+const SHOWN: usize = 4;
+
 /// The suites to read.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     pub(super) wanted: Vec<Wanted>,
     /// Problems of the host's apt sources.
     pub(super) problems: Vec<Failure>,
+    /// Sources of the host's apt that are not used.
+    pub(super) left_out: Vec<LeftOut>,
 }
 
 /// Selects the suites to read.
 ///
 /// # Errors
-/// Exit code 2 where the configuration names no archive or a keyring that cannot be used.
+/// Exit code 12 where there is no archive; 2 where the configuration names a keyring that cannot be used.
 pub(super) fn select(
     config: &ArchiveConfig,
     host_root: &Path,
@@ -87,15 +92,26 @@ pub(super) fn select(
         selection.add_host(config, host_root, arch)?;
     }
     if selection.wanted.is_empty() {
-        return Err(selection.problems.into_iter().next().unwrap_or_else(|| {
-            Failure::new(
-                FailureKind::Usage,
-                "no archive is configured, and the host has none for apt",
-            )
-            .remedy("name one as [[archive]] in the configuration file")
-        }));
+        let Selection { problems, left_out, .. } = selection;
+        return Err(problems.into_iter().next().unwrap_or_else(|| none(config, &left_out)));
     }
     Ok(selection)
+}
+
+/// Returns the failure that there is no archive to read, with what the host's apt has instead.
+fn none(config: &ArchiveConfig, left_out: &[LeftOut]) -> Failure {
+    let of_host = match (config.use_host_apt, left_out) {
+        (false, _) => "the host's apt sources are switched off (host-apt)".to_owned(),
+        (true, []) => "the host has none for apt".to_owned(),
+        (true, left_out) => {
+            let shown: Vec<String> = left_out.iter().take(SHOWN).map(ToString::to_string).collect();
+            let more = left_out.len().saturating_sub(SHOWN);
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            format!("none of the host's apt sources can be used: {}{more}", shown.join("; "))
+        }
+    };
+    Failure::new(FailureKind::NoSource, format!("no archive is configured, and {of_host}"))
+        .remedy("name one as [[archive]] in the configuration file")
 }
 
 impl Selection {
@@ -141,14 +157,20 @@ impl Selection {
         let os = Os::read(host_root);
         let found = apt_sources::read_with(config.container_lists.as_deref(), host_root, arch);
         self.problems.extend(found.problems);
+        self.left_out.extend(found.left_out);
         let mut own: Vec<(AptSource, Place)> = Vec::new();
         for mut source in found.sources {
             let is_wanted = |suite: &String| {
                 is_flat(suite) || os.has(suite) || config.host_suites.contains(suite)
             };
-            source.suites.retain(is_wanted);
+            let (wanted, others): (Vec<String>, Vec<String>) =
+                source.suites.drain(..).partition(is_wanted);
+            if !others.is_empty() {
+                let other = AptSource { suites: others, ..source.clone() };
+                self.left_out.push(LeftOut::of(&other, os.reason_against(&other.suites)));
+            }
+            source.suites = wanted;
             if source.suites.is_empty() {
-                tracing::debug!(url = redacted(&source.url), "not a source of this distribution");
                 continue;
             }
             match source.signed_by.keyring(host_root, &os.origins) {
@@ -323,6 +345,15 @@ impl Os {
             codename: value("VERSION_CODENAME"),
             origins: ids.flat_map(|ids| split_words(&ids)).collect(),
         }
+    }
+
+    /// Returns why suites that are not this distribution's are left out.
+    fn reason_against(&self, suites: &[String]) -> String {
+        if let Some(suite) = suites.iter().find(|suite| suite.contains('$')) {
+            return format!("apt takes {suite} as it is written, and no archive has such a suite");
+        }
+        let codename = self.codename.as_deref().unwrap_or_default();
+        format!("no suite of this distribution ({codename}); archive-suites names further ones")
     }
 
     /// True if a suite may be the distribution's, by its name.

@@ -208,12 +208,43 @@ fn what_cannot_be_resolved_is_named_with_who_asks_for_it() {
 }
 
 #[test]
-fn no_archive_at_all_is_a_mistake_of_the_configuration() {
+fn without_any_archive_nothing_can_be_installed() {
     let scene = Scene::new();
     scene.configure("");
-    scene.refuses(scene.agent(&BUILD), 2, &["no archive is configured", "[[archive]]"]);
-    let ended = finish(&mut scene.agent(&["plan", "--root", &fixture("bookworm-t4")]));
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let said = ["no archive is configured", "[[archive]]"];
+    scene.refuses(scene.agent(&BUILD), 12, &said);
+    let tree = fixture("bookworm-t4");
+    let ended = finish(&mut scene.agent(&["plan", "--root", &tree]));
+    assert_eq!(ended.code, Some(12), "{ended}");
+    assert!(
+        ended.out.starts_with("REFUSED") && said.iter().all(|text| ended.out.contains(text)),
+        "{ended}"
+    );
+    let ended = finish(&mut scene.agent(&["doctor", "--online", "--root", &tree]));
+    assert_eq!(ended.code, Some(12), "{ended}");
+}
+
+/// A typo in a path is told as such: with nothing in the store, nothing could be installed without it.
+#[test]
+fn a_file_that_the_configuration_names_and_that_is_missing_ends_plan_and_doctor() {
+    let tree = fixture("bookworm-t4");
+    let scene = Scene::new();
+    let keyring = "[[archive]]\nurl = \"https://archive.example.com/debian\"\nsuites = [\"bookworm\"]\n\
+                   components = [\"main\"]\nkeyring = \"/nonexistent.gpg\"\n";
+    for (configuration, more) in [
+        (keyring, &[][..]),
+        ("", &["--build-root", "/nonexistent"]),
+        ("", &["--prebuilt", "/nonexistent"]),
+    ] {
+        scene.configure(configuration);
+        let ended = finish(&mut scene.agent(&[&["plan", "--root", &tree][..], more].concat()));
+        assert_eq!(ended.code, Some(2), "{ended}");
+        assert!(ended.err.contains("/nonexistent"), "{ended}");
+        let asked = [&["doctor", "--online", "--root", &tree][..], more].concat();
+        let ended = finish(&mut scene.agent(&asked));
+        assert_eq!(ended.code, Some(2), "{ended}");
+        assert!(ended.out.contains("/nonexistent"), "{ended}");
+    }
 }
 
 #[test]

@@ -259,7 +259,11 @@ async fn a_set_that_booted_has_a_test_result_that_agents_can_demand() {
     verify("spdx").assert_done();
     let taken = plan(&scene, &host, &public);
     let digest = registry.describe(&tag).await.expect("describes").digest();
-    assert_eq!(taken.code, Some(0), "{taken}");
+    // The set is chosen; a registry has no user-mode files, and this host has no archive for them.
+    assert_eq!(taken.code, Some(12), "{taken}");
+    let refusals: Vec<&str> =
+        taken.out.lines().filter(|line| line.starts_with("  refusal ")).collect();
+    assert!(matches!(refusals[..], [one] if one.contains("userspace-not-offered")), "{taken}");
     assert!(
         taken.out.contains(&format!("fetch the prebuilt modules {}@{digest}", scene.name())),
         "{taken}"

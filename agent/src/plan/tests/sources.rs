@@ -3,6 +3,7 @@
 use super::*;
 use crate::steps::Bind;
 use longshore_build::source::runfile::{Pin, RunFileSource};
+use longshore_core::failure::FailureKind;
 
 const TREE: &str = "bookworm-t4";
 const ROW: &str = "driver sources exposed";
@@ -210,17 +211,20 @@ fn a_tree_is_assembled_from_the_source_that_the_plan_names() {
     assert!(row.contains("from the archives' packages"), "{row}");
 }
 
-#[test]
-fn a_host_without_an_archive_is_told_where_its_user_mode_files_can_come_from() {
+#[rstest]
+#[case::without_a_source(FailureKind::NoSource, Severity::Refusal)]
+#[case::unreachable(FailureKind::Download, Severity::Warning)]
+fn a_host_without_an_archive_is_told_where_its_user_mode_files_can_come_from(
+    #[case] kind: FailureKind,
+    #[case] severity: Severity,
+) {
     let facts = facts(TREE);
     let mut catalog = stocked(&facts, Flavour::Open);
     catalog.userspace.clear();
     catalog.drivers = Probe::Unreadable("no archive is configured".into());
-    catalog.failures.archives = Some(longshore_core::failure::Failure::new(
-        longshore_core::failure::FailureKind::Usage,
-        "no archive is configured",
-    ));
+    catalog.failures.archives = Some(Failure::new(kind, "no archive is configured"));
     let plan = plan(&wanting("open", false, false), &facts, &catalog).unwrap();
     let found = plan.findings.iter().find(|f| f.code == Code::UserspaceNotOffered).unwrap();
-    assert!(found.detail.contains("bundle") && found.detail.contains(".run"), "{}", found.detail);
+    assert_eq!(found.severity, severity);
+    assert!(found.remedy.contains("bundle") && found.detail.contains(".run"), "{found:?}");
 }

@@ -9,6 +9,7 @@ use crate::config::{ModuleSigning, SignBy};
 use crate::plan::Acquire;
 use crate::supplier::acquire::{Missed, Source, not_built};
 use crate::supplier::test_scene::{DRIVER, Scene, module_of};
+use longshore_build::build::build_root::BuildRootSource;
 use longshore_build::build::mofed::Mofed;
 use longshore_build::source::driver::DriverOrigin;
 use longshore_build::source::headers::AvailableHeaders;
@@ -91,6 +92,10 @@ async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
     let mut scene = Scene::new("bookworm-t4");
     scene.config.driver.version = None;
     scene.config.compile = true;
+    // No archive is needed then, and the compile fails once the files are there: the root has no headers.
+    let root = scene.dir.path().join("root");
+    fs::create_dir_all(root.join("usr/bin")).expect("directory");
+    scene.config.build_root = Some(BuildRootSource::Path(root));
     for (driver, chip) in [(NEWER, OLD), (DRIVER, DRIVEN)] {
         scene.add_run_file(driver, chip);
     }
@@ -98,8 +103,8 @@ async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
     let gathered = provisioner.gather().await.expect("gathered");
     let plan = provisioner.plan(&gathered).expect("a plan");
     assert_eq!(plan.driver_version, NEWER, "{:?}", plan.findings);
-    let failure = provisioner.acquire(&plan).await.expect_err("no archive");
-    assert_eq!(failure.code(), ExitCode::Usage, "{failure:?}");
+    let failure = provisioner.acquire(&plan).await.expect_err("no headers");
+    assert_eq!(failure.code(), ExitCode::Toolchain, "{failure:?}");
     let again = provisioner.plan(&provisioner.gather().await.expect("gathered")).expect("a plan");
     assert_eq!(again.driver_version, DRIVER, "{:?}", again.findings);
     let to_fetch = |item: &Acquire| matches!(item, Acquire::FetchRunFile(_));

@@ -178,16 +178,16 @@ codes! {
         means "no built set for this kernel is available, and compiling is not allowed here"
         matters "there is nothing to load"
         remedy "give a prebuilt set, or allow compiling"
-    UserspaceNotOffered "userspace-not-offered" Sources Warns Download
-        means "modules are available, and no archive has this version's user-mode files"
+    UserspaceNotOffered "userspace-not-offered" Sources RefusesOrWarns Download
+        means "modules are available, and no archive is known to have this version's user-mode files; a refusal where there is no source at all"
         matters "modules and user-mode files must be of the same version"
         remedy "add an archive, suite or component that has this version, name its .run file, or import a bundle that has it"
     HeadersMissing "headers-missing" Sources Refuses Toolchain
         means "neither an archive nor the host has this kernel's headers; the nearest are named"
         matters "modules are compiled against the headers of exactly this kernel"
         remedy "boot one of those kernels, add an archive or suite that still has this one, give its headers with --headers, or give a prebuilt set"
-    HeadersUnknown "headers-unknown" Sources Warns Toolchain
-        means "the search for kernel headers failed"
+    HeadersUnknown "headers-unknown" Sources RefusesOrWarns Toolchain
+        means "the search for kernel headers failed; a refusal where there is no source at all"
         matters "without them nothing can be compiled for this kernel"
         remedy "make an archive reachable that has this kernel"
     StateUnreadable "state-unreadable" Agent Refuses Verification
@@ -322,6 +322,10 @@ codes! {
         means "NVIDIA's driver container, which no longer runs, left a mount, a PID file, a state file or the firmware path behind"
         matters "a stale mount would lie below longshore's, and stale files describe a driver that is gone"
         remedy "nothing: `run` removes them before it installs"
+    AptSourcesLeftOut "apt-sources-left-out" Sources Notes Preflight
+        means "apt of the host has sources that longshore does not use: of another distribution or architecture, or by a transport that it does not have (cdrom, mirror, tor)"
+        matters "a driver, headers or a compiler that only these have are not found"
+        remedy "nothing where the driver comes from elsewhere; else name the archive as [[archive]] in the configuration, or its suite in archive-suites"
     NodesStale "nodes-stale" OtherDrivers Notes Preflight
         means "device nodes of an NVIDIA driver exist, and no driver is loaded"
         matters "their numbers may belong to another driver by now; nodes that differ are replaced when the driver is loaded"

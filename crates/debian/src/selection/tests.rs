@@ -57,19 +57,61 @@ fn a_suite_of_the_configuration_has_components_unless_it_is_flat(
     }
 }
 
-#[test]
-fn no_archive_at_all_is_a_mistake_of_the_configuration() {
-    let root = tempfile::tempdir().expect("dir");
-    let config = ArchiveConfig {
+/// A configuration that names no archive, but takes the host's.
+fn of_host() -> ArchiveConfig {
+    ArchiveConfig {
         sources: Vec::new(),
         use_host_apt: true,
         host_components: Vec::new(),
         host_suites: Vec::new(),
         container_lists: None,
         frozen: false,
-    };
+    }
+}
+
+#[rstest]
+#[case::mirror("deb mirror://m.example.com/m.txt noble main", "the transport mirror:")]
+#[case::unreplaced(
+    "deb http://a.example.com/debian $(lsb_release -cs) main",
+    "apt takes $(lsb_release as it is written"
+)]
+#[case::another_architecture(
+    "deb [arch=arm64] http://a.example.com/debian bookworm main",
+    "its architectures are arm64"
+)]
+#[case::another_release(
+    "deb http://a.example.com/debian trixie main",
+    "no suite of this distribution (bookworm)"
+)]
+fn sources_that_are_left_out_are_named_where_no_other_is_left(
+    #[case] line: &str,
+    #[case] why: &str,
+) {
+    let root = tempfile::tempdir().expect("dir");
+    for (path, text) in [
+        ("etc/apt/sources.list", line),
+        ("etc/os-release", "ID=debian\nVERSION_CODENAME=bookworm\n"),
+    ] {
+        let path = root.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("parent")).expect("dir");
+        std::fs::write(path, text).expect("written");
+    }
+    let failure = select(&of_host(), root.path(), "amd64").expect_err("refused");
+    assert_eq!(failure.kind(), FailureKind::NoSource);
+    let said = failure.to_string();
+    assert!(said.contains("/etc/apt/sources.list, line 1: ") && said.contains(why), "{said}");
+    let switched_off = ArchiveConfig { use_host_apt: false, ..of_host() };
+    let failure = select(&switched_off, root.path(), "amd64").expect_err("refused");
+    assert!(failure.to_string().ends_with("switched off (host-apt)"), "{failure}");
+}
+
+#[test]
+fn without_any_archive_there_is_no_source() {
+    let root = tempfile::tempdir().expect("dir");
+    let config = of_host();
     let failure = select(&config, root.path(), "amd64").expect_err("refused");
-    assert_eq!(failure.code(), ExitCode::Usage);
+    assert_eq!((failure.kind(), failure.code()), (FailureKind::NoSource, ExitCode::Download));
+    assert!(failure.to_string().ends_with("the host has none for apt"), "{failure}");
     let wanting = ArchiveConfig { host_suites: vec!["trixie".to_owned()], ..config };
     let failure = select(&wanting, root.path(), "amd64").expect_err("refused");
     assert!(failure.to_string().contains("trixie"), "{failure}");

@@ -33,7 +33,7 @@ use super::{build_lock, check_space};
 use crate::source::headers::{AvailableHeaders, Wanted};
 use longshore_core::digest::{digest_of, hex};
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::image_reference::Repository;
 use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::root::reopen;
@@ -79,7 +79,8 @@ pub type OpenRegistry<'a> = &'a (dyn Fn(&Repository) -> Result<Registry, Failure
 /// Finds the digest of a build root: an image's is in its name, everything else is read.
 ///
 /// # Errors
-/// Exit code 11 where there is nothing at the path, 13 where it is damaged or far too large.
+/// Exit code 2 where there is nothing at the path, 11 where it cannot be read, 13 where it is damaged or far too
+/// large.
 pub async fn identify(source: &BuildRootSource) -> Result<Identified, Failure> {
     let digest = match source {
         BuildRootSource::Image { digest, .. } => hex_of(digest).unwrap_or_default().to_owned(),
@@ -320,7 +321,13 @@ impl Opened {
             let parent = OutputDir::open(path.parent().unwrap_or(&path))?;
             Ok(Self::File { file: parent.file(path.file_name().unwrap_or_default())?, place })
         };
-        open().or_fail(FailureKind::Toolchain, what).map_err(|failure| failure.remedy(remedy))
+        open().map_err(|error| {
+            let kind = match error.kind() {
+                io::ErrorKind::NotFound => FailureKind::Usage,
+                _ => FailureKind::Toolchain,
+            };
+            Failure::new(kind, what()).with_source(error).remedy(remedy)
+        })
     }
 
     fn digest(&self) -> Result<String, Failure> {

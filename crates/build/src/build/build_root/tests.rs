@@ -317,7 +317,7 @@ async fn a_layout_that_is_a_link_elsewhere_is_not_followed() {
 }
 
 #[rstest]
-#[case::absent("absent", ExitCode::Toolchain)]
+#[case::absent("absent", ExitCode::Usage)]
 #[case::garbage("garbage.tar", ExitCode::Verification)]
 #[tokio::test]
 async fn what_is_no_root_is_refused(#[case] name: &str, #[case] code: ExitCode) {
