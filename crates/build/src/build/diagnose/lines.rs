@@ -72,7 +72,7 @@ pub(super) fn is_of_headers(path: &str) -> bool {
 fn is_compiler(name: &str) -> bool {
     let plain = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
     let last = plain.rsplit('-').next().unwrap_or(plain);
-    ["cc", "gcc", "g++", "clang", "cc1", "cc", "as", "ld", "lld", "collect2", "cpp"].contains(&last)
+    ["cc", "gcc", "g++", "clang", "cc1", "as", "ld", "lld", "collect2", "cpp"].contains(&last)
         || plain.starts_with("ld.")
 }
 
