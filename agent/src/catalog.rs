@@ -15,6 +15,7 @@ use longshore_build::source::userspace::{self, AvailableUserspace};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::kernel_id::KernelId;
 use longshore_core::store::Store;
+use longshore_debian::apt_sources::LeftOut;
 use longshore_debian::archive::Archive;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
@@ -68,15 +69,15 @@ pub struct SourceFailures {
     pub run_files: Option<Failure>,
     /// Sources of the host's apt that could not be read though the other archives were, one text each.
     pub unread: Vec<String>,
-    /// Sources of the host's apt that are not used, one text each.
-    pub left_out: Vec<String>,
+    /// Sources of the host's apt that are not used.
+    pub left_out: Vec<LeftOut>,
 }
 
 impl SourceFailures {
-    /// True if the archives are missing or unusable by what is configured or missing here: no archive will have
+    /// Returns the archives' failure where it lies in what is configured or missing here: no archive will have
     /// anything.
-    pub fn are_archives_out(&self) -> bool {
-        self.archives.as_ref().is_some_and(|failure| failure.kind().is_definite())
+    pub fn definite(&self) -> Option<&Failure> {
+        self.archives.as_ref().filter(|failure| failure.kind().is_definite())
     }
 
     /// Warns about each of them, where the plan goes on without.
@@ -116,7 +117,7 @@ impl Catalog {
         let wanted = headers::Wanted { release, version };
         self.drivers = Probe::Read(driver::drivers(archive));
         self.failures.unread = archive.unread().to_vec();
-        self.failures.left_out = archive.left_out().iter().map(ToString::to_string).collect();
+        self.failures.left_out = archive.left_out().to_vec();
         self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));
         if let Err(failure) = sign::check_archive(archive, release, version) {
             self.leave_out_key(&failure);
@@ -325,6 +326,7 @@ fn check_there(dir: &Path) -> Result<(), Failure> {
             Err(Failure::new(FailureKind::Usage, cause)
                 .remedy("correct --prebuilt, or mount the directory in the container"))
         }
+        // What cannot be looked at is an error of the reading that follows.
         Ok(true) | Err(_) => Ok(()),
     }
 }
@@ -345,161 +347,4 @@ pub(crate) fn signer(config: &Config) -> Result<Option<Signer>, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-    use crate::config::{self, Fragment};
-    use longshore_core::disk::Disk;
-    use longshore_core::failure::ExitCode;
-    use longshore_core::flavour::Flavour;
-    use longshore_modules::artifact::ModuleKey;
-
-    fn facts() -> HostFacts {
-        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");
-        HostFacts::read(&tree, &tree).unwrap()
-    }
-
-    fn config() -> Config {
-        config::load(Fragment::default(), &|_| None, None).unwrap()
-    }
-
-    fn set(release: &str) -> ModuleSet {
-        let key = ModuleKey {
-            driver_version: "535.261.03".into(),
-            flavour: Flavour::Open,
-            driver_digest: "0".repeat(64),
-            kernel_release: release.into(),
-            kernel_version: "#1".into(),
-            arch: "x86_64".into(),
-            headers: BTreeMap::new(),
-            compiler: "gcc-12".into(),
-            options: Vec::new(),
-            patches: BTreeMap::new(),
-            signed_by: None,
-        };
-        ModuleSet { key, headers_from: HeadersFrom::Archive, modules: Vec::new() }
-    }
-
-    #[test]
-    fn nothing_at_hand_is_an_empty_catalog_that_says_why() {
-        let why = "the archive was not queried";
-        let catalog = gather(&config(), &facts(), None, why).unwrap();
-        assert!(catalog.sets.is_empty() && catalog.userspace.is_empty());
-        assert_eq!(catalog.drivers, Probe::Unreadable(why.into()));
-        assert_eq!(catalog.headers, Probe::Unreadable(why.into()));
-    }
-
-    /// Returns an index with the headers of the tree's kernel, and with the package of its sign-file.
-    fn index(has_headers: bool, has_kbuild: bool) -> String {
-        let stanza = |name: &str, depends: &str| {
-            format!(
-                "Package: {name}\nSource: linux\nVersion: 6.1.176-1\nArchitecture: amd64\nDepends: {depends}\n\
-                 Filename: pool/{name}.deb\nSize: 1\nSHA256: {}\n\n",
-                "1".repeat(64)
-            )
-        };
-        let headers = stanza("linux-headers-6.1.0-50-amd64", "linux-kbuild-6.1, gcc-12");
-        let kbuild = stanza("linux-kbuild-6.1", "");
-        [(has_headers, headers), (has_kbuild, kbuild)]
-            .into_iter()
-            .filter_map(|(has, text)| has.then_some(text))
-            .collect()
-    }
-
-    #[rstest]
-    #[case::there(true, true, false, None)]
-    #[case::without_kbuild(true, false, false, Some("linux-kbuild-6.1"))]
-    #[case::without_headers(false, true, false, Some("linux-headers-6.1.0-50-amd64"))]
-    #[case::made_elsewhere(false, false, true, None)]
-    fn a_key_needs_sign_file_of_the_archives(
-        #[case] has_headers: bool,
-        #[case] has_kbuild: bool,
-        #[case] detached: bool,
-        #[case] lacks: Option<&str>,
-    ) {
-        let signer = Signer {
-            certificate: "0".repeat(64),
-            name: "Example: Module signing".into(),
-            key_id: "25a7".into(),
-            detached,
-        };
-        let mut catalog =
-            Catalog { signer: Some(signer), ..Catalog::without_sources("not asked yet") };
-        let archive = Archive::of_suites(&[("bookworm", &index(has_headers, has_kbuild))]);
-        catalog.add_archives(&config(), &facts().kernel, &archive);
-        assert_eq!(catalog.signer.is_some(), lacks.is_none());
-        let why = catalog.no_sign_file.as_deref();
-        assert!(why.unwrap_or_default().contains(lacks.unwrap_or_default()), "{why:?}");
-        assert_eq!(why.is_some(), lacks.is_some(), "{why:?}");
-    }
-
-    fn differs() -> Fit {
-        Fit::Differs { place: String::new(), lines: Vec::new(), more: 0 }
-    }
-
-    fn compared(symbols: usize) -> Fit {
-        Fit::Fits { place: String::new(), symbols }
-    }
-
-    fn unchecked() -> Fit {
-        Fit::Unchecked { why: String::new() }
-    }
-
-    /// A set that was compiled here is refused by the plan; one of a package gives way to other sources.
-    #[rstest]
-    #[case::compiled_here(HeadersFrom::Archive, "#1", differs(), true)]
-    #[case::differs(HeadersFrom::Package, "#1", differs(), false)]
-    #[case::unchecked(HeadersFrom::Package, "#1", unchecked(), true)]
-    #[case::for_an_unknown_build(HeadersFrom::Package, "", compared(1), true)]
-    #[case::for_an_unknown_build_by_its_vermagic(HeadersFrom::Package, "", compared(0), false)]
-    #[case::for_an_unknown_build_unchecked(HeadersFrom::Package, "", unchecked(), false)]
-    fn a_packages_set_that_turns_out_not_to_fit_is_left_out(
-        #[case] headers_from: HeadersFrom,
-        #[case] build: &str,
-        #[case] fit: Fit,
-        #[case] stays: bool,
-    ) {
-        let mut catalog = Catalog::without_sources("");
-        let mut set = ModuleSet { headers_from, ..set("6.1.0-50-amd64") };
-        set.key.kernel_version = build.to_owned();
-        catalog.fits.insert(set.key.file_stem(), fit);
-        catalog.sets.push(AvailableSet { set, place: SetPlace::Store });
-        catalog.leave_out_unfit_packages(&facts().kernel);
-        assert_eq!(!catalog.sets.is_empty(), stays);
-    }
-
-    #[test]
-    fn a_prebuilt_directory_that_is_none_is_a_failure() {
-        let mut config = config();
-        config.prebuilt.push("/no/such/directory".into());
-        let failure = gather(&config, &facts(), None, "").unwrap_err();
-        assert_eq!(failure.code(), ExitCode::Usage);
-        let no_layout = tempfile::tempdir().unwrap();
-        config.prebuilt = vec![no_layout.path().to_path_buf()];
-        let failure = gather(&config, &facts(), None, "").unwrap_err();
-        assert_eq!(failure.code(), ExitCode::Download);
-    }
-
-    #[test]
-    fn a_damaged_set_for_this_kernel_is_left_out() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Disk::default()).unwrap();
-        let mut set = set("6.1.0-50-amd64");
-        set.modules.push(longshore_modules::artifact::ModuleEntry {
-            name: "nvidia".into(),
-            file: "nvidia.ko".into(),
-            sha256: store.put(b"image").unwrap(),
-            size: 5,
-            vermagic: "6.1.0-50-amd64 SMP ".into(),
-            version: None,
-            srcversion: None,
-            depends: Vec::new(),
-        });
-        store.put_set(&set).unwrap();
-        let at_hand = || gather(&config(), &facts(), Some(&store), "").unwrap().sets;
-        assert_eq!(at_hand().len(), 1);
-        std::fs::write(store.blob_path(&set.modules[0].sha256), b"other").unwrap();
-        assert_eq!(at_hand().len(), 0);
-    }
-}
+mod tests;

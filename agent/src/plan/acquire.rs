@@ -257,15 +257,13 @@ impl<'a> Supply<'a> {
             }
             Probe::Unreadable(why) => {
                 self.add_reason("modules compiled", none);
-                let is_out = catalog.failures.are_archives_out() && config.build_root.is_none();
-                let unknown = Finding::new(
-                    if is_out { Severity::Refusal } else { Severity::Warning },
-                    Code::HeadersUnknown,
-                    format!("the search for headers and compiler for {release} failed: {why}"),
-                );
-                let unknown = match catalog.failures.archives.as_ref().filter(|_| is_out) {
-                    Some(failure) => unknown.remedy(failure.remedy_or_default()),
-                    None => unknown,
+                let seen =
+                    format!("the search for headers and compiler for {release} failed: {why}");
+                let definite = catalog.failures.definite().filter(|_| config.build_root.is_none());
+                let unknown = match definite {
+                    Some(failure) => Finding::refusal(Code::HeadersUnknown, seen)
+                        .remedy(failure.remedy_or_default()),
+                    None => Finding::warning(Code::HeadersUnknown, seen),
                 };
                 self.findings.push(with_build_root(unknown, facts));
             }

@@ -11,7 +11,6 @@ use crate::catalog::Chip;
 use crate::config::Config;
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
@@ -327,16 +326,21 @@ impl Question<'_> {
         }
         let unread = unread_sources(&catalog.failures.unread);
         choice.findings.push(match &catalog.drivers {
-            Probe::Unreadable(why) if catalog.failures.are_archives_out() => {
-                Finding::refusal(Code::ArchivesUnread, format!("no source has {wanted}: {why}"))
-                    .remedy(remedy_of(catalog.failures.archives.as_ref()))
-            }
-            // A captured tree is judged on another machine, whose network is not the host's.
-            Probe::Unreadable(why) => Finding::new(
-                if self.config.paths.is_captured() { Severity::Warning } else { Severity::Refusal },
-                Code::ArchivesUnread,
-                format!("the sources of {wanted} could not be read: {why}"),
-            ),
+            Probe::Unreadable(why) => match catalog.failures.definite() {
+                Some(failure) => {
+                    Finding::refusal(Code::ArchivesUnread, format!("no source has {wanted}: {why}"))
+                        .remedy(failure.remedy_or_default())
+                }
+                // A captured tree is judged on another machine, whose network is not the host's.
+                None => Finding::new(
+                    match self.config.paths.is_captured() {
+                        true => Severity::Warning,
+                        false => Severity::Refusal,
+                    },
+                    Code::ArchivesUnread,
+                    format!("the sources of {wanted} could not be read: {why}"),
+                ),
+            },
             Probe::Read(_) if candidates.is_empty() => Finding::refusal(
                 Code::DriverNotOffered,
                 format!("no source of {wanted}: none that was read has an NVIDIA driver{unread}"),
@@ -387,12 +391,6 @@ impl Question<'_> {
             findings: Vec::new(),
         }
     }
-}
-
-/// Returns the remedy of the archives' failure, or that of the code.
-fn remedy_of(failure: Option<&Failure>) -> String {
-    let usual = || Code::ArchivesUnread.entry().remedy.to_owned();
-    failure.map_or_else(usual, |failure| failure.remedy_or_default().to_owned())
 }
 
 /// Returns the end of a message about a driver that no source offers: one of the sources that could not be read

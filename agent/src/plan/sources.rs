@@ -8,6 +8,7 @@ use longshore_build::source::driver::{AvailableDriver, DriverOrigin, older_revis
 use longshore_build::source::userspace::sources::directory;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
+use longshore_debian::apt_sources;
 use longshore_host::facts::Probe;
 
 /// Returns the flavour of the sources that the tree has to have: that of the modules.
@@ -64,17 +65,11 @@ pub(super) fn revisions(from: Option<&AvailableDriver>, catalog: &Catalog) -> Op
     Some(Reason { topic: "packaging revision".to_owned(), reason })
 }
 
-/// Number of left out sources that a finding names.
-const SHOWN: usize = 4;
-
 /// Returns the note about sources of the host's apt that are not used.
 pub(super) fn left_out(catalog: &Catalog) -> Option<Finding> {
     let left_out = &catalog.failures.left_out;
-    let more = left_out.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    let shown: Vec<&str> = left_out.iter().take(SHOWN).map(String::as_str).collect();
-    let detail = format!("{}{more}", shown.join("; "));
-    (!left_out.is_empty()).then(|| Finding::note(Code::AptSourcesLeftOut, detail))
+    let note = || Finding::note(Code::AptSourcesLeftOut, apt_sources::named(left_out));
+    (!left_out.is_empty()).then(note)
 }
 
 /// Returns the finding that no source has the sources.

@@ -56,9 +56,7 @@ impl<'a> Supply<'a> {
 /// Returns the finding that no source has, or is known to have, the user-mode files of a version.
 fn not_offered(catalog: &Catalog, version: &str) -> Option<Finding> {
     let warning = |seen: String| Some(Finding::warning(Code::UserspaceNotOffered, seen));
-    if let Some(failure) =
-        catalog.failures.archives.as_ref().filter(|_| catalog.failures.are_archives_out())
-    {
+    if let Some(failure) = catalog.failures.definite() {
         let seen = format!(
             "no source has the user-mode files of driver {version}: no .run file of it is configured, and {failure}"
         );

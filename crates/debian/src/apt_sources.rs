@@ -30,6 +30,18 @@ pub struct AptSource {
     pub line: usize,
 }
 
+/// Number of sources that a message names.
+const SHOWN: usize = 4;
+
+/// Names the first of some sources that are left out, and the number of the others.
+pub fn named(left_out: &[LeftOut]) -> String {
+    let shown: Vec<String> = left_out.iter().take(SHOWN).map(ToString::to_string).collect();
+    match left_out.len().saturating_sub(SHOWN) {
+        0 => shown.join("; "),
+        more => format!("{}; and {more} more", shown.join("; ")),
+    }
+}
+
 /// Keys whose signatures a source accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SignedBy {

@@ -180,9 +180,11 @@ impl Archive {
     /// Logs sources that could not be read; with no index at all the first problem is the failure.
     fn note(&mut self, problems: Vec<Failure>) -> Result<(), Failure> {
         self.unread = problems.iter().map(Failure::one_line).collect();
-        let mut problems = problems.into_iter();
         if self.indexes.is_empty() {
-            return Err(problems.next().unwrap_or_else(|| {
+            // A source that may answer later says more than a bad line beside it.
+            let mut passing = problems.iter().filter(|failure| !failure.kind().is_definite());
+            let told = passing.next().or(problems.first()).cloned();
+            return Err(told.unwrap_or_else(|| {
                 Failure::new(FailureKind::Download, "no source has an index for this architecture")
                     .remedy("name an archive as [[archive]] in the configuration file")
             }));
@@ -432,4 +434,22 @@ pub(super) fn holds(store: &Store, sha256: &str) -> Result<bool, Failure> {
 
 pub(super) fn seconds_now() -> u64 {
     jiff::Timestamp::now().as_second().try_into().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::a_bad_line_and_an_outage(&[FailureKind::Usage, FailureKind::Download], FailureKind::Download)]
+    #[case::a_bad_line_alone(&[FailureKind::Usage], FailureKind::Usage)]
+    #[case::nothing(&[], FailureKind::Download)]
+    fn without_an_index_an_outage_is_told_before_a_mistake(
+        #[case] problems: &[FailureKind],
+        #[case] told: FailureKind,
+    ) {
+        let problems = problems.iter().map(|kind| Failure::new(*kind, "why")).collect();
+        assert_eq!(Archive::empty().note(problems).expect_err("no index").kind(), told);
+    }
 }

@@ -62,9 +62,6 @@ pub(super) struct Place {
     pub(super) keyring: Keyring,
 }
 
-/// Number of left out sources that a message names.
-const SHOWN: usize = 4;
-
 /// The suites to read.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
@@ -104,10 +101,8 @@ fn none(config: &ArchiveConfig, left_out: &[LeftOut]) -> Failure {
         (false, _) => "the host's apt sources are switched off (host-apt)".to_owned(),
         (true, []) => "the host has none for apt".to_owned(),
         (true, left_out) => {
-            let shown: Vec<String> = left_out.iter().take(SHOWN).map(ToString::to_string).collect();
-            let more = left_out.len().saturating_sub(SHOWN);
-            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-            format!("none of the host's apt sources can be used: {}{more}", shown.join("; "))
+            let named = apt_sources::named(left_out);
+            format!("none of the host's apt sources can be used: {named}")
         }
     };
     Failure::new(FailureKind::NoSource, format!("no archive is configured, and {of_host}"))

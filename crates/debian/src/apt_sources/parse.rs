@@ -55,13 +55,13 @@ fn entry(source: AptSource, choices: &Choices, arch: &str) -> Entry {
 
 /// Cuts a comment off; a `#` between brackets begins none.
 fn without_comment(line: &str) -> &str {
-    let mut depth_ends = 0;
+    let mut bracket_ends = 0;
     for (at, c) in line.char_indices() {
         match c {
-            '[' if at >= depth_ends => {
-                depth_ends = line[at..].find(']').map_or(depth_ends, |length| at + length);
+            '[' if at >= bracket_ends => {
+                bracket_ends = line[at..].find(']').map_or(bracket_ends, |length| at + length);
             }
-            '#' if at >= depth_ends => return &line[..at],
+            '#' if at >= bracket_ends => return &line[..at],
             _ => {}
         }
     }

@@ -26,7 +26,7 @@ pub enum Class {
     /// The kernel's headers are incomplete or damaged.
     Headers,
     /// A program of the kernel's headers does not run here.
-    Tools(Option<String>),
+    Tools(String),
     /// A file of the driver's sources is missing.
     Sources,
     /// The compiler does not fit these headers, or does not work at all.
@@ -175,7 +175,7 @@ impl Class {
             return Self::Compiler;
         }
         match lines::failed_program(error) {
-            Some((Program::OfHeaders, name)) => return Self::Tools(Some(name)),
+            Some((Program::OfHeaders, name)) => return Self::Tools(name),
             Some((Program::Compiler, _)) => return Self::Compiler,
             Some((Program::Other, name)) => return Self::Program(name),
             None => {}
@@ -292,8 +292,8 @@ impl Class {
     /// Describes the class for programs.
     pub(crate) fn described(&self) -> CompileClass {
         let name = match self {
-            Self::Gone(name) | Self::Changed(name) | Self::Tools(name) => name.clone(),
-            Self::Header(name) | Self::Program(name) => Some(name.clone()),
+            Self::Gone(name) | Self::Changed(name) => name.clone(),
+            Self::Header(name) | Self::Program(name) | Self::Tools(name) => Some(name.clone()),
             _ => None,
         };
         CompileClass { class: self.id().to_owned(), name, of_inputs: self.is_of_inputs() }
@@ -377,10 +377,9 @@ impl fmt::Display for Class {
             Self::Changed(None) => "the kernel has another interface",
             Self::Header(name) => return write!(f, "there is no header {name}"),
             Self::Headers => "the kernel's headers are incomplete or damaged",
-            Self::Tools(Some(name)) => {
+            Self::Tools(name) => {
                 return write!(f, "{name} of the kernel's headers does not run here");
             }
-            Self::Tools(None) => "a program of the kernel's headers does not run here",
             Self::Sources => "the driver's sources lack a file",
             Self::Compiler => "the compiler does not fit the headers",
             Self::Crash => "the compiler crashed",

@@ -81,7 +81,7 @@ fn errors_are_told_apart(#[case] error: &str, #[case] class: Class) {
 #[case(Class::Slow, "out-of-time", None, false)]
 #[case(Class::Compiler, "compiler-unfit", None, false)]
 #[case(Class::Headers, "headers-incomplete", None, true)]
-#[case(Class::Tools(some("fixdep")), "headers-tools-unfit", Some("fixdep"), false)]
+#[case(Class::Tools("fixdep".into()), "headers-tools-unfit", Some("fixdep"), false)]
 #[case(Class::Sources, "sources-incomplete", None, true)]
 #[case(Class::Object, "object-refused", None, true)]
 #[case(Class::Rejected, "sources-rejected", None, true)]
