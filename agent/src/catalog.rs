@@ -326,7 +326,7 @@ fn check_there(dir: &Path) -> Result<(), Failure> {
             Err(Failure::new(FailureKind::Usage, cause)
                 .remedy("correct --prebuilt, or mount the directory in the container"))
         }
-        // What cannot be looked at is an error of the reading that follows.
+        // The reading that follows fails, too, and has the error.
         Ok(true) | Err(_) => Ok(()),
     }
 }
