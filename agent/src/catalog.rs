@@ -11,9 +11,11 @@ use longshore_build::source::finished::{self, FinishedModules};
 use longshore_build::source::headers::{self, AvailableHeaders};
 use longshore_build::source::runfile::AvailableRunFile;
 pub use longshore_build::source::runfile::{Chip, SupportedGpus};
+use longshore_build::source::userspace::switches::{SwitchPrograms, switch_programs};
 use longshore_build::source::userspace::{self, AvailableUserspace};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::kernel_id::KernelId;
+use longshore_core::machine::Machine;
 use longshore_core::store::Store;
 use longshore_debian::apt_sources::LeftOut;
 use longshore_debian::archive::Archive;
@@ -39,6 +41,8 @@ pub struct Catalog {
     pub userspace: Vec<AvailableUserspace>,
     /// Driver packages of the archives, newest first, or the reason why the archives were not read.
     pub drivers: Probe<Vec<AvailableDriver>>,
+    /// Programs for NVLink switches in the archives, or the reason why the archives were not read.
+    pub switch_programs: Probe<SwitchPrograms>,
     /// Packages of the archives with finished modules for the kernel, best first, that the store has no
     /// set of.
     pub finished: Vec<FinishedModules>,
@@ -100,6 +104,7 @@ impl Catalog {
             unread: Vec::new(),
             userspace: Vec::new(),
             drivers: Probe::Unreadable(why.to_owned()),
+            switch_programs: Probe::Unreadable(why.to_owned()),
             finished: Vec::new(),
             run_files: Probe::Unreadable(why.to_owned()),
             headers: Probe::Unreadable(why.to_owned()),
@@ -116,6 +121,9 @@ impl Catalog {
         let KernelId { release, version, .. } = kernel.id();
         let wanted = headers::Wanted { release, version };
         self.drivers = Probe::Read(driver::drivers(archive));
+        if let Ok(machine) = Machine::named(&kernel.arch) {
+            self.switch_programs = Probe::Read(switch_programs(archive, machine.debian));
+        }
         self.failures.unread = archive.unread().to_vec();
         self.failures.left_out = archive.left_out().to_vec();
         self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));

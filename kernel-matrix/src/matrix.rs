@@ -8,7 +8,7 @@ use longshore_core::flavour::Flavour;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{At, Error};
-use crate::gpu;
+use crate::gpu::{self, Model};
 use crate::guests::{self, Consumer, Engine, Guest, Guests, Init};
 use crate::stand_in::{self, StandIn};
 
@@ -309,11 +309,15 @@ impl Cell {
         guests::daemons(self.engine, &self.consumers)
     }
 
-    /// Returns the arguments of `longshore run` for its modules and their parameters.
+    /// Returns the arguments of `longshore run` for its modules, their parameters and its switches.
     pub fn own_arguments(&self) -> Vec<String> {
         let modules = self.extra_modules.iter().map(|name| ["--extra-module", name]);
         let parameters = self.parameters.iter().map(|one| ["--parameter", one]);
-        modules.chain(parameters).flatten().map(str::to_owned).collect()
+        // Debian has no fabric manager.
+        let without_manager = self.gpus.iter().any(|gpu| gpu.model == Model::NvSwitch)
+            && !self.from.has_fabric_manager();
+        let switches = without_manager.then_some(["--fabric-manager-missing", "warn"]);
+        modules.chain(parameters).chain(switches).flatten().map(str::to_owned).collect()
     }
 
     /// Returns the cell with its next driver as its driver.

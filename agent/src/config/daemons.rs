@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::layer::settings;
-use super::values::BoundedDuration;
+use super::values::{BoundedDuration, Reaction};
 
 /// Mode of a daemon: automatic, on or off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -41,6 +41,8 @@ pub struct DaemonConfig {
     pub persistenced: Mode,
     /// nv-fabricmanager, and nvlsm where that is needed.
     pub fabricmanager: Mode,
+    /// Reaction to NVSwitches for whose driver no source has a fabric manager.
+    pub fabric_manager_missing: Reaction,
     /// Time limit for each daemon to answer after its start.
     pub deadline: Duration,
 }
@@ -59,6 +61,12 @@ settings! {
         key "fabricmanager" flag "fabricmanager" "WISH" env "LONGSHORE_FABRICMANAGER"
         default "`auto`"
         means "run nv-fabricmanager: `auto` (on hosts with NVSwitches), `on`, `off`"
+    /// Reaction to NVSwitches without a fabric manager of the driver's version: refuse or warn
+    fabric_manager_missing: Option<Reaction>;
+        key "fabric-manager-missing" flag "fabric-manager-missing" "refuse|warn"
+        env "LONGSHORE_FABRIC_MANAGER_MISSING"
+        default "`refuse`"
+        means "reaction to NVSwitches for whose driver version no source has nv-fabricmanager ([fabric-manager-missing](errors.md#fabric-manager-missing)): `refuse` ends with exit code 15 before anything is loaded, where the switches connect GPUs that this driver would drive; `warn` installs the driver all the same"
     /// Time limit for each daemon to answer after its start
     deadline: Option<BoundedDuration>;
         key "deadline" flag "daemon-deadline" "SPAN" env "LONGSHORE_DAEMON_DEADLINE"
@@ -74,6 +82,7 @@ impl DaemonFragment {
         DaemonConfig {
             persistenced: self.persistenced.unwrap_or_default(),
             fabricmanager: self.fabricmanager.unwrap_or_default(),
+            fabric_manager_missing: self.fabric_manager_missing.unwrap_or(Reaction::Refuse),
             deadline: self.deadline.map_or(DEADLINE, BoundedDuration::duration),
         }
     }

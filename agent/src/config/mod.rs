@@ -50,8 +50,8 @@ pub use serving::{Listen, TerminationMessage};
 pub use store_place::{StoreChoice, StorePlace};
 pub use table::Fragment;
 pub use values::{
-    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
-    ModuleParameter, OnBusy, SizeBound,
+    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
+    ModuleParameter, OnBusy, Reaction, SizeBound,
 };
 
 use self::layer::{FromEnv, Over};
@@ -127,7 +127,7 @@ pub struct Config {
     /// Publication of the CDI spec.
     pub cdi_spec: CdiSpecs,
     /// Reaction to a GPU that the driver did not take.
-    pub missing_gpus: MissingGpus,
+    pub missing_gpus: Reaction,
     /// Reaction to a driver of the kernel's own that is bound to a GPU.
     pub conflicting_drivers: ConflictingDrivers,
     /// Conduct towards the kernel of the next boot, where it is set; see [`Config::next_kernel`].
@@ -336,7 +336,7 @@ impl Config {
             cluster: all.cluster.with_defaults(),
             cdi_capabilities: all.cdi_capabilities.unwrap_or_else(DriverCapability::usual),
             cdi_spec: all.cdi_spec.unwrap_or_default(),
-            missing_gpus: all.missing_gpus.unwrap_or_default(),
+            missing_gpus: all.missing_gpus.unwrap_or(Reaction::Warn),
             conflicting_drivers: all.conflicting_drivers.unwrap_or_default(),
             next_kernel: all.next_kernel,
             store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),

@@ -18,8 +18,8 @@ use super::patches::PatchFragment;
 use super::publish::PublishFragment;
 use super::run_file::absolute_place;
 use super::values::{
-    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
-    ModuleParameter, OnBusy, SizeBound,
+    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
+    ModuleParameter, OnBusy, Reaction, SizeBound,
 };
 use super::{Listen, TerminationMessage};
 use longshore_build::build::BuildUser;
@@ -266,7 +266,7 @@ settings! {
         default "see below"
         means "root of the host's own file system"
     /// Reaction to a GPU that the driver did not take: warn or refuse
-    missing_gpus: Option<MissingGpus>;
+    missing_gpus: Option<Reaction>;
         key "missing-gpus" flag "missing-gpus" "warn|refuse" env "LONGSHORE_MISSING_GPUS"
         default "`warn`"
         means "reaction to a GPU on the PCI bus that the loaded driver did not take ([gpu-missing](errors.md#gpu-missing)): `warn` logs it and continues with the others; `refuse` rolls the installation back with exit code 17, and makes a driver that is already ready not ready: [lifecycle.md](lifecycle.md#every-gpu-or-a-finding)"

@@ -43,7 +43,7 @@ fn defaults() {
     assert_eq!(captured.paths.state, Path::new("/run/longshore"));
     assert_eq!(config.paths.driver_root, Path::new("/run/nvidia/driver"));
     assert_eq!(config.deadlines, Deadlines::default());
-    assert_eq!(config.missing_gpus, MissingGpus::Warn);
+    assert_eq!(config.missing_gpus, Reaction::Warn);
 }
 
 #[test]

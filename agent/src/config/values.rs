@@ -206,25 +206,24 @@ impl FromStr for OnBusy {
     }
 }
 
-/// Reaction to a GPU that the driver should drive and did not take.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+/// Reaction to a missing part of the driver's service: a GPU that it did not take, the fabric manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum MissingGpus {
-    /// Warn.
-    #[default]
+pub enum Reaction {
+    /// Warn, and continue.
     Warn,
-    /// Do not install the driver, and report it as not Ready.
+    /// Do not install the driver, or report it as not Ready.
     Refuse,
 }
 
-impl MissingGpus {
+impl Reaction {
     /// True for `refuse`.
     pub fn refuses(self) -> bool {
         self == Self::Refuse
     }
 }
 
-impl FromStr for MissingGpus {
+impl FromStr for Reaction {
     type Err = BadValue;
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
@@ -319,7 +318,7 @@ from_string!(
     ConflictingDrivers,
     DriverSelector,
     FlavourSelector,
-    MissingGpus,
+    Reaction,
     ModuleName,
     OnBusy,
     SizeBound,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Idle, Renewal, Triggers, stuck};
-use crate::config::{Config, MissingGpus};
+use crate::config::{Config, Reaction};
 use crate::engine::image::Images;
 use crate::engine::{Engine, InUseWait};
 use crate::journal::Journal;
@@ -54,7 +54,7 @@ pub struct Context {
     /// Idle state of the run: idle while it waits for nothing but signals.
     pub rest: Idle,
     /// Consequence of a GPU that the driver did not take.
-    pub missing_gpus: MissingGpus,
+    pub missing_gpus: Reaction,
     /// Sources of events about the driver that is Ready.
     pub triggers: Triggers,
     /// Conduct in a cluster, and in the driver pod of the GPU operator.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::scripted::{FIRMWARE, ROOT, gathered, load, plan, planned, replaced, show};
 use super::*;
 use crate::cluster::VersionUnknown;
-use crate::config::MissingGpus;
+use crate::config::Reaction;
 use crate::engine::InUseWait;
 use crate::engine::fake_images::FakeImages;
 use crate::journal::PlanSummary;
@@ -176,7 +176,7 @@ struct Scene {
     images_of_pod: Arc<version::Images>,
     telemetry: Telemetry,
     step_limit: Duration,
-    missing_gpus: MissingGpus,
+    missing_gpus: Reaction,
     /// Requests a check of the driver, as an event of the kernel does.
     again: Renewal,
     conduct: Conduct,
@@ -204,7 +204,7 @@ impl Scene {
             images_of_pod: Arc::default(),
             telemetry: Telemetry::default(),
             step_limit: Duration::from_secs(600),
-            missing_gpus: MissingGpus::Warn,
+            missing_gpus: Reaction::Warn,
             again: Renewal::default(),
             conduct: Conduct::default(),
             permission: Permission::default(),

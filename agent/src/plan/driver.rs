@@ -38,7 +38,7 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
     let matching: Vec<Candidate<'_>> =
         candidates.iter().copied().filter(|c| question.is_asked_for(c)).collect();
     let mut fitting: Vec<Candidate<'_>> =
-        matching.iter().copied().filter(|c| question.fits(c.version, c.flavour).is_ok()).collect();
+        matching.iter().copied().filter(|c| question.suits(c.version, c.flavour).is_ok()).collect();
     // Signed candidates come before newer ones if the kernel requires signatures.
     if fitting.iter().any(|c| c.loadable) {
         fitting.retain(|c| c.loadable);
@@ -51,6 +51,10 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
         (None, None) => question.refuse_offer(&candidates, catalog),
     }
 }
+
+/// Reason for the open modules of a GPU that no table has.
+const UNKNOWN_GPU: &str =
+    "is newer than longshore's table, and NVIDIA supports new GPUs by the open modules alone";
 
 /// A GPU with its generation, where that is known.
 type Gpu<'a> = (&'a PciDevice, Option<Generation>);
@@ -117,6 +121,38 @@ impl Question<'_> {
                 .map_err(|unfit| (name_of(device), unfit))?;
         }
         Ok(())
+    }
+
+    /// Checks a driver that is to be chosen: as [`Question::fits`], and for a GPU that neither the driver's own list
+    /// nor longshore's table has, that its modules are open ones. Such a GPU is newer than the table, and NVIDIA
+    /// supports new GPUs since Blackwell by the open modules alone. A configured flavour counts more.
+    fn suits(&self, version: &str, flavour: Flavour) -> Result<(), (String, Unfit)> {
+        self.fits(version, flavour)?;
+        match self.unknown_gpu(version) {
+            Some(device)
+                if flavour == Flavour::Proprietary && self.config.driver.flavour.is_none() =>
+            {
+                let unfit = Unfit {
+                    why: format!(
+                        "{UNKNOWN_GPU}, and driver {version} has the proprietary modules alone"
+                    ),
+                    remedy:
+                        "add a source with a newer driver and its open modules, or select flavour \
+                             proprietary to try these"
+                            .to_owned(),
+                };
+                Err((name_of(device), unfit))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns a GPU that neither the driver's own list nor longshore's table has.
+    fn unknown_gpu(&self, version: &str) -> Option<&PciDevice> {
+        let unknown = |(device, generation): &&Gpu<'_>| {
+            generation.is_none() && self.said_of(device, version).is_none()
+        };
+        self.gpus.iter().find(unknown).map(|(device, _)| *device)
     }
 
     /// Selects the loaded driver, where it matches the request: nothing need be unloaded.
@@ -188,12 +224,12 @@ impl Question<'_> {
             None => "newest available".to_owned(),
         };
         if fitting.iter().all(|c| c.loadable)
-            && matching.iter().any(|c| !c.loadable && self.fits(c.version, c.flavour).is_ok())
+            && matching.iter().any(|c| !c.loadable && self.suits(c.version, c.flavour).is_ok())
         {
             why_version.push_str(" with a signature that the kernel may accept");
         }
         if let Some(passed) = newest(matching).filter(|c| c.version != version)
-            && let Err((device, unfit)) = self.fits(passed.version, passed.flavour)
+            && let Err((device, unfit)) = self.suits(passed.version, passed.flavour)
         {
             why_version.push_str(&format!(
                 " that supports every GPU ({} does not: {device}: {})",
@@ -263,6 +299,9 @@ impl Question<'_> {
         if let Some(gpu) = refuses(Flavour::Proprietary) {
             return (Flavour::Open, self.because_of(gpu, version, "supported by open only"));
         }
+        if let Some(device) = self.unknown_gpu(version) {
+            return (Flavour::Open, format!("{} {UNKNOWN_GPU}", name_of(device)));
+        }
         let since = gpu::OPEN_RECOMMENDED_BRANCH;
         match DriverVersion::new(version).branch() {
             Some(branch) if branch < since => (
@@ -288,7 +327,7 @@ impl Question<'_> {
     /// Refuses: candidates match, but none has a flavour that fits the GPUs.
     fn refuse_gpu(&self, newest: Candidate<'_>) -> Choice {
         let mut choice = self.unmet(newest.version, Some(newest.flavour));
-        if let Err((device, unfit)) = self.fits(newest.version, newest.flavour) {
+        if let Err((device, unfit)) = self.suits(newest.version, newest.flavour) {
             choice.findings.push(self.unsupported(&device, &unfit));
         }
         choice

@@ -8,6 +8,7 @@ mod conflicts;
 mod daemons;
 mod distribution;
 mod driver;
+mod fabric;
 mod finished;
 pub mod gpu;
 mod in_tree;
@@ -137,7 +138,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     let wanted = install::wanted_modules(config);
     let mut supply = acquire::supply(config, facts, catalog, &choice, &wanted);
     let mut install = install::install(config, facts, &choice, &supply, &wanted);
-    let daemons = daemons::daemons(config, facts, supply.userspace);
+    let daemons = daemons::daemons(config, facts, catalog, &choice, supply.userspace);
     install.steps.extend(daemons.steps);
     install.findings.extend(daemons.findings);
     // Last: a container that gets the driver by it finds the whole driver.

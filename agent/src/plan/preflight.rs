@@ -19,7 +19,7 @@ pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
     found.extend(arch(facts));
     found.extend(devices(facts));
     found.extend(bound_elsewhere(config, facts));
-    found.extend(unknown_gpus(facts));
+    found.extend(unknown_gpus(config, facts));
     found.extend(privileges(facts));
     found.extend(module_loading(facts));
     found.extend(sharing(config, facts));
@@ -56,12 +56,8 @@ fn devices(facts: &HostFacts) -> Option<Finding> {
 /// Refuses where every device is bound to another driver: the driver loads as long as it can have
 /// one.
 fn bound_elsewhere(config: &Config, facts: &HostFacts) -> Option<Finding> {
-    let own = |d: &PciDevice| {
-        matches!(d.driver.as_deref(), None | Some("nvidia" | "nvidia-nvswitch"))
-            || in_tree::releases(config, facts, d)
-    };
     let (free, taken): (Vec<&PciDevice>, Vec<&PciDevice>) =
-        facts.devices.iter().partition(|d| own(d));
+        facts.devices.iter().partition(|d| is_free(config, facts, d));
     let first = taken.first().and_then(|d| d.driver.as_deref())?;
     let stays = taken.first().and_then(|device| in_tree::stays(config, facts, device));
     let list: Vec<String> = taken
@@ -79,6 +75,12 @@ fn bound_elsewhere(config: &Config, facts: &HostFacts) -> Option<Finding> {
         return Some(found.remedy(remedy));
     }
     Some(Finding::refusal(Code::GpuBoundElsewhere, seen).remedy(remedy))
+}
+
+/// True if NVIDIA's driver can have the device: no other is bound to it, or one that the plan unloads.
+pub(super) fn is_free(config: &Config, facts: &HostFacts, device: &PciDevice) -> bool {
+    matches!(device.driver.as_deref(), None | Some("nvidia" | "nvidia-nvswitch"))
+        || in_tree::releases(config, facts, device)
 }
 
 /// Finds GPUs that the loaded driver did not take. Before it is loaded this is unknown.
@@ -107,15 +109,17 @@ fn is_pass_through(driver: &str) -> bool {
     driver.contains("vfio") || known.contains(&driver)
 }
 
-fn unknown_gpus(facts: &HostFacts) -> Option<Finding> {
+fn unknown_gpus(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let unknown =
         |d: &&PciDevice| d.kind == DeviceKind::Gpu && gpu::generation_of(d.device).is_none();
     let list: Vec<String> = facts.devices.iter().filter(unknown).map(name_of).collect();
     (!list.is_empty()).then(|| {
-        Finding::warning(
-            Code::GpuUnknown,
-            format!("not in longshore's table of GPUs: {}", list.join(", ")),
-        )
+        let chosen = match config.driver.flavour {
+            Some(_) => "",
+            None => "; taken for newer than this longshore, so only open modules are chosen for it",
+        };
+        let detail = format!("not in longshore's table of GPUs: {}{chosen}", list.join(", "));
+        Finding::warning(Code::GpuUnknown, detail)
     })
 }
 

@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 
 pub use bring_up::{bring_up, stop};
 
-/// Directory with the subnet manager's settings, where nvlsm looks for them.
+/// Directory of further files of the subnet manager's package, named in its settings: nvlsm.conf
+/// has `plugin_options -grpc_mgr --config_file /usr/share/nvidia/nvlsm/grpc_mgr.conf`, and without
+/// that plugin nothing listens on its socket.
 pub const SUBNET_SETTINGS: &str = "/usr/share/nvidia/nvlsm";
 /// The environment variable that holds the mark.
 pub const MARK_VARIABLE: &str = "LONGSHORE_DAEMON";

@@ -202,7 +202,7 @@ async fn a_gpu_that_the_driver_did_not_take_is_said_and_no_more() {
 
 #[tokio::test]
 async fn a_missing_gpu_that_is_refused_has_the_installation_rolled_back() {
-    let scene = Scene { missing_gpus: MissingGpus::Refuse, ..Scene::new() };
+    let scene = Scene { missing_gpus: Reaction::Refuse, ..Scene::new() };
     scene.host.change(|state| state.gpus = one_of_two());
     let before = scene.host.state();
     let failure = scene.live(At::Never, vec![Ok(plan("535"))]).await.unwrap_err();
@@ -214,7 +214,7 @@ async fn a_missing_gpu_that_is_refused_has_the_installation_rolled_back() {
 
 #[tokio::test]
 async fn another_driver_that_does_not_take_a_gpu_makes_room_for_the_one_before() {
-    let scene = Scene { missing_gpus: MissingGpus::Refuse, ..Scene::new() };
+    let scene = Scene { missing_gpus: Reaction::Refuse, ..Scene::new() };
     scene.die_when_ready(plan("535")).await;
     scene.host.change(|state| state.gpus = one_of_two());
     let failure = scene.live(At::Never, vec![Ok(plan("550"))]).await.unwrap_err();
@@ -226,7 +226,7 @@ async fn another_driver_that_does_not_take_a_gpu_makes_room_for_the_one_before()
 
 #[tokio::test]
 async fn a_gpu_that_leaves_the_bus_later_is_said_and_refused_makes_not_ready() {
-    for (policy, ready) in [(MissingGpus::Warn, true), (MissingGpus::Refuse, false)] {
+    for (policy, ready) in [(Reaction::Warn, true), (Reaction::Refuse, false)] {
         let scene = Scene { missing_gpus: policy, ..Scene::new() };
         let both = vec![gpu(1, Taken::Driver), gpu(2, Taken::Driver)];
         scene.host.change(|state| state.gpus = both.clone());

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::config::Mode;
+use crate::config::Reaction;
 use crate::steps::StartDaemon;
+use longshore_build::source::userspace::switches::SwitchPrograms;
 use longshore_core::finding::Code;
 use longshore_host::daemon::Daemon;
-use longshore_host::facts::SwitchManager;
+use longshore_host::facts::{DeviceKind, LiveDriver, SwitchManager};
 
 fn started(plan: &Plan) -> Vec<Daemon> {
     let starts = plan.install.iter().filter_map(StartDaemon::of);
@@ -82,7 +84,7 @@ fn a_daemon_comes_after_all_else_but_the_spec_and_clients_see_its_socket_below_t
 #[rstest]
 #[case(T4, [Mode::On, Mode::Auto], Code::DaemonMissing, Severity::Refusal)]
 #[case(T4, [Mode::Auto, Mode::On], Code::DaemonMissing, Severity::Refusal)]
-#[case(NVSWITCH, AUTO, Code::FabricManagerMissing, Severity::Warning)]
+#[case(NVSWITCH, AUTO, Code::FabricManagerMissing, Severity::Refusal)]
 fn one_that_is_wanted_and_not_there_is_found(
     #[case] tree: &str,
     #[case] modes: [Mode; 2],
@@ -92,6 +94,121 @@ fn one_that_is_wanted_and_not_there_is_found(
     let plan = planned(tree, &[], modes);
     assert!(names(&plan).is_empty());
     assert!(codes(&plan, severity).contains(&code.as_str()), "{:?}", plan.findings);
+}
+
+/// Makes the catalog of a host whose store has no user-mode files, and whose archives have these fabric managers.
+fn offering(versions: &[&str]) -> Catalog {
+    let fabric_managers = versions.iter().map(|version| (*version).to_owned()).collect();
+    let switch_programs = Probe::Read(SwitchPrograms { fabric_managers, subnet_manager: false });
+    Catalog { switch_programs, ..archives() }
+}
+
+fn fabric_finding(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Option<Finding> {
+    let plan = plan(config, facts, catalog).unwrap();
+    plan.findings.into_iter().find(|f| f.code == Code::FabricManagerMissing)
+}
+
+/// Changes a host with NVSwitches for a case.
+type Change = fn(&mut Config, &mut HostFacts, &mut Catalog);
+
+fn bind(facts: &mut HostFacts, kind: DeviceKind, driver: &str) {
+    for device in facts.devices.iter_mut().filter(|device| device.kind == kind) {
+        device.driver = Some(driver.to_owned());
+    }
+}
+
+#[test]
+fn a_fabric_manager_that_no_source_has_is_found_before_anything_is_fetched() {
+    use Severity::{Refusal, Warning};
+    let cases: [(&str, &[&str], Change, Option<Severity>, &str); 12] = [
+        (
+            "none",
+            &[],
+            |_, _, _| {},
+            Some(Refusal),
+            "there are 4 NVSwitches on the PCI bus, and no archive has nv-fabricmanager of driver 535.261.03",
+        ),
+        ("of another version", &["535.247.01"], |_, _, _| {}, Some(Refusal), ""),
+        ("there", &["535.261.03"], |_, _, _| {}, None, ""),
+        (
+            "policy",
+            &[],
+            |c, _, _| c.daemons.fabric_manager_missing = Reaction::Warn,
+            Some(Warning),
+            "",
+        ),
+        ("off", &[], |c, _, _| c.daemons.fabricmanager = Mode::Off, None, ""),
+        (
+            "archives unread",
+            &[],
+            |_, _, catalog| catalog.switch_programs = Probe::Unreadable("not read".into()),
+            None,
+            "",
+        ),
+        (
+            "one source unread",
+            &[],
+            |_, _, catalog| catalog.failures.unread.push("a: timed out".into()),
+            Some(Warning),
+            "these sources could not be read: a: timed out",
+        ),
+        (
+            "switches passed through",
+            &[],
+            |_, f, _| bind(f, DeviceKind::NvSwitch, "vfio-pci"),
+            Some(Warning),
+            "",
+        ),
+        (
+            "GPUs passed through",
+            &[],
+            |_, f, _| bind(f, DeviceKind::Gpu, "vfio-pci"),
+            Some(Warning),
+            "",
+        ),
+        (
+            "the host's own",
+            &[],
+            |_, f, _| f.installed.services.push("nvidia-fabricmanager.service".into()),
+            Some(Warning),
+            "the host's nvidia-fabricmanager.service is enabled, and has to be of exactly this version",
+        ),
+        (
+            "running",
+            &[],
+            |_, f, _| f.foreign_daemons.push("/run/nvidia-fabricmanager/socket".into()),
+            None,
+            "",
+        ),
+        (
+            "loaded",
+            &[],
+            |_, f, _| {
+                f.live_driver = Some(LiveDriver { version: "535.261.03".into(), flavour: None })
+            },
+            Some(Warning),
+            "",
+        ),
+    ];
+    for (name, offered, change, severity, said) in cases {
+        let (mut config, mut facts) = (config("535.261.03", "proprietary"), facts(NVSWITCH));
+        let mut catalog = offering(offered);
+        change(&mut config, &mut facts, &mut catalog);
+        let found = fabric_finding(&config, &facts, &catalog);
+        assert_eq!(found.as_ref().map(|f| f.severity), severity, "{name}: {found:?}");
+        let detail = found.map(|f| f.detail).unwrap_or_default();
+        assert!(detail.contains(said), "{name}: {detail}");
+    }
+}
+
+#[test]
+fn versions_with_a_fabric_manager_are_named_newest_first() {
+    let catalog = offering(&["535.247.01", "550.90.07", "9.1", "535.183.06", "470.82.01"]);
+    let (config, facts) = (config("535.261.03", "proprietary"), facts(NVSWITCH));
+    let found = fabric_finding(&config, &facts, &catalog).unwrap();
+    let names =
+        "select a driver version that has one (550.90.07, 535.247.01, 535.183.06, 470.82.01), or ";
+    assert!(found.remedy.starts_with(names), "{}", found.remedy);
 }
 
 #[test]

@@ -76,6 +76,43 @@ fn version_and_flavour(
     assert!(!plan.exact);
 }
 
+/// A GPU that no table has is newer than this longshore: open modules, and of these the newest.
+#[rstest]
+#[case::newest("newest", "auto", Some(("570.133.20", Flavour::Open)))]
+#[case::branch("535", "auto", Some(("535.261.03", Flavour::Open)))]
+#[case::without_open_modules("470", "auto", None)]
+#[case::flavour_asked_for("470", "proprietary", Some(("470.256.02", Flavour::Proprietary)))]
+fn an_unknown_gpu_gets_open_modules(
+    #[case] driver: &str,
+    #[case] flavour: &str,
+    #[case] chosen: Option<(&str, Flavour)>,
+) {
+    let mut facts = facts("bookworm-t4");
+    facts.devices[0].device = 0x3456;
+    let plan = plan(&config(driver, flavour), &facts, &archives()).unwrap();
+    assert!(codes(&plan, Severity::Warning).contains(&"gpu-unknown"), "{:?}", plan.findings);
+    let Some(chosen) = chosen else {
+        let refusal = plan.refusal().unwrap();
+        assert_eq!(refusal.code(), ExitCode::Preflight);
+        assert!(refusal.to_string().contains("10de:3456): is newer than"), "{refusal}");
+        return;
+    };
+    assert_eq!((plan.driver_version.as_str(), plan.flavour), chosen);
+    let is_said = why(&plan, "flavour").contains("is newer than longshore's table");
+    assert_eq!(is_said, flavour == "auto", "{}", why(&plan, "flavour"));
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+}
+
+#[test]
+fn a_loaded_proprietary_driver_of_an_unknown_gpu_is_kept() {
+    let mut facts = facts("bookworm-t4");
+    facts.devices[0].device = 0x3456;
+    let (version, flavour) = ("535.261.03".to_owned(), Some(Flavour::Proprietary));
+    facts.live_driver = Some(longshore_host::facts::LiveDriver { version, flavour });
+    let plan = plan(&config("newest", "auto"), &facts, &archives()).unwrap();
+    assert_eq!((plan.driver_version.as_str(), plan.flavour), ("535.261.03", Flavour::Proprietary));
+}
+
 #[test]
 fn k80_says_which_newer_driver_it_passed_over_and_why() {
     let plan = plan(&config("newest", "auto"), &facts("bookworm-k80"), &archives()).unwrap();

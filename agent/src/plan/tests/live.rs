@@ -4,7 +4,7 @@ use super::*;
 use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::ExitCode;
 
-use crate::config::MissingGpus;
+use crate::config::Reaction;
 use crate::steps::LoadModule;
 use longshore_host::gpus::{Gpu, Taken};
 
@@ -146,13 +146,13 @@ fn of_two_sets_the_one_that_is_live_is_taken() {
 }
 
 #[rstest]
-#[case("535", MissingGpus::Warn, Some(Severity::Warning))]
-#[case("535", MissingGpus::Refuse, Some(Severity::Refusal))]
+#[case("535", Reaction::Warn, Some(Severity::Warning))]
+#[case("535", Reaction::Refuse, Some(Severity::Refusal))]
 // Nothing is known yet of the new driver.
-#[case("550", MissingGpus::Refuse, None)]
+#[case("550", Reaction::Refuse, None)]
 fn a_gpu_that_the_adopted_driver_did_not_take_is_found(
     #[case] driver: &str,
-    #[case] missing_gpus: MissingGpus,
+    #[case] missing_gpus: Reaction,
     #[case] severity: Option<Severity>,
 ) {
     let (mut facts, catalog) = ours("");

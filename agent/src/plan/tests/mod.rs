@@ -103,6 +103,7 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Probe::Read(drivers),
+        switch_programs: Probe::Unreadable("not read".into()),
         finished: Vec::new(),
         run_files: Probe::Read(Vec::new()),
         headers: Probe::Read(AvailableHeaders::Archive {

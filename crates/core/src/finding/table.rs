@@ -260,8 +260,8 @@ codes! {
         remedy "expect longer latencies, or boot a kernel without PREEMPT_RT"
     GpuUnknown "gpu-unknown" Devices Warns Preflight
         means "a GPU is not in longshore's table"
-        matters "its driver branch and flavour cannot be selected automatically"
-        remedy "set driver and flavour to those that support it"
+        matters "it is taken for newer than longshore: the newest driver and open modules are chosen for it, without knowing that they support it"
+        remedy "set driver and flavour to those that support it, or use a newer longshore"
     AgentFailed "agent-failed" Agent Warns Preflight
         means "the last agent failed, or left the driver in use"
         matters "what it could not uninstall is still on the host"
@@ -294,10 +294,10 @@ codes! {
         means "a daemon that is to run, or that another daemon needs, is not among the driver's user-mode files"
         matters "the driver would not be ready without it"
         remedy "add a source that has it (NVIDIA's own Debian-format archive has nvidia-fabricmanager and nvlsm), or switch it off: [daemons] in the configuration"
-    FabricManagerMissing "fabric-manager-missing" Sources Warns Preflight
-        means "the host has NVSwitches, and the driver's user-mode files have no fabric manager"
+    FabricManagerMissing "fabric-manager-missing" Sources RefusesOrWarns Preflight
+        means "the host has NVSwitches, and no source has a fabric manager of the driver's version; a warning with fabric-manager-missing = warn, where the switches connect no GPU that this driver would drive, where the host's own fabric manager is enabled, and for a driver that is loaded already"
         matters "the driver loads, and CUDA programs fail with `system not yet initialized` until nv-fabricmanager of exactly the driver's version runs"
-        remedy "add an archive that has nvidia-fabricmanager of this version, or run it on the host yourself and set fabricmanager to off"
+        remedy "add an archive that has nvidia-fabricmanager of this version, or run it on the host yourself and set fabricmanager to off; fabric-manager-missing = warn installs the driver without one"
     DaemonForeign "daemon-foreign" OtherDrivers Notes Preflight
         means "a daemon of the driver that longshore did not start answers on the host"
         matters "two would conflict over the same devices: longshore starts none of its own, and does not stop the other"

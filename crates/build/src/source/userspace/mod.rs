@@ -20,6 +20,7 @@ mod place;
 pub(super) mod sample;
 mod selection;
 pub mod sources;
+pub mod switches;
 
 use std::fs;
 use std::path::PathBuf;

@@ -48,9 +48,9 @@ pub(super) const PARTS: &[Part] = &[
     // NVLink switches and domains; Ubuntu (multiverse) and NVIDIA's own archive have them, up to 575
     // with the branch in the names
     part("libnvidia-nscq", Need::Twin, &["libnvidia-nscq"]),
-    part("nv-fabricmanager", Need::Twin, &["nvidia-fabricmanager"]),
+    part("nv-fabricmanager", Need::Twin, &[FABRIC_MANAGER]),
     part("nvidia-imex", Need::Twin, &["nvidia-imex"]),
-    part("nvlsm", Need::Companion, &["nvlsm"]),
+    part("nvlsm", Need::Companion, &[SUBNET_MANAGER]),
     // compute
     part("libcuda", Need::Always, &["libcuda", "libnvidia-cuda", COMPUTE]),
     part(
@@ -76,6 +76,11 @@ pub(super) const PARTS: &[Part] = &[
     part("libnvidia-fbc", Need::Optional, &["libnvidia-fbc"]),
     part("GSP firmware", Need::Firmware, &[FIRMWARE, "nvidia-firmware", "nvidia-kernel-common"]),
 ];
+
+/// Stem of the fabric manager's packages.
+pub(super) const FABRIC_MANAGER: &str = "nvidia-fabricmanager";
+/// Stem of the subnet manager's package.
+pub(super) const SUBNET_MANAGER: &str = "nvlsm";
 
 /// Stems of Ubuntu's packages with several parts.
 const COMPUTE: &str = "libnvidia-compute";
