@@ -41,7 +41,7 @@ pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
 use self::configurations::Configurations;
 use self::environment::{check_environment, check_unknown};
-use self::output::{print, print_json, put_out};
+use self::output::{print, print_answer, print_json, put_out};
 use self::peermem::SideCar;
 use self::supply::{Layout, build, fetch, fetched};
 use crate::build_lease::Claims;
@@ -363,15 +363,18 @@ pub fn execute_side_car(command: SideCar, log: &Log) -> Result<ExitCode, Failure
     command.run()
 }
 
+/// Format of `plan --json`.
+const PLAN_FORMAT: u32 = 1;
+
 async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let (facts, plan) = Inventory::for_looking(config).decide().await?;
     if json {
-        print_json(&plan)?;
+        print_answer(PLAN_FORMAT, plan.verdict(), plan.exit_code(), &plan)?;
     } else {
         print(&crate::plan::render(&plan, &facts))?;
     }
     // The plan already holds the reason; scripts get the exit code that `run` would end with.
-    Ok(plan.refusal().map_or(ExitCode::Done, |failure| failure.code()))
+    Ok(plan.exit_code())
 }
 
 /// Returns the termination message's path from a flag or the environment alone, for failures before

@@ -2,13 +2,34 @@
 
 use std::io::Write;
 
-use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::finding::Verdict;
 use longshore_core::sanitize::printable;
 
 pub(super) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
         .or_fail(FailureKind::Bug, || "writing the answer as JSON")?;
     put_out(&format!("{text}\n"))
+}
+
+/// JSON of a command: its format, verdict and exit code before all else.
+#[derive(serde::Serialize)]
+struct Answer<'a, T> {
+    format: u32,
+    verdict: Verdict,
+    exit_code: u8,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+/// Prints an answer as JSON. `format` changes where a key's meaning does, or one is gone.
+pub(super) fn print_answer(
+    format: u32,
+    verdict: Verdict,
+    exit_code: ExitCode,
+    body: &impl serde::Serialize,
+) -> Result<(), Failure> {
+    print_json(&Answer { format, verdict, exit_code: exit_code.number(), body })
 }
 
 pub(super) fn print(text: &str) -> Result<(), Failure> {

@@ -35,7 +35,7 @@ pub(super) struct Definition {
 }
 
 /// All checks, in display order.
-pub(super) const ALL: [Definition; 33] = [
+pub(super) const ALL: [Definition; 34] = [
     check(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
         Ok(s.look.facts.kernel.arch.clone())
     }),
@@ -48,6 +48,7 @@ pub(super) const ALL: [Definition; 33] = [
             Code::GpuTooOld,
             Code::GpuUnsupported,
             Code::GpuUnknown,
+            Code::VgpuGuest,
         ],
         |s| Ok(plan::device_lines(&s.look.facts.devices).join("; ")),
     ),
@@ -251,12 +252,11 @@ pub(super) const ALL: [Definition; 33] = [
             Code::HeadersMissing,
             Code::HeadersUnknown,
             Code::ModuleNotBuilt,
-            Code::DaemonMissing,
-            Code::FabricManagerMissing,
             Code::AptSourcesLeftOut,
         ],
         sources,
     ),
+    check(Area::Sources, "daemons", &[Code::DaemonMissing, Code::FabricManagerMissing], daemons),
     check(Area::Configuration, "settings", &SETTINGS, |s| {
         let driver = s.look.config.driver.version.as_deref().unwrap_or("newest");
         Ok(format!("driver = {driver}; every parameter belongs to a loaded module"))
@@ -342,6 +342,20 @@ fn sources(input: &Input<'_>) -> Text {
         (true, _) => Ok(format!("{driver}: everything needed is available")),
         (false, true) => Ok(format!("{driver} is available")),
         (false, false) => Err(NOT_ASKED.to_owned()),
+    }
+}
+
+/// Describes the switches' need of a fabric manager, where it is known without queries or the sources were queried.
+fn daemons(input: &Input<'_>) -> Text {
+    let Some(plan) = input.plan else { return Err(NOT_ASKED.to_owned()) };
+    let Some(need) = plan::fabric_needs_manager(input.look.config, input.look.facts) else {
+        return Ok("none that the driver's user-mode files lack".to_owned());
+    };
+    match plan.acquire.is_empty() || input.look.online {
+        true => Ok(format!("{need}, and driver {} has a fabric manager", plan.driver_version)),
+        false => {
+            Err(format!("{need}, which need a fabric manager of the driver's version; {NOT_ASKED}"))
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::prebuilt::Prebuilt;
 use crate::supplier::Inventory;
 use longshore_core::failure::FailureKind;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::finding::{self, Area, Code, Finding, Severity};
+use longshore_core::finding::{self, Area, Code, Finding, Severity, Verdict};
 use longshore_core::root::Root;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
@@ -43,9 +43,14 @@ const OF_MISSING_SET: [Code; 5] = [
 ];
 const NOT_ASKED: &str = "archives, registries and .run files were not queried (use --online)";
 
+/// Format of the report.
+const FORMAT: u32 = 1;
+
 /// The doctor's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
+    /// Format of this structure: 1.
+    pub format: u32,
     /// Gravest result.
     pub verdict: Verdict,
     /// The doctor's exit code: that of the refusal of `run`, else 0.
@@ -59,18 +64,6 @@ pub struct Report {
     pub passed: Vec<Check>,
     /// Skipped checks, with the reason.
     pub skipped: Vec<Check>,
-}
-
-/// Gravest result of a diagnosis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// No finding, or only notes.
-    Passed,
-    /// At least one warning.
-    Warned,
-    /// Refusal: `run` would end before it changes anything.
-    Refused,
 }
 
 /// A finding with the table's texts of its code.
@@ -258,13 +251,15 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 
 fn report(input: &checks::Input<'_>, findings: &[Finding]) -> Report {
     let (passed, skipped) = checks::list(input, findings);
-    let exit_code = finding::refusal(findings).map_or(ExitCode::Done, |f| f.code());
+    let undecided = input.plan.is_some_and(|plan| plan.undecided);
+    let verdict = Verdict::of(findings, undecided);
+    let exit_code = match verdict {
+        Verdict::Undecided => plan::UNDECIDED,
+        _ => finding::refusal(findings).map_or(ExitCode::Done, |f| f.code()),
+    };
     Report {
-        verdict: match findings.first().map(|f| f.severity) {
-            Some(Severity::Refusal) => Verdict::Refused,
-            Some(Severity::Warning) => Verdict::Warned,
-            Some(Severity::Note) | None => Verdict::Passed,
-        },
+        format: FORMAT,
+        verdict,
         exit_code,
         host: host_line(input.look.facts),
         findings: findings.iter().map(reported).collect(),

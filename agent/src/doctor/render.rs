@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
-use super::{Check, Report, ReportedFinding, Verdict};
-use longshore_core::finding::{Area, Severity};
+use super::{Check, Report, ReportedFinding};
+use longshore_core::finding::{Area, Severity, Verdict};
 
 /// Formats the verdict, the findings by area and gravest first, passed checks, and skipped checks.
 pub fn render(report: &Report) -> String {
@@ -49,6 +49,7 @@ fn verdict(report: &Report) -> String {
     let word = match report.verdict {
         Verdict::Passed => "PASSED",
         Verdict::Warned => "WARNED",
+        Verdict::Undecided => "CANNOT BE DECIDED HERE",
         Verdict::Refused => "REFUSED",
     };
     format!("{word}  {}: {counts} (exit code {})", report.host, report.exit_code.number())

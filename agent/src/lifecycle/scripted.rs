@@ -115,6 +115,7 @@ pub fn planned(version: &str, mounts: Vec<Step>) -> Plan {
         replaces: Vec::new(),
         install,
         exact: true,
+        undecided: false,
         findings: Vec::new(),
         next_kernel: None,
     };

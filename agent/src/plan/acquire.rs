@@ -13,7 +13,7 @@ use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::{Config, PublishConfig};
 use longshore_build::build;
 use longshore_build::source::driver::AvailableDriver;
-use longshore_build::source::headers::AvailableHeaders;
+use longshore_build::source::headers::{self, AvailableHeaders, WITHOUT_PACKAGE};
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Finding, Severity};
@@ -424,15 +424,14 @@ fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
 }
 
 fn headers_missing(release: &str, nearest: &[String]) -> Finding {
-    let nearest = if nearest.is_empty() {
-        "they have none of this line".to_owned()
-    } else {
-        format!("nearest: {}", nearest.join(", "))
-    };
-    Finding::refusal(
-        Code::HeadersMissing,
-        format!("neither an archive nor the host has the headers of kernel {release}; {nearest}"),
-    )
+    let seen = format!("neither an archive nor the host has the headers of kernel {release}");
+    if nearest.is_empty() {
+        let flavour = headers::flavour_of(release);
+        let seen = format!("{seen}; the archives have none of kernels like {flavour}");
+        return Finding::refusal(Code::HeadersMissing, seen).remedy(WITHOUT_PACKAGE);
+    }
+    let nearest = nearest.join(", ");
+    Finding::refusal(Code::HeadersMissing, format!("{seen}; nearest: {nearest}"))
 }
 
 /// Describes the headers that a set was compiled with.

@@ -167,7 +167,10 @@ fn build_root(os: &OsRelease, release: &str) -> Option<String> {
              --image-for=driver-toolkit`, or the ImageStream openshift/driver-toolkit{tag})"
         ));
     }
-    let (_, packages) = BY_BUILD_ROOT.iter().find(|(ids, _)| ids.contains(&os.id.as_str()))?;
+    // A distribution that is not named is built like the nearest that it names itself (ID_LIKE).
+    let ids = std::iter::once(&os.id).chain(&os.id_like);
+    let named = |id: &String| BY_BUILD_ROOT.iter().find(|(ids, _)| ids.contains(&id.as_str()));
+    let (_, packages) = ids.into_iter().find_map(named)?;
     let packages = packages.replace("RELEASE", release);
     Some(format!(
         "an image, a directory or a tarball in which the distribution itself put {packages}"

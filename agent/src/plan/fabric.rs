@@ -59,6 +59,11 @@ pub(super) fn wanted<'a>(config: &Config, facts: &'a HostFacts) -> Option<Wanted
     Some(Wanted { why, port, is_foreign: is_foreign(facts, FABRICMANAGER_SOCKET) })
 }
 
+/// Returns the fabric that has no manager of its own yet, in words.
+pub(crate) fn needs_manager(config: &Config, facts: &HostFacts) -> Option<String> {
+    wanted(config, facts).filter(|wanted| !wanted.is_foreign).map(|wanted| wanted.why)
+}
+
 /// Returns the finding that the archives have no fabric manager of the chosen version, before its user-mode files
 /// are fetched. The contents of a .run file are known only once it is unpacked.
 pub(super) fn not_offered(

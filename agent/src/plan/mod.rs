@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use acquisition::{Acquire, BuildSet};
 pub(crate) use distribution::brings_driver;
+pub(crate) use fabric::needs_manager as fabric_needs_manager;
 pub(crate) use finished::unfit;
 pub use live::Replaced;
 pub use mofed::gives_way;
@@ -43,8 +44,8 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::journal::PlanSummary;
 use crate::steps::{LoadModule, Step, WriteFeatures};
-use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::finding::{self, Code};
+use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::finding::{self, Code, Verdict};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
 
@@ -71,6 +72,9 @@ pub struct Plan {
     pub exact: bool,
     /// Findings of the preflight.
     pub findings: Vec<Finding>,
+    /// True if the sources that an acquisition needs are another machine's, and none of them answered here.
+    #[serde(skip)]
+    pub undecided: bool,
     /// Newer kernel that is installed on the host and not booted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_kernel: Option<PlannedKernel>,
@@ -115,11 +119,31 @@ impl Plan {
         (builds || is_at_hand).then_some(!builds)
     }
 
+    /// Returns the verdict.
+    pub fn verdict(&self) -> Verdict {
+        Verdict::of(&self.findings, self.undecided)
+    }
+
+    /// Returns the exit code of a command that prints the plan: that which `run` would be refused with.
+    pub fn exit_code(&self) -> ExitCode {
+        match self.verdict() {
+            Verdict::Undecided => UNDECIDED,
+            _ => self.refusal().map_or(ExitCode::Done, |failure| failure.code()),
+        }
+    }
+
     /// Returns the gravest refusal among the findings, as the failure that ends a command.
     pub fn refusal(&self) -> Option<Failure> {
         finding::refusal(&self.findings)
     }
 }
+
+/// Exit code of a command that could not decide: no source answered for another machine's captured tree.
+pub(crate) const UNDECIDED: ExitCode = ExitCode::Download;
+
+/// Codes of a source that did not answer, and of what is unknown for it.
+const OF_SOURCES: [Code; 3] =
+    [Code::ArchivesUnread, Code::UserspaceNotOffered, Code::HeadersUnknown];
 
 /// Makes the plan; reads and changes nothing.
 ///
@@ -175,7 +199,15 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     if !findings.iter().any(|f| f.code == Code::KernelUnknown) {
         findings.extend(preflight::kernel_unknown(facts));
     }
+    // The driver itself is unknown then, and so is all that belongs to it: one cause, told once.
+    if findings.iter().any(|f| f.code == Code::ArchivesUnread) {
+        findings.retain(|f| f.code == Code::ArchivesUnread || !OF_SOURCES.contains(&f.code));
+    }
     finding::sort(&mut findings);
+    let undecided = config.paths.is_captured()
+        && !supply.acquire.is_empty()
+        && catalog.failures.archives.is_some()
+        && findings.iter().any(|f| OF_SOURCES.contains(&f.code));
 
     let next_kernel = next_kernel::of(config, facts, catalog, &choice);
     let mut reasons = choice.reasons;
@@ -197,6 +229,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
         install: install.steps,
         exact: install.exact,
         findings,
+        undecided,
         next_kernel,
     })
 }

@@ -10,7 +10,9 @@ use longshore_core::finding::{Code, Finding};
 use longshore_core::machine::Machine;
 use longshore_core::privileges::{self, NEEDS};
 use longshore_host::HostFacts;
-use longshore_host::facts::{DeviceKind, FreeSpace, ModuleLoading, PciDevice, Probe, Propagation};
+use longshore_host::facts::{
+    DeviceKind, FreeSpace, ModuleLoading, PciDevice, Platform, Probe, Propagation,
+};
 use longshore_host::{gpus, mounts};
 
 /// Returns the findings that do not depend on the modules to be loaded.
@@ -20,6 +22,7 @@ pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
     found.extend(devices(facts));
     found.extend(bound_elsewhere(config, facts));
     found.extend(unknown_gpus(config, facts));
+    found.extend(vgpus(config, facts));
     found.extend(privileges(facts));
     found.extend(module_loading(facts));
     found.extend(sharing(config, facts));
@@ -48,9 +51,43 @@ fn devices(facts: &HostFacts) -> Option<Finding> {
             format!("the PCI bus could not be read: {why}"),
         ));
     }
-    facts.devices.is_empty().then(|| {
-        Finding::refusal(Code::NoDevice, "there is no NVIDIA GPU or NVSwitch on the PCI bus")
-    })
+    facts.devices.is_empty().then(|| no_device(facts))
+}
+
+/// Returns the finding that there is no device, with the remedy of the platform.
+fn no_device(facts: &HostFacts) -> Finding {
+    let none = "there is no NVIDIA GPU or NVSwitch on the PCI bus";
+    match &facts.platform {
+        Some(Platform::Wsl) => {
+            let seen = format!("{none}: this is a WSL 2 machine, whose GPU Windows drives");
+            Finding::refusal(Code::NoDevice, seen).remedy(
+                "install no driver here, but update that of Windows: its libraries are in /usr/lib/wsl/lib, and \
+                 containers get them by the NVIDIA container toolkit (`nvidia-ctk cdi generate --mode=wsl`)",
+            )
+        }
+        Some(Platform::Tegra(soc)) => {
+            let seen = format!("{none}: this is a {soc}, whose GPU is part of the SoC");
+            Finding::refusal(Code::NoDevice, seen).remedy(
+                "use the driver of the board's own system (Jetson Linux brings it with its kernel); containers \
+                 get it by the NVIDIA container toolkit (`nvidia-ctk cdi generate --mode=csv`)",
+            )
+        }
+        None => Finding::refusal(Code::NoDevice, none),
+    }
+}
+
+/// Reports vGPUs of a virtual machine. The contents of a configured .run file are the user's choice: it may be a
+/// guest driver.
+fn vgpus(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    let list: Vec<String> = facts.devices.iter().filter(|d| d.vgpu).map(name_of).collect();
+    if list.is_empty() {
+        return None;
+    }
+    let seen = format!("a vGPU of this virtual machine: {}", list.join(", "));
+    match config.run_files.is_empty() && facts.live_driver.is_none() {
+        true => Some(Finding::refusal(Code::VgpuGuest, seen)),
+        false => Some(Finding::warning(Code::VgpuGuest, seen)),
+    }
 }
 
 /// Refuses where every device is bound to another driver: the driver loads as long as it can have

@@ -7,7 +7,7 @@ use super::driver::name_of;
 use super::{Acquire, BuildSet, Plan, gpu};
 use crate::steps::MountRoot;
 use longshore_build::source::runfile::AvailableRunFile;
-use longshore_core::finding::{Finding, Severity};
+use longshore_core::finding::{Finding, Severity, Verdict};
 use longshore_host::HostFacts;
 use longshore_host::facts::{DeviceKind, ModuleLoading, PciDevice, Probe};
 
@@ -72,15 +72,16 @@ fn verdict(plan: &Plan) -> String {
         "driver {} ({}) for kernel {}",
         plan.driver_version, plan.flavour, plan.kernel_release
     );
-    match plan.findings.first() {
-        Some(gravest) if gravest.severity == Severity::Refusal => {
-            let exit = gravest.exit_code().number();
-            format!("REFUSED  {what}: {} (exit code {exit})", gravest.code)
-        }
-        Some(gravest) if gravest.severity == Severity::Warning => {
-            format!("TO BE DONE, WITH WARNINGS  {what}")
-        }
-        _ => format!("TO BE DONE  {what}"),
+    let exit = plan.exit_code().number();
+    let gravest = plan.findings.first().map_or("", |gravest| gravest.code.as_str());
+    match plan.verdict() {
+        Verdict::Refused => format!("REFUSED  {what}: {gravest} (exit code {exit})"),
+        Verdict::Undecided => format!(
+            "CANNOT BE DECIDED HERE  {what}: the tree was captured on another machine, and no source answered \
+             here (exit code {exit})"
+        ),
+        Verdict::Warned => format!("TO BE DONE, WITH WARNINGS  {what}"),
+        Verdict::Passed => format!("TO BE DONE  {what}"),
     }
 }
 

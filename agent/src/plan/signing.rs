@@ -5,7 +5,7 @@ use crate::catalog::Catalog;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
-use longshore_modules::artifact::ModuleKey;
+use longshore_modules::artifact::{HeadersFrom, ModuleKey};
 use longshore_modules::module_signing::{SignedBy, Signer};
 
 /// Signature status of a set on this host's kernel, best first.
@@ -140,7 +140,18 @@ pub(super) fn finding(
         return Some(Finding::refusal(Code::SignatureRequired, format!("{what}: {enforced}")));
     };
     let (severity, seen) = match trusted {
-        Probe::Read(true) => return None,
+        Probe::Read(true) if !may_be_of_platform_alone(facts) || is_of_distribution(supply) => {
+            return None;
+        }
+        Probe::Read(true) => (
+            Severity::Warning,
+            format!(
+                "the kernel requires a trusted signature ({enforced}) and lists the key of {name}, the signer of \
+                 the modules, but perhaps in .platform alone: .machine is absent or empty, and {} is not known to \
+                 verify modules by .platform",
+                facts.os.pretty_name.as_deref().unwrap_or(&facts.os.id)
+            ),
+        ),
         Probe::Read(false) => (
             Severity::Refusal,
             format!(
@@ -189,6 +200,22 @@ pub(super) fn unsignable(
         enforced.join(", ")
     );
     Some(Finding::refusal(Code::SignFileMissing, seen))
+}
+
+/// Distributions whose kernels verify modules by `.platform` too, by a patch of their own: Debian's "KEYS: Make use of
+/// platform keyring for module signature verify", which Red Hat's and Fedora's kernels have as well (docs/module-signing.md).
+const VERIFY_BY_PLATFORM: [&str; 8] =
+    ["debian", "rhel", "rhcos", "centos", "rocky", "almalinux", "ol", "fedora"];
+
+/// True if the firmware's certificates may be in a keyring by which this kernel verifies no modules. Only the kernel
+/// knows: /proc/keys does not tell a key's keyring.
+fn may_be_of_platform_alone(facts: &HostFacts) -> bool {
+    facts.security.only_platform_keys && !VERIFY_BY_PLATFORM.contains(&facts.os.id.as_str())
+}
+
+/// True for modules of a package, whose signer is the kernel's own.
+fn is_of_distribution(supply: &Supply<'_>) -> bool {
+    supply.set.is_some_and(|set| set.headers_origin() == HeadersFrom::Package)
 }
 
 fn perhaps_enforced(facts: &HostFacts) -> Option<Finding> {

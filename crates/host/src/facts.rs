@@ -30,6 +30,9 @@ pub struct HostFacts {
     pub kernel: Kernel,
     /// The host's distribution.
     pub os: OsRelease,
+    /// Machines whose GPU is not on the PCI bus as others' are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
     /// NVIDIA GPUs and NVSwitches on the PCI bus, by address.
     pub devices: Vec<PciDevice>,
     /// The GPUs among `devices` that nvidia.ko may drive, each with the driver bound to it.
@@ -130,6 +133,9 @@ impl Kernel {
 pub struct OsRelease {
     /// `ID`, for example `debian`.
     pub id: String,
+    /// `ID_LIKE`: distributions that this one is built from, the nearest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub id_like: Vec<String>,
     /// `VERSION_ID`, for example `12`.
     pub version_id: Option<String>,
     /// `VERSION_CODENAME`, for example `bookworm`.
@@ -148,6 +154,16 @@ pub struct OsRelease {
     /// `OPENSHIFT_VERSION`, for example `4.19`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub openshift_version: Option<String>,
+}
+
+/// Machine whose GPU nvidia.ko of a data-centre driver does not drive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Platform {
+    /// A WSL 2 machine: Windows has the driver.
+    Wsl,
+    /// An SoC with an integrated GPU, by its name in the device tree, for example `nvidia,tegra234`.
+    Tegra(String),
 }
 
 /// Kind of an NVIDIA PCI function.
@@ -171,6 +187,9 @@ pub struct PciDevice {
     pub device: u16,
     /// PCI subsystem device id.
     pub subsystem_device: u16,
+    /// True for a vGPU of a virtual machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub vgpu: bool,
     /// The 24-bit class code.
     pub class: u32,
     /// Name of the driver bound to it, if any.
@@ -229,6 +248,10 @@ pub struct Security {
     pub load_pin: Probe<bool>,
     /// Public keys of the certificates in the kernel's keyrings, all keyrings together.
     pub keys: Probe<Vec<KernelKey>>,
+    /// True if the firmware's certificates may be in `.platform` alone: that keyring has some, and `.machine`, by
+    /// which mainline kernels verify modules, is absent or empty.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_platform_keys: bool,
     /// SELinux; None where no policy is loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selinux: Option<Selinux>,

@@ -94,6 +94,7 @@ fn parse_os_release(text: &str) -> OsRelease {
         let value: String = in_line(&unquote(value.trim())).chars().take(VALUE).collect();
         match key.trim() {
             "ID" => os.id = value,
+            "ID_LIKE" => os.id_like = value.split_whitespace().map(str::to_owned).collect(),
             "VERSION_ID" => os.version_id = Some(value),
             "VERSION_CODENAME" => os.codename = Some(value),
             "PRETTY_NAME" => os.pretty_name = Some(value),

@@ -29,11 +29,22 @@ pub(super) fn read(root: &Root) -> Probe<Vec<KernelKey>> {
 /// True if the kernel's own keys are visible: container runtimes mask the file, and user namespaces
 /// hide the kernel's keys.
 fn is_whole(text: &str) -> bool {
-    text.lines().any(|line| {
-        let Some(("keyring", description)) = kind_and_description(line) else { return false };
-        let name = description.rsplit_once(": ").map_or(description, |(name, _)| name);
-        KEYRINGS.contains(&name.trim())
-    })
+    text.lines().any(|line| keyring(line).is_some_and(|(name, _)| KEYRINGS.contains(&name)))
+}
+
+/// True if `.platform` has keys and `.machine` has none, or does not exist.
+pub(super) fn has_only_platform(root: &Root) -> bool {
+    let text = root.read_to_string("proc/keys").unwrap_or_default();
+    let has = |name: &str| text.lines().any(|line| keyring(line) == Some((name, true)));
+    has(".platform") && !has(".machine")
+}
+
+/// Returns the name of a keyring, and if it has keys: `.machine: empty`, `.platform: 2`
+/// (keyring_describe in security/keys/keyring.c).
+fn keyring(line: &str) -> Option<(&str, bool)> {
+    let ("keyring", description) = kind_and_description(line)? else { return None };
+    let (name, count) = description.trim_end().rsplit_once(": ")?;
+    Some((name, count != "empty"))
 }
 
 fn key(line: &str) -> Option<KernelKey> {
@@ -87,6 +98,28 @@ mod tests {
         ];
         let found: Vec<_> = found.iter().map(|k| (k.name.as_str(), k.id.as_str())).collect();
         assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn the_firmwares_keys_are_in_platform_alone_where_machine_has_none() {
+        let ring = |name: &str, count: &str| {
+            format!("07a6d5b1 I------     1 perm 1f0b0000     0     0 keyring   {name}: {count}\n")
+        };
+        let cases = [
+            (&[(".platform", "2"), (".machine", "empty")][..], true),
+            (&[(".platform", "2")], true),
+            (&[(".platform", "2"), (".machine", "1")], false),
+            (&[(".platform", "empty")], false),
+            (&[(".secondary_trusted_keys", "1")], false),
+        ];
+        for (rings, expected) in cases {
+            let text: String = rings.iter().map(|(name, count)| ring(name, count)).collect();
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::create_dir(dir.path().join("proc")).unwrap();
+            std::fs::write(dir.path().join("proc/keys"), text).unwrap();
+            let root = Root::open(dir.path()).unwrap();
+            assert_eq!(has_only_platform(&root), expected, "{rings:?}");
+        }
     }
 
     #[test]

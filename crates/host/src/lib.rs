@@ -32,6 +32,7 @@ pub mod mounts;
 pub mod nodes;
 pub mod pci;
 pub mod places;
+mod platform;
 pub mod process;
 pub mod published;
 mod read;
@@ -42,6 +43,7 @@ pub mod selinux;
 pub mod shared_dir;
 pub mod status_file;
 pub mod verbs;
+mod vgpu;
 
 pub use facts::HostFacts;
 pub use real::RealHost;

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind::NotFound};
 use nix::errno::Errno;
 
 use super::facts::{DeviceKind, PciDevice};
+use super::vgpu;
 use longshore_core::root::{Root, errno_of, is_absent};
 
 pub(super) const DEVICES: &str = "sys/bus/pci/devices";
@@ -81,6 +82,8 @@ fn read_device(root: &Root, address: &str) -> io::Result<Option<PciDevice>> {
         subsystem_device: low_half(number(root, &format!("{dir}/subsystem_device"))?),
         class,
         driver,
+        // For other users than root the file ends after 64 bytes.
+        vgpu: root.read(format!("{dir}/config")).is_ok_and(|config| vgpu::is_vgpu(&config)),
     }))
 }
 

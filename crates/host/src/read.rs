@@ -8,7 +8,7 @@ use super::facts::{DriverRootState, HostFacts, Mount, Probe};
 use super::process::FirstProcess;
 use super::{
     conflicting, daemon, fabric, gpus, installed, installed_kernels, kernel, modules, mounts, pci,
-    places, process, security,
+    places, platform, process, security,
 };
 use crate::places::Recorded;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -37,6 +37,7 @@ impl HostFacts {
         let devices = unread.keep("pci", pci::read(&root));
         Ok(Self {
             os: unread.keep("os-release", kernel::read_os_release(&root, &host)),
+            platform: platform::read(&root, &host, release),
             conflicting: unread.keep("conflicting", conflicting::read(&root, &devices, &loaded)),
             devices,
             gpus: unread.keep("gpus", gpus::read(&root)),

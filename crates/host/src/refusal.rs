@@ -35,7 +35,8 @@ const LOGGED: &[(&str, FailureKind, &str, &str)] = &[
         "is not supported by the NVIDIA",
         FailureKind::KernelRefused,
         "this driver version does not know the GPU",
-        "set a newer driver version",
+        "set a newer driver version; a vGPU of a virtual machine needs the guest driver of NVIDIA's vGPU software, \
+         whatever the version (`longshore doctor` tells a vGPU)",
     ),
     (
         "fallen off the bus",

@@ -17,6 +17,7 @@ pub(super) fn read(root: &Root, host: &Root) -> Security {
         module_loading: module_loading(root),
         load_pin: load_pin(root),
         keys: keys::read(root),
+        only_platform_keys: keys::has_only_platform(root),
         selinux: selinux::read(root, host),
     }
 }

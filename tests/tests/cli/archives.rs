@@ -224,6 +224,31 @@ fn without_any_archive_nothing_can_be_installed() {
     assert_eq!(ended.code, Some(12), "{ended}");
 }
 
+/// Another machine's sources are not to be judged from here: neither a plan that could be carried out, nor a refusal.
+#[test]
+fn a_captured_tree_without_an_answer_of_its_sources_is_not_decided() {
+    let scene = Scene::new();
+    scene.configure(&format!(
+        "[[archive]]\nurl = \"http://127.0.0.1:9/debian\"\nsuites = [\"bookworm\"]\n\
+         components = [\"main\"]\nkeyring = \"{}\"\n",
+        scene.path("keyring.asc").display()
+    ));
+    let tree = fixture("bookworm-t4");
+    let ended = finish(&mut scene.agent(&["plan", "--root", &tree]));
+    assert_eq!(ended.code, Some(12), "{ended}");
+    assert!(ended.out.starts_with("CANNOT BE DECIDED HERE"), "{ended}");
+    assert_eq!(ended.out.matches("127.0.0.1:9").count(), 1, "{ended}");
+    for args in [&["plan", "--json"][..], &["doctor", "--online", "--json"]] {
+        let ended = finish(&mut scene.agent(&[args, &["--root", &tree]].concat()));
+        assert_eq!(ended.code, Some(12), "{ended}");
+        let answer: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
+        assert_eq!((&answer["verdict"], &answer["exit_code"]), (&"undecided".into(), &12.into()));
+    }
+    // A host that no driver is for is refused all the same.
+    let ended = finish(&mut scene.agent(&["plan", "--root", &fixture("bookworm-no-gpu")]));
+    assert_eq!(ended.code, Some(17), "{ended}");
+}
+
 /// A typo in a path is told as such: with nothing in the store, nothing could be installed without it.
 #[test]
 fn a_file_that_the_configuration_names_and_that_is_missing_ends_plan_and_doctor() {

@@ -1,7 +1,8 @@
 //! Driver and flavour selected for each host, with the reasons.
 
 use super::*;
-use longshore_core::failure::ExitCode;
+use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::finding::Verdict;
 
 #[rstest]
 #[case::t4_newest(
@@ -325,7 +326,7 @@ fn without_an_archive_the_flavour_is_still_decided() {
 #[case::k80("bookworm-k80", "470", Flavour::Proprietary)]
 #[case::v100("bookworm-v100", "580", Flavour::Proprietary)]
 #[case::t4("bookworm-t4", "newest", Flavour::Open)]
-fn a_captured_tree_is_decided_without_any_source(
+fn of_a_captured_tree_without_any_source_branch_and_flavour_are_decided(
     #[case] tree: &str,
     #[case] version: &str,
     #[case] flavour: Flavour,
@@ -334,11 +335,14 @@ fn a_captured_tree_is_decided_without_any_source(
     let mut catalog = archives();
     (catalog.drivers, catalog.headers) =
         (Probe::Unreadable(unknown()), Probe::Unreadable(unknown()));
+    catalog.failures.archives = Some(Failure::new(FailureKind::Download, unknown()));
     let mut config = config("newest", "auto");
     config.paths.root = PathBuf::from("/captured");
     config.paths.host_root = PathBuf::from("/captured");
     let plan = plan(&config, &facts(tree), &catalog).unwrap();
     assert_eq!((plan.driver_version.as_str(), plan.flavour), (version, flavour));
-    assert_eq!(codes(&plan, Severity::Warning), ["archives-unread", "headers-unknown"]);
+    // One cause, told once.
+    assert_eq!(codes(&plan, Severity::Warning), ["archives-unread"]);
     assert!(plan.refusal().is_none());
+    assert_eq!((plan.verdict(), plan.exit_code()), (Verdict::Undecided, ExitCode::Download));
 }

@@ -295,6 +295,16 @@ fn headers_that_no_archive_has_come_from_a_build_root(#[case] name: &str, #[case
     }
 }
 
+/// A distribution of no table is built like the nearest that its os-release names.
+#[test]
+fn a_distribution_like_another_has_its_way_to_headers() {
+    let mut facts = facts_of(&host("rocky-9"));
+    facts.os.id = "example".into();
+    facts.os.id_like = ["another", "rhel", "sles"].map(str::to_owned).to_vec();
+    let finding = refusal_of(&facts, &catalog_of(&facts), Code::HeadersMissing).expect("a finding");
+    assert!(finding.remedy.contains("dnf install"), "{}", finding.remedy);
+}
+
 #[test]
 fn layouts_of_every_host_are_read_whole() {
     for name in hosts() {

@@ -3,8 +3,9 @@
 use super::*;
 use crate::config::StorePlace;
 use crate::steps::MakeNodes;
+use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::ExitCode;
-use longshore_host::facts::PlacedFile;
+use longshore_host::facts::{PlacedFile, Platform};
 use longshore_host::verbs::FileId;
 
 #[rstest]
@@ -237,4 +238,38 @@ fn a_dead_containers_leftovers_are_the_first_steps() {
     let text = render(&plan, &facts);
     assert!(text.contains("1. remove /run/nvidia/nvidia-driver.pid"), "{text}");
     assert!(text.contains("note leftovers: left by NVIDIA's driver container"), "{text}");
+}
+
+/// Owners of machines without a GPU on the PCI bus are told where their driver is.
+#[rstest]
+#[case(None, "run on a node that has one")]
+#[case(Some(Platform::Wsl), "--mode=wsl")]
+#[case(Some(Platform::Tegra("nvidia,tegra234".into())), "Jetson Linux")]
+fn where_no_gpu_is_on_the_bus_the_remedy_is_that_of_the_machine(
+    #[case] platform: Option<Platform>,
+    #[case] remedy: &str,
+) {
+    let mut facts = facts("bookworm-no-gpu");
+    facts.platform = platform;
+    let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
+    let found = &plan.findings[0];
+    assert_eq!((found.code, plan.exit_code()), (Code::NoDevice, ExitCode::NoDevice));
+    assert!(found.remedy.contains(remedy), "{}", found.remedy);
+}
+
+/// A .run file may be a guest driver; the packages of archives are none.
+#[test]
+fn a_vgpu_is_refused_but_for_a_configured_run_file() {
+    let mut facts = facts("bookworm-t4");
+    facts.devices[0].vgpu = true;
+    let mut config = config("535", "auto");
+    let of = |config: &Config| {
+        let plan = plan(config, &facts, &archives()).unwrap();
+        let found = plan.findings.into_iter().find(|f| f.code == Code::VgpuGuest).unwrap();
+        (found.severity, found.exit_code())
+    };
+    assert_eq!(of(&config), (Severity::Refusal, ExitCode::HostUnsupported));
+    let urls = vec!["file:///srv/a.run".into()];
+    config.run_files = vec![RunFileSource { urls, pin: Pin::Sha256("0".repeat(64)) }];
+    assert_eq!(of(&config).0, Severity::Warning);
 }

@@ -246,3 +246,23 @@ fn signatures_made_elsewhere_need_no_sign_file() {
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
     assert!(why(&plan, "signed for the kernel").contains("made elsewhere"), "{:?}", plan.reasons);
 }
+
+/// Mainline kernels verify modules by .builtin, .secondary and .machine, and only some distributions' by .platform.
+#[rstest]
+#[case::debian("debian", true, None)]
+#[case::rocky("rocky", true, None)]
+#[case::pop("pop", true, Some(Severity::Warning))]
+#[case::with_machine_keys("pop", false, None)]
+fn a_key_that_may_be_in_platform_alone_is_warned_of(
+    #[case] id: &str,
+    #[case] only_platform_keys: bool,
+    #[case] severity: Option<Severity>,
+) {
+    let mut facts = host(Probe::Read(KNOWN));
+    facts.os.id = id.into();
+    facts.security.only_platform_keys = only_platform_keys;
+    let catalog = Catalog { signer: Some(signer(KNOWN)), ..archives() };
+    let plan = plan(&config("535.261.03", "open"), &facts, &catalog).unwrap();
+    let found = plan.findings.iter().find(|f| f.code == Code::ModuleKeyUntrusted);
+    assert_eq!(found.map(|f| f.severity), severity, "{found:?}");
+}

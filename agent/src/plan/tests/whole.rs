@@ -119,6 +119,7 @@ prop_compose! {
             subsystem_device: device,
             class: 0x03_0200,
             driver,
+            vgpu: false,
         }
     }
 }

@@ -84,6 +84,32 @@ impl Finding {
     }
 }
 
+/// Verdict of a command about a host: its gravest result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// No finding, or only notes.
+    Passed,
+    /// At least one warning.
+    Warned,
+    /// Not to be decided on this machine: the tree was captured on another one, whose sources do not answer here.
+    Undecided,
+    /// Refusal: `run` would end before it changes anything.
+    Refused,
+}
+
+impl Verdict {
+    /// Returns the verdict that the findings give; `undecided` where an acquisition could not be judged.
+    pub fn of(findings: &[Finding], undecided: bool) -> Self {
+        match findings.iter().map(|finding| finding.severity).max() {
+            Some(Severity::Refusal) => Self::Refused,
+            _ if undecided => Self::Undecided,
+            Some(Severity::Warning) => Self::Warned,
+            Some(Severity::Note) | None => Self::Passed,
+        }
+    }
+}
+
 /// Sorts refusals before warnings before notes, and within these by gravity of the code.
 pub fn sort(findings: &mut [Finding]) {
     findings.sort_by_key(|f| (std::cmp::Reverse(f.severity), f.code));

@@ -62,6 +62,10 @@ codes! {
         means "the selected driver or flavour does not support a GPU of this host"
         matters "the module would load and leave that GPU without a driver, or not load at all"
         remedy "select the branch or flavour that the finding names"
+    VgpuGuest "vgpu-guest" Devices RefusesOrWarns HostUnsupported
+        means "a GPU of this virtual machine is a vGPU: NVIDIA's vGPU manager on the hypervisor marks it so in its PCI configuration space; a warning where a .run file is configured or a driver is loaded"
+        matters "a vGPU is driven by the guest driver of NVIDIA's vGPU software alone: the kernel module of a data-centre driver refuses it in any version, and without a licence (nvidia-gridd) it serves slowly"
+        remedy "give the guest driver that belongs to the hypervisor's vGPU release (--run-file NVIDIA-Linux-...-grid.run) and run nvidia-gridd for its licence beside longshore, or use NVIDIA's image for vGPU guests"
     GpuBoundElsewhere "gpu-bound-elsewhere" OtherDrivers RefusesOrWarns Preflight
         means "a driver that longshore does not unload is bound to a device: vfio-pci or another one, or nouveau or nova while it is in use; a warning where other devices are free"
         matters "a device has one driver at a time, and the kernel never offers a bound device to NVIDIA's"
@@ -103,7 +107,7 @@ codes! {
         matters "the kernel would refuse the modules (EKEYREJECTED or EPERM)"
         remedy "sign the modules and enrol the signer's certificate (mokutil --import): set module-signing, or use a set signed elsewhere (docs/module-signing.md); or switch Secure Boot off, or remove lockdown= and module.sig_enforce from the kernel's command line"
     ModuleKeyUntrusted "module-key-untrusted" Signatures RefusesOrWarns Preflight
-        means "the kernel requires signatures and does not have the key of the modules' signer; a warning where its keys (/proc/keys) cannot be read"
+        means "the kernel requires signatures and does not have the key of the modules' signer; a warning where its keys (/proc/keys) cannot be read, or where the key may be in the keyring .platform alone, by which the distribution's kernel is not known to verify modules"
         matters "a signature by an unknown key counts as no signature"
         remedy "enrol that certificate on the host (mokutil --import CERTIFICATE, then reboot and confirm), or sign with a key that the kernel has"
     SignFileMissing "sign-file-missing" Signatures RefusesOrWarns Toolchain

@@ -22,6 +22,7 @@ fn device(driver: &str) -> PciDevice {
         subsystem_device: 0,
         class: 0x03_0000,
         driver: Some(driver.into()),
+        vgpu: false,
     }
 }
 

@@ -1,12 +1,12 @@
 //! Kernel headers in an archive.
 //!
-//! `linux-headers-RELEASE` depends on its other [parts](super::parts). Debian's also depends, directly
+//! `linux-headers-RELEASE` (Proxmox: `proxmox-headers-RELEASE`) depends on its other [parts](super::parts). Debian's also depends, directly
 //! or by `linux-compiler-gcc-N-x86`, on the compiler that the kernel was built with; Ubuntu's depends
 //! on none (Launchpad bug 1991664).
 
 use super::kernel_build::KernelBuild;
-use super::nearest::nearest;
-use super::parts::PREFIX;
+use super::nearest::{self, nearest};
+use super::parts::{PREFIXES, tree_of};
 use super::stated::{self, Reading, Stated};
 use super::toolchain::compiler_of;
 use longshore_core::failure::{Failure, FailureKind};
@@ -20,7 +20,7 @@ const NAMED: usize = 6;
 /// The headers of one kernel in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InArchive {
-    /// `linux-headers-RELEASE`.
+    /// `linux-headers-RELEASE`, or of another prefix.
     pub package: Package,
     /// The compiler package it depends on, for example `gcc-12`; None where it depends on none.
     pub compiler: Option<String>,
@@ -36,10 +36,10 @@ pub fn find(
     release: &str,
     kernel_version: Option<&str>,
 ) -> Result<InArchive, Failure> {
-    let candidates = archive.packages(&format!("{PREFIX}{release}"));
-    if candidates.is_empty() {
+    let named = PREFIXES.iter().map(|prefix| archive.packages(&format!("{prefix}{release}")));
+    let Some(candidates) = named.into_iter().find(|found| !found.is_empty()) else {
         return Err(missing(archive, release));
-    }
+    };
     let package = choose(&candidates, release, kernel_version)
         .ok_or_else(|| other_build(&candidates, kernel_version.unwrap_or_default()))?;
     Ok(InArchive { package: package.clone(), compiler: compiler_of(archive, package) })
@@ -52,7 +52,7 @@ pub fn find(
 pub(super) fn read(package: &Package, store: &Store) -> Result<Reading, Failure> {
     Reading::of(&package.name, |path| {
         let reader = store.open_blob(&package.sha256)?;
-        let path = format!("usr/src/{}/{path}", package.name);
+        let path = format!("usr/src/{}/{path}", tree_of(&package.name));
         let bytes = deb::read_file(&package.name, reader, path.as_ref())?;
         Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
     })
@@ -92,7 +92,7 @@ pub(super) fn check_build(
 pub fn signature_hash(headers: &InArchive, store: &Store) -> Result<Option<String>, Failure> {
     let name = &headers.package.name;
     let reader = store.open_blob(&headers.package.sha256)?;
-    let path = format!("usr/src/{name}/include/config/auto.conf");
+    let path = format!("usr/src/{}/include/config/auto.conf", tree_of(name));
     let bytes = deb::read_file(name, reader, path.as_ref())?.unwrap_or_default();
     Ok(stated::configured(&String::from_utf8_lossy(&bytes), "CONFIG_MODULE_SIG_HASH"))
 }
@@ -130,10 +130,16 @@ fn missing(archive: &Archive, release: &str) -> Failure {
     let nearest = nearest(&releases(archive), release);
     Failure::new(
         FailureKind::Toolchain,
-        format!("no archive has {PREFIX}{release}, the headers of this kernel"),
+        format!(
+            "no archive has {}, the headers of this kernel",
+            PREFIXES.map(|prefix| format!("{prefix}{release}")).join(" or ")
+        ),
     )
     .remedy(if nearest.is_empty() {
-        "none of the archives has any kernel headers: check the configured suites".to_owned()
+        format!(
+            "the archives have no headers of kernels like {}; {WITHOUT_PACKAGE}",
+            nearest::flavour_of(release)
+        )
     } else {
         format!(
             "boot a kernel whose headers there are ({}), or add an archive that has them, or use \
@@ -143,10 +149,14 @@ fn missing(archive: &Archive, release: &str) -> Failure {
     })
 }
 
+/// Ways to headers whose package is not known by its name.
+pub const WITHOUT_PACKAGE: &str = "if their package has another name, install it on the host or give its files with \
+                                   --headers, or set build-root to a root that has them; or use a prebuilt set";
+
 /// Returns the releases that the archive has headers for.
 pub(super) fn releases(archive: &Archive) -> Vec<String> {
     let is_one = |name: &str| {
-        name.strip_prefix(PREFIX).is_some_and(|rest| {
+        release_of(name).is_some_and(|rest| {
             let is_number = |word: &str| word.starts_with(|c: char| c.is_ascii_digit());
             // `6.12-amd64` is a meta-package; `6.1.0-50-common` and Ubuntu's `6.8.0-142` are parts.
             is_number(rest)
@@ -155,7 +165,13 @@ pub(super) fn releases(archive: &Archive) -> Vec<String> {
                 && !rest.contains("-common")
         })
     };
-    archive.names_matching(&is_one).iter().map(|n| n[PREFIX.len()..].to_owned()).collect()
+    let names = archive.names_matching(&is_one);
+    names.iter().filter_map(|name| release_of(name)).map(str::to_owned).collect()
+}
+
+/// Returns what follows the prefix of a headers package.
+fn release_of(name: &str) -> Option<&str> {
+    PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))
 }
 
 #[cfg(test)]

@@ -34,9 +34,10 @@ use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::HeadersFrom;
 use serde::{Deserialize, Serialize};
 
-pub use archive::{InArchive, find as find_in_archive, signature_hash};
+pub use archive::{InArchive, WITHOUT_PACKAGE, find as find_in_archive, signature_hash};
 pub use compiler::check as check_compiler;
 pub(crate) use in_root::{KernelDirs, dirs_in, headers_in, releases_in};
+pub use nearest::flavour_of;
 pub use places::HeaderPlaces;
 pub use stated::Stated;
 pub(crate) use toolchain::linker;

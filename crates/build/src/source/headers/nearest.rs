@@ -5,13 +5,11 @@ use longshore_debian::version;
 /// Maximum number of releases that a message names.
 const NAMED: usize = 6;
 
-/// Returns the releases around `wanted`, those of its own flavour first.
+/// Returns the releases of `wanted`'s own flavour around it. Those of other flavours are other distributions', other
+/// architectures' or other machines' kernels.
 pub(super) fn nearest(releases: &[String], wanted: &str) -> Vec<String> {
     let flavour = flavour_of(wanted);
     let mut sorted: Vec<&String> = releases.iter().filter(|r| flavour_of(r) == flavour).collect();
-    if sorted.is_empty() {
-        sorted = releases.iter().collect();
-    }
     sorted.sort_by(|a, b| version::compare(a, b));
     let at = sorted.partition_point(|r| version::compare(r, wanted).is_lt());
     let from = at.saturating_sub(NAMED / 2).min(sorted.len().saturating_sub(NAMED));
@@ -19,7 +17,7 @@ pub(super) fn nearest(releases: &[String], wanted: &str) -> Vec<String> {
 }
 
 /// Returns the flavour at the end of a release: `cloud-amd64` of `6.1.0-50-cloud-amd64`.
-fn flavour_of(release: &str) -> String {
+pub fn flavour_of(release: &str) -> String {
     let words: Vec<&str> = release.split('-').collect();
     let flavour = |word: &&&str| !word.starts_with(|c: char| c.is_ascii_digit());
     let mut words: Vec<&str> = words.iter().rev().take_while(flavour).copied().collect();
@@ -52,5 +50,7 @@ mod tests {
         assert_eq!(near, wanted);
         assert_eq!(nearest(&releases, "9.9.0-1-amd64").last().expect("some"), "6.1.0-59-amd64");
         assert!(nearest(&[], "6.1.0-50-amd64").is_empty());
+        assert!(nearest(&releases, "6.14.11-2-pve").is_empty());
+        assert!(nearest(&releases, "6.18.8-current-rockchip64").is_empty());
     }
 }

@@ -10,6 +10,15 @@ use longshore_debian::archive::{Package, Requirement};
 
 /// Prefix of the headers packages, and of some parts.
 pub(super) const PREFIX: &str = "linux-headers-";
+/// Prefixes of the headers packages of kernels, best first: before the release as `uname -r` has it. Proxmox's were
+/// `pve-headers-` until Proxmox VE 7; their files are below `/usr/src/linux-headers-RELEASE` all the same.
+pub(super) const PREFIXES: [&str; 3] = [PREFIX, "proxmox-headers-", "pve-headers-"];
+
+/// Returns the name of the directory below `/usr/src` with the files of a headers package.
+pub(super) fn tree_of(package: &str) -> String {
+    let release = PREFIXES.iter().find_map(|prefix| package.strip_prefix(prefix));
+    release.map_or_else(|| package.to_owned(), |release| format!("{PREFIX}{release}"))
+}
 /// Prefix of Debian's package with the programs that go with the headers.
 pub(super) const KBUILD: &str = "linux-kbuild-";
 /// Prefix of Debian's packages that depend on a kernel's compiler, and hold nothing.
@@ -61,7 +70,7 @@ pub(super) fn needed(package: &Package) -> impl Iterator<Item = &Requirement> {
 /// True if a package that `headers` lead to holds a part of them. Debian's names count too: a
 /// `linux-kbuild-*` of one release may come from two sources.
 fn is_part(package: &Package, headers: &Package) -> bool {
-    let named = [PREFIX, KBUILD].iter().any(|prefix| package.name.starts_with(prefix));
+    let named = PREFIXES.iter().chain(&[KBUILD]).any(|prefix| package.name.starts_with(prefix));
     let holds_files = !package.name.starts_with(COMPILER);
     holds_files && (named || source_of(package) == source_of(headers))
 }
