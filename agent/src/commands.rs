@@ -14,6 +14,7 @@ mod fleet;
 mod list;
 mod output;
 pub mod peermem;
+mod plan;
 mod registry;
 mod runtime;
 mod sign_modules;
@@ -49,7 +50,7 @@ use crate::cluster::{self, VersionUnknown};
 use crate::config::{self, Config, Fragment, TerminationMessage};
 use crate::lifecycle::{self, signals};
 use crate::logging::{Log, LogFormat};
-use crate::supplier::{Inventory, Provisioner};
+use crate::supplier::Provisioner;
 use crate::telemetry::Telemetry;
 use crate::termination::TerminationRecord;
 use longshore_core::environment::Env;
@@ -78,11 +79,7 @@ enum Command {
     #[command(alias = "init")]
     Run,
     /// Show what run would do on this host, and why
-    Plan {
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Plan(plan::Plan),
     /// Report everything that prevents, or will prevent, an installation on this host; change
     /// nothing
     Doctor(doctor::Doctor),
@@ -221,7 +218,7 @@ pub fn execute(
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
     // `run` asks itself: it waits for an API server that does not answer.
-    if matches!(cli.command, Command::Plan { .. }) && !config.driver.is_named {
+    if matches!(cli.command, Command::Plan(_)) && !config.driver.is_named {
         let of_pod = runtime.block_on(image_version(&config));
         config.driver.take_image_version(of_pod.map_err(VersionUnknown::into_failure)?);
     }
@@ -275,7 +272,7 @@ async fn dispatch(
             let ended = run.await;
             ended.map(CommandOutcome::Code)
         }
-        Command::Plan { json } => stoppable(plan(config, json)).await,
+        Command::Plan(asked) => stoppable(plan::plan(config, asked)).await,
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
         Command::Build { kernel, print_inputs: true, .. } => {
             stoppable(supply::print_inputs(&Provisioner::new(config), kernel)).await
@@ -306,7 +303,7 @@ async fn dispatch(
         Command::Gc(asked) => stoppable(upkeep::gc(config, asked)).await,
         Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
         Command::Unload => lifecycle::unload(config, telemetry).await.map(CommandOutcome::Code),
-        Command::Status(asked) => status::status(config, &asked).map(CommandOutcome::Code),
+        Command::Status(asked) => stoppable(status::status(config, asked)).await,
         Command::Fleet(asked) => stoppable(fleet::fleet(&flags, asked)).await,
         Command::Cdi(asked) => cdi::cdi(config, &asked).map(CommandOutcome::Code),
         Command::Runtime(asked) => runtime::runtime(config, asked).await.map(CommandOutcome::Code),
@@ -363,20 +360,6 @@ pub fn execute_side_car(command: SideCar, log: &Log) -> Result<ExitCode, Failure
     command.run()
 }
 
-/// Format of `plan --json`.
-const PLAN_FORMAT: u32 = 1;
-
-async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
-    let (facts, plan) = Inventory::for_looking(config).decide().await?;
-    if json {
-        print_answer(PLAN_FORMAT, plan.verdict(), plan.exit_code(), &plan)?;
-    } else {
-        print(&crate::plan::render(&plan, &facts))?;
-    }
-    // The plan already holds the reason; scripts get the exit code that `run` would end with.
-    Ok(plan.exit_code())
-}
-
 /// Returns the termination message's path from a flag or the environment alone, for failures before
 /// the configuration is read.
 fn usual_message(settings: &Fragment) -> Option<PathBuf> {
@@ -431,7 +414,7 @@ mod tests {
         let words = ["longshore", "fleet", "plan", "--driver", "550", "--context", "test"];
         let cli = Cli::try_parse_from(words).expect("parses");
         assert_eq!(cli.settings.driver.as_ref().and_then(|d| d.version()), Some("550"));
-        assert!(matches!(cli.command, Command::Fleet(fleet::FleetCommand::Plan { .. })));
+        assert!(matches!(cli.command, Command::Fleet(fleet::FleetCommand::Plan(_))));
     }
 
     #[test]

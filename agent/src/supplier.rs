@@ -10,6 +10,7 @@ mod mofed;
 mod next_kernel;
 mod obtain;
 mod once;
+mod other_kernel;
 mod post_install;
 mod provisioner;
 mod run_files;

@@ -1,10 +1,17 @@
 //! `longshore status`: for people, scripts, and probes.
 
-use crate::config::Config;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::config::{BoundedDuration, Config};
 use crate::lifecycle::probe::{Question, probe};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 
 use super::{print, print_json};
+
+/// Time between two questions of a wait.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Arguments of `status`.
 #[derive(Debug, clap::Args)]
@@ -15,26 +22,39 @@ pub(super) struct Status {
     /// Print in one line whether the driver is ready; exit code 30 where it is not
     #[arg(long, conflicts_with_all = ["json", "alive"])]
     ready: bool,
+    /// Wait until the driver is ready, for this long at most, also for an agent that does not run yet
+    #[arg(long, value_name = "SPAN", requires = "ready")]
+    wait: Option<BoundedDuration>,
     /// Print in one line whether the agent is running and not stuck; exit code 30 where it is not
     #[arg(long, conflicts_with = "json")]
     alive: bool,
 }
 
-pub(super) fn status(config: &Config, asked: &Status) -> Result<ExitCode, Failure> {
+pub(super) async fn status(config: &Config, asked: Status) -> Result<ExitCode, Failure> {
     let question = match asked {
         Status { ready: true, .. } => Question::Ready,
         Status { alive: true, .. } => Question::Alive,
-        Status { json, .. } => {
-            let (report, record) = crate::status::status(config)?;
-            if *json {
-                print_json(&report)?
-            } else {
-                print(&report.render())?
-            }
-            return record.map(|()| ExitCode::Done);
-        }
+        Status { json, .. } => return report(config, json),
     };
-    let (yes, why) = probe(&config.paths, question);
-    print(&format!("{why}\n"))?;
-    Ok(if yes { ExitCode::Done } else { ExitCode::NotReady })
+    let until = Instant::now() + asked.wait.map_or(Duration::ZERO, BoundedDuration::duration);
+    loop {
+        let paths = config.paths.clone();
+        let asked = tokio::task::spawn_blocking(move || probe(&paths, question)).await;
+        let (yes, why) = asked.or_fail(FailureKind::Bug, || "asking the agent")?;
+        if yes || Instant::now() >= until {
+            print(&format!("{why}\n"))?;
+            return Ok(if yes { ExitCode::Done } else { ExitCode::NotReady });
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+fn report(config: &Config, json: bool) -> Result<ExitCode, Failure> {
+    let (report, record) = crate::status::status(config)?;
+    if json {
+        print_json(&report)?;
+    } else {
+        print(&report.render())?;
+    }
+    record.map(|()| ExitCode::Done)
 }

@@ -13,8 +13,8 @@ use super::environment::get;
 use super::next_kernel::NextKernelMode;
 use super::operator::ConfigDigest;
 use super::values::{
-    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName, OnBusy,
-    Reaction, SizeBound, parse_bool,
+    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName, NoGpu,
+    OnBusy, Reaction, SizeBound, parse_bool,
 };
 use super::{Listen, TerminationMessage};
 use longshore_build::build::BuildUser;
@@ -273,6 +273,7 @@ parsed_alike!(
     Mode,
     ModuleName,
     NextKernelMode,
+    NoGpu,
     NonZeroU16,
     OnBusy,
     RegistrySource,

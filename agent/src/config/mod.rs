@@ -51,7 +51,7 @@ pub use store_place::{StoreChoice, StorePlace};
 pub use table::Fragment;
 pub use values::{
     BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
-    ModuleParameter, OnBusy, Reaction, SizeBound,
+    ModuleParameter, NoGpu, OnBusy, Reaction, SizeBound,
 };
 
 use self::layer::{FromEnv, Over};
@@ -128,6 +128,8 @@ pub struct Config {
     pub cdi_spec: CdiSpecs,
     /// Reaction to a GPU that the driver did not take.
     pub missing_gpus: Reaction,
+    /// Conduct on a host without a GPU.
+    pub no_gpu: NoGpu,
     /// Reaction to a driver of the kernel's own that is bound to a GPU.
     pub conflicting_drivers: ConflictingDrivers,
     /// Conduct towards the kernel of the next boot, where it is set; see [`Config::next_kernel`].
@@ -336,6 +338,7 @@ impl Config {
             cluster: all.cluster.with_defaults(),
             cdi_capabilities: all.cdi_capabilities.unwrap_or_else(DriverCapability::usual),
             cdi_spec: all.cdi_spec.unwrap_or_default(),
+            no_gpu: all.no_gpu.unwrap_or_default(),
             missing_gpus: all.missing_gpus.unwrap_or(Reaction::Warn),
             conflicting_drivers: all.conflicting_drivers.unwrap_or_default(),
             next_kernel: all.next_kernel,

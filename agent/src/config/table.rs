@@ -19,7 +19,7 @@ use super::publish::PublishFragment;
 use super::run_file::absolute_place;
 use super::values::{
     BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
-    ModuleParameter, OnBusy, Reaction, SizeBound,
+    ModuleParameter, NoGpu, OnBusy, Reaction, SizeBound,
 };
 use super::{Listen, TerminationMessage};
 use longshore_build::build::BuildUser;
@@ -270,6 +270,11 @@ settings! {
         key "missing-gpus" flag "missing-gpus" "warn|refuse" env "LONGSHORE_MISSING_GPUS"
         default "`warn`"
         means "reaction to a GPU on the PCI bus that the loaded driver did not take ([gpu-missing](errors.md#gpu-missing)): `warn` logs it and continues with the others; `refuse` rolls the installation back with exit code 17, and makes a driver that is already ready not ready: [lifecycle.md](lifecycle.md#every-gpu-or-a-finding)"
+    /// Conduct on a host without a GPU: exit or wait
+    no_gpu: Option<NoGpu>;
+        key "no-gpu" flag "no-gpu" "exit|wait" env "LONGSHORE_NO_GPU"
+        default "`exit`"
+        means "conduct of `run` on a host without an NVIDIA GPU or NVSwitch on the PCI bus: `exit` ends with exit code 17; `wait` changes nothing, queries no source, is Ready in phase `idle`, and installs the driver once a GPU appears: [lifecycle.md](lifecycle.md#no-gpu)"
     /// Reaction to nouveau or nova_core bound to a GPU: unload-idle or refuse
     conflicting_drivers: Option<ConflictingDrivers>;
         key "conflicting-drivers" flag "conflicting-drivers" "unload-idle|refuse"

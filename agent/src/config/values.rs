@@ -235,6 +235,36 @@ impl FromStr for Reaction {
     }
 }
 
+/// Conduct on a host without a GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum NoGpu {
+    /// End with exit code 17.
+    #[default]
+    Exit,
+    /// Wait for one, without any change to the host.
+    Wait,
+}
+
+impl NoGpu {
+    /// True for `wait`.
+    pub fn waits(self) -> bool {
+        self == Self::Wait
+    }
+}
+
+impl FromStr for NoGpu {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        match text {
+            "exit" => Ok(Self::Exit),
+            "wait" => Ok(Self::Wait),
+            _ => Err(bad(text, "exit or wait")),
+        }
+    }
+}
+
 /// Reaction to a driver of the kernel's own that is bound to a GPU: nouveau or nova_core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -320,6 +350,7 @@ from_string!(
     FlavourSelector,
     Reaction,
     ModuleName,
+    NoGpu,
     OnBusy,
     SizeBound,
     BoundedDuration

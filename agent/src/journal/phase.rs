@@ -31,11 +31,14 @@ pub enum Phase {
     /// are. Not two phases: a record of this agent is to be read by an earlier one, too, which an upgrade
     /// that is taken back starts.
     InUse,
+    /// No GPU is here, and the agent waits for one. Only telemetry has it: the record has `removed`, which says the
+    /// same of the host and which earlier agents know.
+    Idle,
 }
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Phase; 10] = [
+    pub const ALL: [Phase; 11] = [
         Phase::Probing,
         Phase::Planning,
         Phase::Acquiring,
@@ -46,6 +49,7 @@ impl Phase {
         Phase::Removed,
         Phase::Failed,
         Phase::InUse,
+        Phase::Idle,
     ];
 
     /// Returns the phases that may follow this one within one agent run.
@@ -66,6 +70,7 @@ impl Phase {
             // Its users may end, or another driver be wanted.
             InUse => &[Planning, Removing],
             Failed => &[Removing],
+            Idle => &[Probing, Removed],
         }
     }
 
@@ -100,6 +105,7 @@ impl fmt::Display for Phase {
             Phase::Removed => "removed",
             Phase::Failed => "failed",
             Phase::InUse => "in-use",
+            Phase::Idle => "idle",
         })
     }
 }

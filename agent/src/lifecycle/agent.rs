@@ -5,6 +5,7 @@ pub(super) mod drain;
 mod ending;
 mod evicting;
 mod held;
+mod idle;
 mod installing;
 mod postponed;
 mod repairs;
@@ -124,6 +125,8 @@ enum Outcome {
         /// True if the configuration is to be read before.
         renewed: bool,
     },
+    /// No GPU is here, and the configuration says to wait for one; nothing of ours is on the host.
+    NoGpu,
     /// Something failed. The journal records whether the previous driver is there, whole.
     Failed(Failure),
 }
@@ -204,6 +207,10 @@ impl Agent {
             match lived {
                 Ok(()) => {}
                 Err(Outcome::Stopped | Outcome::Again { .. }) => return self.uninstall().await,
+                Err(Outcome::NoGpu) => {
+                    lived = self.install_wanted(&mut config, configurations).await;
+                    continue;
+                }
                 Err(Outcome::Failed(failure)) => return Err(self.fail(failure).await),
             }
             self.world.permission.give(&config);

@@ -116,6 +116,7 @@ pub fn planned(version: &str, mounts: Vec<Step>) -> Plan {
         install,
         exact: true,
         undecided: false,
+        idle: false,
         findings: Vec::new(),
         next_kernel: None,
     };

@@ -32,6 +32,7 @@ mod daemons;
 mod ended_early;
 mod extra_modules;
 mod fabric;
+mod idle;
 mod next_kernel;
 mod operator;
 mod renewal;

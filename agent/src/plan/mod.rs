@@ -35,8 +35,8 @@ pub use live::Replaced;
 pub use mofed::gives_way;
 pub use next_kernel::PlannedKernel;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
-pub use render::render;
 pub(crate) use render::{device_lines, security_line};
+pub use render::{render, render_for_kernel};
 
 pub use longshore_core::finding::{Finding, Severity};
 
@@ -75,6 +75,9 @@ pub struct Plan {
     /// True if the sources that an acquisition needs are another machine's, and none of them answered here.
     #[serde(skip)]
     pub undecided: bool,
+    /// True if there is nothing to install: no GPU is here, and the agent waits for one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub idle: bool,
     /// Newer kernel that is installed on the host and not booted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_kernel: Option<PlannedKernel>,
@@ -158,6 +161,9 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
         return Err(Failure::new(FailureKind::HostUnsupported, cause)
             .remedy("mount /proc in the container, or give the right --root"));
     }
+    if let Some(note) = preflight::waits_for_device(config, facts) {
+        return Ok(idle(config, facts, note));
+    }
     let mut choice = driver::choose(config, facts, catalog);
     let wanted = install::wanted_modules(config);
     let mut supply = acquire::supply(config, facts, catalog, &choice, &wanted);
@@ -230,8 +236,34 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
         exact: install.exact,
         findings,
         undecided,
+        idle: false,
         next_kernel,
     })
+}
+
+/// True if the plan of these facts is to wait for a GPU, whatever the sources have.
+pub fn is_idle(config: &Config, facts: &HostFacts) -> bool {
+    preflight::waits_for_device(config, facts).is_some()
+}
+
+/// Returns the plan of a host without a device, on which the agent waits for one.
+fn idle(config: &Config, facts: &HostFacts, note: Finding) -> Plan {
+    let wish = config.driver.version.as_deref().unwrap_or("newest");
+    let reason = "no GPU is here: `run` changes nothing, and waits for one (no-gpu = wait)";
+    Plan {
+        driver_version: wish.to_owned(),
+        flavour: config.driver.flavour.unwrap_or(Flavour::Open),
+        kernel_release: facts.kernel.release.clone(),
+        reasons: vec![Reason { topic: "nothing to do".to_owned(), reason: reason.to_owned() }],
+        acquire: Vec::new(),
+        replaces: Vec::new(),
+        install: Vec::new(),
+        exact: true,
+        findings: vec![note],
+        undecided: false,
+        idle: true,
+        next_kernel: None,
+    }
 }
 
 /// True if the store has all modules and user-mode files of the driver that these inputs lead to: a plan acquires

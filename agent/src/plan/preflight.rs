@@ -6,7 +6,7 @@ use super::conflicts;
 use super::driver::name_of;
 use super::{Acquire, Reason, gpu, in_tree};
 use crate::config::{Config, StorePlace};
-use longshore_core::finding::{Code, Finding};
+use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::machine::Machine;
 use longshore_core::privileges::{self, NEEDS};
 use longshore_host::HostFacts;
@@ -52,6 +52,16 @@ fn devices(facts: &HostFacts) -> Option<Finding> {
         ));
     }
     facts.devices.is_empty().then(|| no_device(facts))
+}
+
+/// Returns the note of a host without a device, where the agent waits for one; None where a device is there or may be,
+/// or a driver is loaded.
+pub(super) fn waits_for_device(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    let is_idle = facts.devices.is_empty()
+        && !facts.unread.contains_key("pci")
+        && facts.live_driver.is_none();
+    let found = (config.no_gpu.waits() && is_idle).then(|| no_device(facts))?;
+    Some(Finding { severity: Severity::Note, ..found })
 }
 
 /// Returns the finding that there is no device, with the remedy of the platform.

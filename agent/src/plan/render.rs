@@ -42,6 +42,41 @@ fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
     write_numbered(out, &format!("Once the driver is ready{not}"), prepared.collect())
 }
 
+/// Formats verdict, findings, choices with reasons, and acquisitions of a plan for a kernel that need not run on the
+/// host, with the command that carries them out.
+pub fn render_for_kernel(plan: &Plan, _: &HostFacts) -> String {
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = write_for_kernel(&mut text, plan);
+    text
+}
+
+fn write_for_kernel(out: &mut String, plan: &Plan) -> fmt::Result {
+    writeln!(out, "{}", verdict(plan))?;
+    write_findings(out, &plan.findings)?;
+    writeln!(out, "\nDecisions")?;
+    for reason in &plan.reasons {
+        writeln!(out, "  {:<28} {}", reason.topic, reason.reason)?;
+    }
+    if plan.refusal().is_some() {
+        return Ok(());
+    }
+    write_numbered(out, "To the store", plan.acquire.iter().map(acquire_line).collect())?;
+    let Plan { driver_version, kernel_release, .. } = plan;
+    let builds = plan.acquire.iter().any(|item| matches!(item, Acquire::BuildSet(_)));
+    match (builds, plan.acquire.is_empty()) {
+        (_, true) => writeln!(out, "\nThe store has everything for this kernel."),
+        (true, _) => writeln!(
+            out,
+            "\nIf it compiles is known once it is compiled:\n  longshore build --kernel {kernel_release} --driver {driver_version}"
+        ),
+        (false, _) => writeln!(
+            out,
+            "\nNothing is compiled. To have it in the store:\n  longshore fetch --kernel {kernel_release} --driver {driver_version}"
+        ),
+    }
+}
+
 /// Formats the steps, with placeholders for those that are known only after the acquisition.
 fn step_lines(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
@@ -75,6 +110,9 @@ fn verdict(plan: &Plan) -> String {
     let exit = plan.exit_code().number();
     let gravest = plan.findings.first().map_or("", |gravest| gravest.code.as_str());
     match plan.verdict() {
+        _ if plan.idle => {
+            format!("NOTHING TO DO  no GPU for kernel {}: `run` waits for one", plan.kernel_release)
+        }
         Verdict::Refused => format!("REFUSED  {what}: {gravest} (exit code {exit})"),
         Verdict::Undecided => format!(
             "CANNOT BE DECIDED HERE  {what}: the tree was captured on another machine, and no source answered \

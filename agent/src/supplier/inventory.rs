@@ -26,12 +26,9 @@ use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{Code, Severity};
 use longshore_core::kernel_id::KernelId;
-use longshore_core::paths::Paths;
-use longshore_core::root::Root;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
-use longshore_host::kernel_image;
 use longshore_modules::artifact::{ModuleSet, SetQuery};
 
 /// Reader of the host's facts and of everything available for it.
@@ -144,8 +141,8 @@ impl<'a> Inventory<'a> {
         self.leave_out_excluded(&mut catalog);
         self.leave_out_mofed(&mut catalog);
         let mut plan = self.local_plan(&facts, &catalog);
-        let is_adopted = |plan: &Plan| plan::adopts(self.config, &facts, plan);
-        if !plan.as_ref().is_some_and(is_adopted)
+        let needs_no_source = |plan: &Plan| plan.idle || plan::adopts(self.config, &facts, plan);
+        if !plan.as_ref().is_some_and(needs_no_source)
             && self.query(&facts.kernel, &mut catalog, &store).await?
         {
             plan = None;
@@ -153,10 +150,10 @@ impl<'a> Inventory<'a> {
         Ok(Gathered { facts, catalog, plan })
     }
 
-    /// Returns the plan without remote sources, where the loaded driver may be the wanted one.
+    /// Returns the plan without remote sources, where the loaded driver may be the wanted one, or there is no GPU.
     fn local_plan(&self, facts: &HostFacts, catalog: &Catalog) -> Option<Plan> {
-        facts.live_driver.as_ref()?;
-        plan::plan(self.config, facts, catalog).ok()
+        let may_suffice = facts.live_driver.is_some() || plan::is_idle(self.config, facts);
+        may_suffice.then(|| plan::plan(self.config, facts, catalog).ok()).flatten()
     }
 
     /// Queries the remote sources that are needed; returns true if there was one, so that the
@@ -365,22 +362,6 @@ pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
         facts.ours = state.driver_modules(&facts.loaded);
     }
     Ok(facts.with_places(paths, &journal::recorded(paths)))
-}
-
-/// Returns the facts of the host as if the kernel `release` ran on it. The build of another kernel than the
-/// running one is known where it is installed and its image states it, and else empty.
-pub(super) fn with_kernel(mut facts: HostFacts, paths: &Paths, release: &str) -> HostFacts {
-    if facts.kernel.release != release {
-        release.clone_into(&mut facts.kernel.release);
-        facts.kernel.version = installed_version(paths, release).unwrap_or_default();
-        facts.live_driver = None;
-    }
-    facts
-}
-
-/// Returns `uname -v` of a kernel that is installed on the host, by its image.
-pub(super) fn installed_version(paths: &Paths, release: &str) -> Option<String> {
-    kernel_image::version(&Root::open(&paths.host_root).ok()?, release)
 }
 
 #[cfg(test)]

@@ -5,9 +5,8 @@ use std::slice;
 
 use super::Provisioner;
 use super::acquire::{Missed, not_built, run_file_to_fetch, warn_of_fallback};
-use super::inventory::{installed_version, read_host, with_kernel};
+use super::other_kernel::installed_version;
 use crate::catalog::{Catalog, SetPlace};
-use crate::config::Config;
 use crate::plan::{self, Acquire, BuildSet, Plan};
 use crate::provider::Gathered;
 use longshore_build::source::userspace::{self, AvailableUserspace};
@@ -16,7 +15,7 @@ use longshore_core::finding::{self, Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_core::kernel_id::KernelId;
 use longshore_host::HostFacts;
-use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet, SetQuery};
+use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
@@ -115,13 +114,13 @@ impl Provisioner<'_> {
     }
 
     async fn nothing_left(&self, release: Option<&str>) -> Result<bool, Failure> {
-        let Catalog { sets, finished, .. } = self.gather_kernel(release).await?.catalog;
+        let Catalog { sets, finished, .. } = self.inventory.gather_kernel(release).await?.catalog;
         Ok(sets.is_empty() && finished.is_empty())
     }
 
     /// Returns the set, and true if it is to be signed where configured.
     async fn obtain_once(&self, release: Option<&str>) -> Result<(ModuleSet, bool), Missed> {
-        let Gathered { facts, catalog, .. } = self.gather_kernel(release).await?;
+        let Gathered { facts, catalog, .. } = self.inventory.gather_kernel(release).await?;
         let plan = plan::plan(self.config(), &facts, &catalog)?;
         let signs = may_sign(&plan, &catalog)?;
         for item in &plan.acquire {
@@ -169,31 +168,6 @@ impl Provisioner<'_> {
             build.kernel_version = installed_version(&self.config().paths, &build.kernel_release);
         }
         self.build_once(&build).await
-    }
-
-    /// Gathers for a kernel that need not run here.
-    async fn gather_kernel(&self, release: Option<&str>) -> Result<Gathered, Failure> {
-        let release = release.map(str::to_owned);
-        let read = move |config: &Config| {
-            let mut facts = read_host(config)?;
-            // A loaded driver is no reason not to fetch.
-            facts.loaded.clear();
-            Ok(match release {
-                Some(release) => with_kernel(facts, &config.paths, &release),
-                None => facts,
-            })
-        };
-        let mut gathered = self.inventory.gather_for(read).await?;
-        let kernel = &mut gathered.facts.kernel;
-        if kernel.version.is_empty() {
-            // The build of that kernel is not specified: that of the first set is used.
-            let keys = gathered.catalog.sets.iter().map(|available| &available.set.key);
-            let mut builds = keys
-                .filter(|key| key.is_for(&kernel.any_build()))
-                .filter_map(ModuleKey::kernel_build);
-            kernel.version = builds.next().unwrap_or_default().to_owned();
-        }
-        Ok(gathered)
     }
 }
 

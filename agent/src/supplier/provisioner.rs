@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::Inventory;
-use super::inventory::installed_version;
+use super::other_kernel::installed_version;
 use super::run_files::Archives;
 use super::signing::Signing;
 use crate::build_lease::Claims;

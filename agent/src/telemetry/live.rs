@@ -340,7 +340,7 @@ impl State {
     fn not_ready(&self) -> Vec<String> {
         let mut why = Vec::new();
         match self.phase {
-            Some((Phase::Ready, ..)) => {}
+            Some((Phase::Ready | Phase::Idle, ..)) => {}
             Some((phase, since, _)) => {
                 why.push(format!("phase {phase} for {} s", since.elapsed().as_secs()));
             }

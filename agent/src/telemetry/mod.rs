@@ -165,7 +165,7 @@ impl State {
             self.before = Some(last);
         }
         match phase {
-            Phase::Removed => {
+            Phase::Removed | Phase::Idle => {
                 self.driver = None;
                 self.origin = None;
                 self.holders = None;

@@ -16,7 +16,7 @@ use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet
 use longshore_modules::sets::SetStore;
 
 use longshore_tests::module_sets::module;
-use longshore_tests::packages::DRIVER;
+use longshore_tests::packages::{DRIVER, KERNEL};
 use longshore_tests::scene::disk;
 use longshore_tests::scene::{Ended, Scene, finish, fixture, names};
 
@@ -125,6 +125,16 @@ fn a_store_that_has_the_version_asked_for_needs_no_archive() {
     let (ended, plan) = plan(&scene, DRIVER);
     assert_from_store(&ended, &plan);
     assert!(!ended.err.contains("archive"), "none was asked: {ended}");
+}
+
+#[test]
+fn a_kernel_with_a_set_needs_no_archive() {
+    let scene = away();
+    let tree = fixture("bookworm-t4");
+    let asked = ["plan", "--kernel", KERNEL, "--driver", DRIVER, "--root", &tree];
+    let ended = finish(&mut scene.agent(&asked));
+    ended.assert_done();
+    assert!(ended.out.contains("The store has everything for this kernel."), "{ended}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -268,4 +268,16 @@ fn a_busy_address_keeps_no_driver_from_a_host() {
     let ended = finish(command.args(["--listen", &agent.listen]));
     assert_eq!(ended.code, Some(17), "{ended}");
     agent.stop();
+}
+
+/// A wait ends at its limit where no agent comes, and at once with one that is ready.
+#[test]
+fn readiness_is_waited_for() {
+    let scene = Scene::new();
+    let since = Instant::now();
+    let ended = finish(&mut scene.agent(&["status", "--ready", "--wait", "2s"]));
+    assert_eq!((ended.code, ended.out.as_str()), (Some(30), "no agent runs\n"), "{ended}");
+    assert!(since.elapsed() >= Duration::from_secs(2), "{:?}", since.elapsed());
+    let ended = finish(&mut scene.agent(&["status", "--wait", "2s"]));
+    assert_eq!(ended.code, Some(2), "{ended}");
 }

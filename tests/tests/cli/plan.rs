@@ -60,6 +60,35 @@ fn the_plan_in_readme_is_the_programs() {
     }
 }
 
+/// A kernel that is to be rolled out: with headers in the archive, and with nothing; it need not be installed.
+#[test]
+fn a_kernel_that_does_not_run_is_planned_without_a_compile() {
+    let scene = debian_12();
+    let tree = fixture(TREE);
+    let plan = |kernel: &str, more: &[&str]| {
+        let args = ["plan", "--kernel", kernel, "--driver", "535", "--root", &tree];
+        finish(&mut scene.agent(&[&args[..], more].concat()))
+    };
+    let ended = plan("6.1.0-50-amd64", &[]);
+    ended.assert_done();
+    let hint = "longshore build --kernel 6.1.0-50-amd64 --driver 535.309.01";
+    assert!(ended.out.starts_with("TO BE DONE") && ended.out.contains(hint), "{ended}");
+    assert!(!ended.out.contains("Then on the host"), "{ended}");
+    let ended = plan("6.1.0-99-amd64", &[]);
+    assert_eq!(ended.code, Some(11), "{ended}");
+    assert!(ended.out.starts_with("REFUSED") && ended.out.contains("6.1.0-50-amd64"), "{ended}");
+    let ended = plan("6.1.0-99-amd64", &["--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
+    assert_eq!((&answer["format"], &answer["verdict"]), (&1.into(), &"refused".into()));
+    assert_eq!(answer["exit_code"], 11, "{ended}");
+    // Every character that uname can have, and none that leads elsewhere.
+    for release in ["../6.1", "6.1/0", "", "a b", "6.1\n0"] {
+        assert_eq!(plan(release, &[]).code, Some(2), "{release:?}");
+    }
+    let ended = plan("6.1.0+deb12~a_b-amd64", &[]);
+    assert_eq!(ended.code, Some(11), "{ended}");
+}
+
 /// Names in the store that are its directories or a cache.
 const OF_STORE: [&str; 12] = [
     "",

@@ -44,7 +44,8 @@ pub(super) fn describe(source: &Source, live: &Live, loaded: Option<LiveDriver>)
             next_kernel: live.next_kernel.as_ref().map(next_kernel),
             ..NodeStatus::default()
         },
-        ready: reason == Reason::DriverReady,
+        // Nothing waits for a driver on a node without a GPU.
+        ready: matches!(reason, Reason::DriverReady | Reason::NoGpu),
         reason,
         message,
         holders: holders(source, live),
@@ -115,6 +116,7 @@ fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
         Some(Phase::Removing) => {
             (Reason::DriverChanging, format!("{} is being uninstalled", named(loaded)))
         }
+        Some(Phase::Idle) => (Reason::NoGpu, "no GPU is here".into()),
         Some(Phase::Removed) => (Reason::DriverRemoved, "the driver was uninstalled".into()),
         Some(Phase::Failed) => {
             let failure = live.last_failure.as_ref();

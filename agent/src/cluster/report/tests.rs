@@ -149,6 +149,7 @@ fn host(version: Option<&str>) -> tempfile::TempDir {
     "driver 535.261.03 is being uninstalled",
     false
 )]
+#[case::idle(at(Phase::Idle), Reason::NoGpu, "no GPU is here", false)]
 #[case::removed(at(Phase::Removed), Reason::DriverRemoved, "the driver was uninstalled", false)]
 #[case::kept(kept(ready()), Reason::DriverReady, "driver 550.163.01 stays for the next pod", false)]
 #[case::kept_without_its_daemon(

@@ -19,8 +19,11 @@ impl Agent {
         configurations: &impl Configurations,
     ) -> Result<(), Outcome> {
         loop {
-            let installed = self.install(&configurations.provider(config)).await;
-            let Err(Outcome::Again { renewed }) = installed else { return installed };
+            let renewed = match self.install(&configurations.provider(config)).await {
+                Err(Outcome::Again { renewed }) => renewed,
+                Err(Outcome::NoGpu) => self.idle().await?,
+                ended => return ended,
+            };
             if renewed {
                 self.read_held(config, configurations).await?;
             }
@@ -50,6 +53,9 @@ impl Agent {
         provider: &impl Provider,
         plan: Plan,
     ) -> Result<Plan, Outcome> {
+        if plan.idle {
+            return Err(self.without_gpu(&plan));
+        }
         let mut plan = refused(plan)?;
         if !plan.acquire.is_empty() {
             let ready = self.journal.phase() == Phase::Ready;

@@ -1,7 +1,7 @@
 //! Preflight refusals of hosts that are not ready.
 
 use super::*;
-use crate::config::StorePlace;
+use crate::config::{NoGpu, StorePlace};
 use crate::steps::MakeNodes;
 use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::ExitCode;
@@ -255,6 +255,31 @@ fn where_no_gpu_is_on_the_bus_the_remedy_is_that_of_the_machine(
     let found = &plan.findings[0];
     assert_eq!((found.code, plan.exit_code()), (Code::NoDevice, ExitCode::NoDevice));
     assert!(found.remedy.contains(remedy), "{}", found.remedy);
+}
+
+/// With no-gpu = wait `run` would not end: a plan is nothing to do, whatever the sources have.
+#[test]
+fn a_host_without_a_gpu_may_wait_for_one() {
+    let mut config = config("535", "auto");
+    config.no_gpu = NoGpu::Wait;
+    let mut facts = facts("bookworm-no-gpu");
+    let waits = plan(&config, &facts, &Catalog::without_sources("not read")).unwrap();
+    assert!(waits.idle && waits.install.is_empty() && waits.acquire.is_empty(), "{waits:?}");
+    assert_eq!(
+        (codes(&waits, Severity::Note), waits.exit_code()),
+        (vec!["no-device"], ExitCode::Done)
+    );
+    assert!(
+        render(&waits, &facts).starts_with("NOTHING TO DO  no GPU "),
+        "{}",
+        render(&waits, &facts)
+    );
+    // An unreadable bus is none without a GPU.
+    facts.unread.insert("pci".into(), "permission denied".into());
+    let unread = plan(&config, &facts, &archives()).unwrap();
+    assert_eq!((unread.idle, unread.findings[0].code), (false, Code::DevicesUnread));
+    let with_gpu = plan(&config, &super::facts("bookworm-t4"), &archives()).unwrap();
+    assert!(!with_gpu.idle);
 }
 
 /// A .run file may be a guest driver; the packages of archives are none.

@@ -15,6 +15,8 @@ pub enum Reason {
     DriverFailed,
     /// The driver was uninstalled.
     DriverRemoved,
+    /// The node has no GPU, and the agent waits for one.
+    NoGpu,
     /// The node was cordoned.
     Cordoned,
     /// A pod was evicted.
@@ -38,6 +40,7 @@ impl Reason {
             Self::DriverInUse => "DriverInUse",
             Self::DriverFailed => "DriverFailed",
             Self::DriverRemoved => "DriverRemoved",
+            Self::NoGpu => "NoGpu",
             Self::Cordoned => "Cordoned",
             Self::Evicted => "Evicted",
             Self::EvictionBlocked => "EvictionBlocked",
@@ -48,12 +51,13 @@ impl Reason {
     }
 
     /// Reasons of the node's condition; the others are those of events alone.
-    const OF_CONDITION: [Self; 5] = [
+    const OF_CONDITION: [Self; 6] = [
         Self::DriverReady,
         Self::DriverChanging,
         Self::DriverInUse,
         Self::DriverFailed,
         Self::DriverRemoved,
+        Self::NoGpu,
     ];
 
     /// True for the reason of a condition that an agent can have written.

@@ -68,6 +68,8 @@ pub enum Severities {
     Refuses,
     /// Refusal, or a warning where the plan may still succeed.
     RefusesOrWarns,
+    /// Refusal, or a note where the agent waits.
+    RefusesOrNotes,
     /// Warning only.
     Warns,
     /// Warning, or a note where nothing is lost by it.
@@ -80,11 +82,15 @@ impl Severities {
     /// True if a finding can have this severity.
     pub fn has(self, severity: Severity) -> bool {
         match severity {
-            Severity::Refusal => matches!(self, Self::Refuses | Self::RefusesOrWarns),
+            Severity::Refusal => {
+                matches!(self, Self::Refuses | Self::RefusesOrWarns | Self::RefusesOrNotes)
+            }
             Severity::Warning => {
                 matches!(self, Self::Warns | Self::RefusesOrWarns | Self::WarnsOrNotes)
             }
-            Severity::Note => matches!(self, Self::Notes | Self::WarnsOrNotes),
+            Severity::Note => {
+                matches!(self, Self::Notes | Self::WarnsOrNotes | Self::RefusesOrNotes)
+            }
         }
     }
 
@@ -93,6 +99,7 @@ impl Severities {
         match self {
             Self::Refuses => "refusal",
             Self::RefusesOrWarns => "refusal or warning",
+            Self::RefusesOrNotes => "refusal or note",
             Self::WarnsOrNotes => "warning or note",
             Self::Warns => "warning",
             Self::Notes => "note",

@@ -46,8 +46,8 @@ codes! {
         means "the kernel was built without CONFIG_MODULES"
         matters "the driver is a set of modules, and no module can be loaded"
         remedy "boot a kernel with CONFIG_MODULES"
-    NoDevice "no-device" Devices Refuses NoDevice
-        means "there is no NVIDIA GPU or NVSwitch on the PCI bus"
+    NoDevice "no-device" Devices RefusesOrNotes NoDevice
+        means "there is no NVIDIA GPU or NVSwitch on the PCI bus; a note with no-gpu = wait"
         matters "the driver's module refuses to load without a device"
         remedy "run on a node that has one, or pass one through to this machine"
     DevicesUnread "devices-unread" Devices Refuses Preflight
