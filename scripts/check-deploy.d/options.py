@@ -93,6 +93,10 @@ def unit(path):
     if "stop" not in found and stops and stops[0]:
         found["stop"] = stops[0][1]
     found["systemd"] = settings.get("TimeoutStopSec", [""])[-1]
+    found["restart"] = settings.get("Restart", [""])[-1]
+    # By the container's own message, or by a question in it.
+    found["waits"] = "--sdnotify=container" in words or any("status --ready --wait" in value for value in
+                                                            settings.get("ExecStartPost", []))
     return found
 
 
@@ -107,8 +111,11 @@ def compose(path):
     return {
         "name": service.get("container_name"), "privileged": service.get("privileged", False),
         "pid": service.get("pid"), "network": service.get("network_mode"), "stop": service.get("stop_grace_period"),
-        "environment": {f"{name}={value}" for name, value in service.get("environment", {}).items()},
+        # docker restarts whatever the exit code was: an agent without a GPU waits instead.
+        "environment": {f"{name}={value}" for name, value in service.get("environment", {}).items()}
+        - {"LONGSHORE_NO_GPU=wait"},
         "volumes": volumes, "image": service["image"].rsplit("/", 1)[-1].removesuffix(":latest"),
+        "restart": service.get("restart"),
     }
 
 
@@ -140,6 +147,10 @@ def main(names):
         stop = seconds(found.get("stop"))
         if stop <= least:
             wrong.append(f"{name}: the stop timeout is {stop} s, no longer than on-busy's {least} s")
+        if found.get("restart", "always") not in ("always", "unless-stopped"):
+            wrong.append(f"{name}: a clean end, as at a shutdown of the engine, is not followed by a start")
+        if not found.get("waits", True):
+            wrong.append(f"{name}: the unit is started before the driver is ready")
         if "systemd" in found and seconds(found["systemd"]) <= stop:
             wrong.append(f"{name}: systemd kills after {found['systemd']} s, the engine after {stop} s")
     for line in wrong:

@@ -2,6 +2,7 @@
 
 mod agent;
 pub mod init;
+mod notify;
 pub mod probe;
 #[cfg(any(test, feature = "testing"))]
 pub mod scripted;
@@ -134,6 +135,7 @@ async fn run_agent(
     };
     serve::publish(server, &config.paths.state, config.disk());
     remember(&config, &journal, telemetry);
+    let notifier = notify::Notifier::begin(telemetry);
     let report = DriverReport::begin(&config, telemetry, &|name| std::env::var(name).ok());
     let conduct = conduct(&config, report.as_ref().map(DriverReport::reporter));
     let world = Context { rest, conduct, ..world(&config, &journal) };
@@ -143,6 +145,9 @@ async fn run_agent(
     });
     let agent = Agent::new(world, journal, stop, renewal, started);
     let ended = Box::pin(agent.live(config, &configurations)).await;
+    if let Some(notifier) = notifier {
+        notifier.end().await;
+    }
     if let Some(next_kernel) = next_kernel {
         next_kernel.end().await;
     }

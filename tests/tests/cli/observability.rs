@@ -281,3 +281,27 @@ fn readiness_is_waited_for() {
     let ended = finish(&mut scene.agent(&["status", "--wait", "2s"]));
     assert_eq!(ended.code, Some(2), "{ended}");
 }
+
+/// A service manager's socket gets READY=1 once the agent is ready, here without a GPU, and STOPPING=1 at its end.
+#[test]
+fn a_service_manager_is_notified() {
+    let scene = Scene::new();
+    let path = scene.path("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("socket");
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("time limit");
+    let mut agent = scene.agent(&["run", "--root", &fixture("bookworm-no-gpu"), "--no-gpu", "wait"]);
+    let agent = start(agent.env("NOTIFY_SOCKET", &path));
+    let mut received = String::new();
+    let mut until = |wanted: &str| {
+        let mut message = [0; 512];
+        while !received.lines().any(|line| line == wanted) {
+            let length = socket.recv(&mut message).unwrap_or_else(|e| panic!("{e}: {received}"));
+            received.push_str(std::str::from_utf8(&message[..length]).expect("text"));
+        }
+    };
+    until("READY=1");
+    until("STATUS=idle");
+    send(&agent, Signal::SIGTERM);
+    until("STOPPING=1");
+    assert_eq!(wait(agent).code, Some(0));
+}
