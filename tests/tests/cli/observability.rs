@@ -289,7 +289,8 @@ fn a_service_manager_is_notified() {
     let path = scene.path("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("socket");
     socket.set_read_timeout(Some(Duration::from_secs(60))).expect("time limit");
-    let mut agent = scene.agent(&["run", "--root", &fixture("bookworm-no-gpu"), "--no-gpu", "wait"]);
+    let mut agent =
+        scene.agent(&["run", "--root", &fixture("bookworm-no-gpu"), "--no-gpu", "wait"]);
     let agent = start(agent.env("NOTIFY_SOCKET", &path));
     let mut received = String::new();
     let mut until = |wanted: &str| {
