@@ -58,9 +58,9 @@ impl<'a> Inventory<'a> {
         }
     }
 
-    /// Returns an inventory for a command that only looks: the store's directory keeps its mode.
+    /// Returns an inventory for a command that only looks: nothing is written to the store.
     pub fn for_looking(config: &'a Config) -> Self {
-        Self { store: StoreAccess::as_found(config), ..Self::new(config) }
+        Self { store: StoreAccess::read_only(config), ..Self::new(config) }
     }
 
     /// Counts transfers in `telemetry`, too.

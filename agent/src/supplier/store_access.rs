@@ -13,8 +13,8 @@ use tempfile::TempDir;
 /// The configured store.
 pub(super) struct StoreAccess<'a> {
     config: &'a Config,
-    /// A directory that exists keeps its mode.
-    as_found: bool,
+    /// Nothing is written to the store.
+    read_only: bool,
     opened: OnceLock<Opened>,
     /// Shared lock that prevents removals from the store meanwhile.
     shared: Mutex<Option<StoreGuard>>,
@@ -23,20 +23,19 @@ pub(super) struct StoreAccess<'a> {
 /// An open store.
 struct Opened {
     store: Store,
-    /// Directory that stands for the store, removed with this value.
-    _instead: Option<TempDir>,
+    /// Directory for what is written, where the store is only read; removed with this value.
+    _scratch: Option<TempDir>,
 }
 
 impl<'a> StoreAccess<'a> {
     pub(super) fn new(config: &'a Config) -> Self {
-        Self { config, as_found: false, opened: OnceLock::new(), shared: Mutex::default() }
+        Self { config, read_only: false, opened: OnceLock::new(), shared: Mutex::default() }
     }
 
-    /// Access for a command that only looks. It leaves the mode of the store's directory as it is. An empty directory
-    /// that others could write to is left empty, too, and a temporary one stands for it: with files in it, the next
-    /// agent would refuse it.
-    pub(super) fn as_found(config: &'a Config) -> Self {
-        Self { as_found: true, ..Self::new(config) }
+    /// Access for a command that only looks: the store stays as it is, also where there is none yet, and fetched
+    /// indexes go to a temporary directory.
+    pub(super) fn read_only(config: &'a Config) -> Self {
+        Self { read_only: true, ..Self::new(config) }
     }
 
     /// Opens the store.
@@ -63,19 +62,18 @@ impl<'a> StoreAccess<'a> {
     /// Returns the call that opens the store.
     fn opener(&self) -> impl FnOnce() -> Result<Opened, Failure> + Send + use<> {
         let (root, disk) = (self.config.paths.store.clone(), self.config.disk());
-        let as_found = self.as_found;
+        let read_only = self.read_only;
         move || {
-            let found = match as_found {
-                true => Store::open_as_found(&root, disk)?,
-                false => Some(Store::open(&root, disk)?),
-            };
-            if let Some(store) = found {
-                return Ok(Opened { store, _instead: None });
+            if !read_only {
+                return Ok(Opened { store: Store::open(&root, disk)?, _scratch: None });
             }
             let made = tempfile::Builder::new().prefix("longshore-plan-").tempdir();
-            let instead =
-                made.or_fail(FailureKind::Preflight, || "making a temporary directory")?;
-            Ok(Opened { store: Store::open(instead.path(), disk)?, _instead: Some(instead) })
+            let scratch =
+                made.or_fail(FailureKind::Preflight, || "making a temporary directory").map_err(
+                    |failure| failure.remedy("set TMPDIR to a directory that can be written"),
+                )?;
+            let store = Store::open_read_only(&root, scratch.path(), disk)?;
+            Ok(Opened { store, _scratch: Some(scratch) })
         }
     }
 

@@ -32,6 +32,7 @@ pub mod verified_files;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use nix::fcntl::Flock;
@@ -47,11 +48,16 @@ use crate::locks;
 /// Prefix of the name of an unfinished blob, in `tmp`.
 pub(crate) const UNFINISHED: &str = "blob-";
 
+/// Directory of the blobs.
+const BLOBS: &str = "blobs/sha256";
+
 /// A content-addressed store.
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
     disk: Disk,
+    /// Directory of everything that is written, in the place of a root that is only read.
+    scratch: Option<Arc<Path>>,
 }
 
 impl Store {
@@ -65,30 +71,21 @@ impl Store {
         Self::with_directories(root, disk)
     }
 
-    /// Opens the store at `root` for a command that only looks: as [`Store::open`], but a directory that exists keeps
-    /// its mode. None where that is empty and others could write to it.
+    /// Opens the store at `root` for a command that only looks: nothing is made or changed there, and what is written
+    /// goes to `scratch`. A store that does not exist, or that this user may not read, is empty.
     ///
     /// # Errors
-    /// As [`Store::open`].
-    pub fn open_as_found(root: &Path, disk: Disk) -> Result<Option<Self>, Failure> {
-        match private::make_or_keep(root)? {
-            true => Self::with_directories(root, disk).map(Some),
-            false => Ok(None),
-        }
+    /// Exit code 15 where `root` is another user's than root's or this one's, or holds files that others could have
+    /// written, and where `scratch` cannot be written.
+    pub fn open_read_only(root: &Path, scratch: &Path, disk: Disk) -> Result<Self, Failure> {
+        private::check(root)?;
+        let made = Self::with_directories(scratch, disk)?;
+        Ok(Self { root: root.to_path_buf(), scratch: Some(made.root.into()), disk })
     }
 
     fn with_directories(root: &Path, disk: Disk) -> Result<Self, Failure> {
-        const DIRS: [&str; 9] = [
-            "blobs/sha256",
-            "sets",
-            "userspace",
-            "drivers",
-            "roots",
-            "logs",
-            "patches",
-            "failures",
-            "tmp",
-        ];
+        const DIRS: [&str; 9] =
+            [BLOBS, "sets", "userspace", "drivers", "roots", "logs", "patches", "failures", "tmp"];
         for dir in DIRS {
             let path = root.join(dir);
             fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
@@ -98,7 +95,7 @@ impl Store {
 
     /// The store at `root` as it is, even if absent: makes nothing.
     pub fn at(root: &Path, disk: Disk) -> Self {
-        Self { root: root.to_path_buf(), disk }
+        Self { root: root.to_path_buf(), disk, scratch: None }
     }
 
     /// The same store, its disk with another deadline.
@@ -117,14 +114,28 @@ impl Store {
         self.disk
     }
 
-    /// A directory of the store, for example `roots`.
+    /// The directory that files are written below: the root, but for a store that is only read.
+    pub fn writable(&self) -> &Path {
+        self.scratch.as_deref().unwrap_or(&self.root)
+    }
+
+    /// A directory of the store, for example `roots`. `tmp` is for writing.
     pub fn dir(&self, name: &str) -> PathBuf {
-        self.root.join(name)
+        self.find(Path::new(name), |path| name != "tmp" && path.exists())
     }
 
     /// Path of the blob with this digest, whether or not it exists. `sha256` is lower-case hex.
     pub fn blob_path(&self, sha256: &str) -> PathBuf {
-        self.root.join("blobs/sha256").join(sha256)
+        self.find(&Path::new(BLOBS).join(sha256), Path::exists)
+    }
+
+    /// Returns the path in the root, or in the directory for writing where the root has none.
+    fn find(&self, relative: &Path, is_there: impl Fn(&Path) -> bool) -> PathBuf {
+        let path = self.root.join(relative);
+        match &self.scratch {
+            Some(scratch) if !is_there(&path) => scratch.join(relative),
+            _ => path,
+        }
     }
 
     /// True if a blob exists; its content is verified only when it is read.
@@ -149,7 +160,7 @@ impl Store {
     /// Exit code 15 where the store cannot be written.
     pub fn put(&self, bytes: &[u8]) -> Result<String, Failure> {
         let mut writer = self.blob_writer()?;
-        writer.write_all(bytes).map_err(|e| write_failure(&self.root, e))?;
+        writer.write_all(bytes).map_err(|e| write_failure(self.writable(), e))?;
         writer.commit(None)
     }
 
@@ -174,7 +185,7 @@ impl Store {
     /// # Errors
     /// Exit code 15 where the store cannot be written.
     pub fn adopt_blob(&self, path: &Path, sha256: &str) -> Result<(), Failure> {
-        let blob = self.blob_path(sha256);
+        let blob = self.writable().join(BLOBS).join(sha256);
         let name = || -> io::Result<()> {
             fs::rename(path, &blob)?;
             self.disk.sync_parent(&blob)
@@ -202,6 +213,9 @@ impl Store {
     /// Marks the file or directory at `relative` as used now: the least recently used is removed
     /// first.
     pub fn mark_used(&self, relative: &Path) {
+        if self.scratch.is_some() {
+            return;
+        }
         let path = self.root.join(relative);
         let marked = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         if let Err(error) = marked {
@@ -214,7 +228,7 @@ impl Store {
     /// # Errors
     /// Exit code 15 where the store cannot be written.
     pub fn write_file(&self, relative: &Path, bytes: &[u8]) -> Result<(), Failure> {
-        let path = self.root.join(relative);
+        let path = self.writable().join(relative);
         self.disk.write_atomically(&path, bytes).map_err(|e| write_failure(&path, e))
     }
 }
@@ -250,7 +264,7 @@ impl BlobWriter {
                 format!("expected sha256 {expected}, got {found} ({} bytes)", self.size),
             ));
         }
-        let path = self.store.blob_path(&found);
+        let path = self.store.writable().join(BLOBS).join(&found);
         self.store.disk.land(self.file, &path).map_err(|e| write_failure(&path, e))?;
         Ok(found)
     }
@@ -307,6 +321,37 @@ mod tests {
         let _holder = crate::testing::Holder::of(&store.dir("tmp"));
         let digest = store.put(b"bytes").expect("put");
         assert!(store.has_blob(&digest));
+    }
+
+    /// A store that is only read: what is in it is found, and what is written goes elsewhere.
+    #[test]
+    fn a_store_that_is_only_read_keeps_as_it_is() {
+        let (dir, store) = store();
+        let old = store.put(b"old").expect("put");
+        fs::write(store.dir("sets").join("a.json"), "{}").expect("written");
+        let listing = || {
+            let all = ["", "blobs/sha256", "tmp", "sets"].map(|name| dir.path().join(name));
+            all.map(|path| fs::read_dir(path).expect("listed").count())
+        };
+        let before = listing();
+        let scratch = tempfile::tempdir().expect("temporary directory");
+        let read =
+            Store::open_read_only(dir.path(), scratch.path(), Disk::default()).expect("opens");
+        let new = read.put(b"new").expect("put");
+        read.write_file(Path::new("archives.json"), b"{}").expect("written");
+        assert_eq!(read.read_blob(&old).expect("the store's"), b"old");
+        assert_eq!(read.read_blob(&new).expect("the new one"), b"new");
+        assert_eq!(read.root(), dir.path());
+        assert!(
+            read.dir("sets").starts_with(dir.path()) && read.dir("sets").join("a.json").exists()
+        );
+        assert!(!store.has_blob(&new));
+        assert_eq!(listing(), before);
+        // One that is not there is empty, and stays away.
+        let none = dir.path().join("none");
+        let read = Store::open_read_only(&none, scratch.path(), Disk::default()).expect("opens");
+        assert_eq!(fs::read_dir(read.dir("sets")).expect("listed").count(), 0);
+        assert!(!none.exists());
     }
 
     #[test]

@@ -300,7 +300,7 @@ impl Archive {
         let missing = || all.iter().filter(|(_, is_there)| !is_there).map(|(package, _)| package);
         let total = missing().map(|package| package.size).sum();
         if total > 0 {
-            space::require(store.root(), total)?;
+            space::require(store.writable(), total)?;
         }
         let what = format!("fetching {} packages", missing().count());
         let task = (total > 0).then(|| progress.begin(&what, Some(total), Unit::Bytes));

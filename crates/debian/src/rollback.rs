@@ -54,6 +54,7 @@ impl Seen {
         let record = bytes.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok());
         let known = record.filter(|record| record.format == FORMAT);
         let before = known.map(|known| known.newest).unwrap_or_default();
+        let path = store.writable().join("archives.json");
         Self { path, disk: store.disk(), now: Mutex::new(before.clone()), before }
     }
 

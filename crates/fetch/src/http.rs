@@ -263,7 +263,7 @@ impl Fetcher {
         task: &dyn Task,
         alive: &WriterGuard,
     ) -> Result<String, FetchError> {
-        space::require(store.root(), expected.size.unwrap_or(0))?;
+        space::require(store.writable(), expected.size.unwrap_or(0))?;
         let start = || Ok(Sink::Blob(Writing::start(store, alive)?));
         self.whole(request, expected, task, start).await
     }

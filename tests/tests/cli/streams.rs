@@ -69,7 +69,7 @@ fn the_failure_at_the_end_has_the_form_of_the_log() {
 #[test]
 fn relative_paths_count_from_the_working_directory() {
     let scene = Scene::new();
-    let mut command = scene.agent(&["plan", "--store", "here/store"]);
+    let mut command = scene.agent(&["fetch", "--store", "here/store"]);
     finish(command.current_dir(scene.path("")));
     assert!(scene.path("here/store/tmp").is_dir());
     assert!(!scene.path("store").exists());
@@ -100,7 +100,8 @@ fn the_umask_it_is_started_with_does_not_matter() {
     for umask in ["000", "077"] {
         let scene = Scene::new();
         let tree = fixture("bookworm-t4-live");
-        finish(&mut scene.with_umask(umask, &["plan", "--root", &tree])).assert_done();
+        // Its archive has no driver.
+        finish(&mut scene.with_umask(umask, &["fetch", "--root", &tree]));
         for (dir, wanted) in [("store", 0o700), ("store/userspace", 0o755)] {
             let found = fs::metadata(scene.path(dir)).expect(dir).permissions().mode() & 0o777;
             assert_eq!(found, wanted, "{dir} with umask {umask}");

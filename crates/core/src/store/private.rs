@@ -49,14 +49,21 @@ pub(super) fn make(dir: &Path) -> Result<(), Failure> {
         })
 }
 
-/// As [`make`], but leaves the mode of a directory that exists. False for an empty one that others could write to: a
-/// file that is written there now would be one that they could have written.
+/// Refuses a directory that is neither root's nor this user's, or that has files which others could have written; makes
+/// nothing. One that does not exist, or that this user may not read, is none to refuse.
 ///
 /// # Errors
-/// As [`make`].
-pub(super) fn make_or_keep(dir: &Path) -> Result<bool, Failure> {
-    let (_, found) = make_and_check(dir)?;
-    Ok(!is_writable_by_others(&found))
+/// Exit code 15.
+pub(super) fn check(dir: &Path) -> Result<(), Failure> {
+    let Ok(found) = fs::metadata(dir) else { return Ok(()) };
+    if !found.is_dir() {
+        return Err(write_failure(dir, nix::errno::Errno::ENOTDIR.into()));
+    }
+    let own = geteuid().as_raw();
+    if found.uid() != own && found.uid() != 0 {
+        return Err(of_another_user(dir, found.uid(), own));
+    }
+    refuse_filled(dir, &found)
 }
 
 /// Makes `dir`, if it does not exist; refuses another user's, and one that others could have written to.
@@ -65,26 +72,30 @@ fn make_and_check(dir: &Path) -> Result<(File, Metadata), Failure> {
     let found = made.metadata().map_err(|e| write_failure(dir, e))?;
     let own = geteuid().as_raw();
     if found.uid() != own {
-        let cause = format!(
-            "{} is the directory of uid {}, and not of uid {own}, which longshore runs as",
-            dir.display(),
-            found.uid()
-        );
-        return Err(refusal(cause, dir));
+        return Err(of_another_user(dir, found.uid(), own));
     }
-    // Files in a directory that others could write to may be forged: modules, a compiler.
-    let is_filled = || fs::read_dir(dir).map(|mut entries| entries.next().is_some());
-    if is_writable_by_others(&found) && is_filled().map_err(|e| write_failure(dir, e))? {
-        let mode = found.mode() & 0o7777;
-        let cause =
-            format!("others could write to {} (mode {mode:o}), and it is not empty", dir.display());
-        return Err(refusal(cause, dir));
-    }
+    refuse_filled(dir, &found)?;
     Ok((made, found))
 }
 
-fn is_writable_by_others(found: &Metadata) -> bool {
-    found.mode() & 0o022 != 0
+fn of_another_user(dir: &Path, uid: u32, own: u32) -> Failure {
+    let dir_name = dir.display();
+    let cause = format!(
+        "{dir_name} is the directory of uid {uid}, and not of uid {own}, which longshore runs as"
+    );
+    refusal(cause, dir)
+}
+
+/// Refuses files in a directory that others could write to: they may be forged, modules and compiler.
+fn refuse_filled(dir: &Path, found: &Metadata) -> Result<(), Failure> {
+    let is_filled = || fs::read_dir(dir).map(|mut entries| entries.next().is_some());
+    if found.mode() & 0o022 == 0 || !is_filled().map_err(|e| write_failure(dir, e))? {
+        return Ok(());
+    }
+    let mode = found.mode() & 0o7777;
+    let cause =
+        format!("others could write to {} (mode {mode:o}), and it is not empty", dir.display());
+    Err(refusal(cause, dir))
 }
 
 fn io_error(error: io::Error) -> String {
@@ -148,25 +159,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::new(None, Some(0o700))]
-    #[case::closed(Some(0o700), Some(0o700))]
-    #[case::of_mkdir(Some(0o755), Some(0o755))]
-    #[case::of_all(Some(0o1777), None)]
-    fn a_store_that_is_opened_as_found_keeps_its_mode(
-        #[case] before: Option<u32>,
-        #[case] used_with: Option<u32>,
-    ) {
+    #[case::none(None)]
+    #[case::closed(Some(0o700))]
+    #[case::of_mkdir(Some(0o755))]
+    #[case::of_all(Some(0o1777))]
+    fn a_store_that_is_only_read_is_neither_made_nor_closed(#[case] before: Option<u32>) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = dir.path().join("a/store");
+        let (store, scratch) = (dir.path().join("a/store"), dir.path().join("scratch"));
         if let Some(before) = before {
             fs::create_dir_all(&store).expect("directory");
             fs::set_permissions(&store, Permissions::from_mode(before)).expect("permissions");
         }
-        let opened = Store::open_as_found(&store, Disk::default()).expect("opens");
-        assert_eq!(opened.map(|opened| mode(opened.root())), used_with);
-        assert_eq!(mode(&store), before.unwrap_or(0o700) & 0o777);
-        let is_used = fs::read_dir(&store).expect("listed").next().is_some();
-        assert_eq!(is_used, used_with.is_some());
+        Store::open_read_only(&store, &scratch, Disk::default()).expect("opens");
+        let now = store.exists().then(|| fs::metadata(&store).expect("metadata").mode() & 0o7777);
+        assert_eq!(now, before);
+        assert!(before.is_none() || fs::read_dir(&store).expect("listed").next().is_none());
     }
 
     #[rstest]
@@ -177,8 +184,9 @@ mod tests {
         let store = dir.path().join("store");
         fs::create_dir_all(store.join("sets")).expect("directory");
         fs::set_permissions(&store, Permissions::from_mode(mode)).expect("permissions");
-        let as_found = Store::open_as_found(&store, Disk::default()).map(drop);
-        for opened in [Store::open(&store, Disk::default()).map(drop), as_found] {
+        let scratch = dir.path().join("scratch");
+        let read = Store::open_read_only(&store, &scratch, Disk::default()).map(drop);
+        for opened in [Store::open(&store, Disk::default()).map(drop), read] {
             let failure = opened.expect_err("refused");
             assert_eq!(failure.code(), ExitCode::Preflight);
             assert!(failure.to_string().contains("others could write"), "{failure}");

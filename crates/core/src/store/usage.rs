@@ -16,7 +16,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::locks::{Attempt, Kind};
 
 /// The store, locked shared or exclusively, until dropped. None inside: the store is read-only, so
-/// that no other process can remove anything either.
+/// that no other process can remove anything either, or is only read and has no lock yet.
 #[derive(Debug)]
 pub struct StoreGuard {
     _lock: Option<Flock<File>>,
@@ -41,10 +41,17 @@ impl Store {
     }
 
     async fn take(&self, kind: Kind, limit: Duration) -> Result<StoreGuard, Failure> {
+        // A store that is only read is no reason to make a lock in it; one that is there is shared.
+        if self.scratch.is_some() && !self.root().join("lock").exists() {
+            return Ok(StoreGuard { _lock: None });
+        }
         let path = self.root().join("lock");
         let mut attempt = match Attempt::begin(&path, kind, limit) {
             Ok(attempt) => attempt,
-            Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem => {
+            Err(e)
+                if e.kind() == ErrorKind::ReadOnlyFilesystem
+                    || (self.scratch.is_some() && e.kind() == ErrorKind::PermissionDenied) =>
+            {
                 return Ok(StoreGuard { _lock: None });
             }
             Err(e) => return Err(write_failure(&path, e)),

@@ -102,7 +102,6 @@ impl VerifiedModule {
 /// The modules of a store that were hashed in this boot.
 struct Hashed<'a> {
     store: &'a Store,
-    record: PathBuf,
     /// None if the boot id cannot be read: then every module is hashed.
     known: Option<VerifiedFiles>,
     learnt: bool,
@@ -113,7 +112,7 @@ impl<'a> Hashed<'a> {
         let record = store.dir(HASHED);
         let boot_id = fs::read_to_string(BOOT_ID).ok();
         let known = boot_id.map(|id| VerifiedFiles::read_of_boot(&record, id.trim()));
-        Self { store, record, known, learnt: false }
+        Self { store, known, learnt: false }
     }
 
     /// Verifies a module.
@@ -160,7 +159,7 @@ impl<'a> Hashed<'a> {
     fn keep(self) {
         let Some(mut known) = self.known.filter(|_| self.learnt) else { return };
         known.retain(|blob| self.store.blob_path(&blob.to_string_lossy()).exists());
-        if let Err(e) = known.write(&self.record, self.store.disk()) {
+        if let Err(e) = known.write(&self.store.writable().join(HASHED), self.store.disk()) {
             tracing::debug!("modules will be hashed again: {e}");
         }
     }
