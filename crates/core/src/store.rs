@@ -124,9 +124,14 @@ impl Store {
         self.find(Path::new(name), |path| name != "tmp" && path.exists())
     }
 
+    /// Path of a file or directory of the store, for example `drivers/DIGEST`.
+    pub fn entry(&self, relative: impl AsRef<Path>) -> PathBuf {
+        self.find(relative.as_ref(), Path::exists)
+    }
+
     /// Path of the blob with this digest, whether or not it exists. `sha256` is lower-case hex.
     pub fn blob_path(&self, sha256: &str) -> PathBuf {
-        self.find(&Path::new(BLOBS).join(sha256), Path::exists)
+        self.entry(Path::new(BLOBS).join(sha256))
     }
 
     /// Returns the path in the root, or in the directory for writing where the root has none.
@@ -342,6 +347,8 @@ mod tests {
         assert_eq!(read.read_blob(&old).expect("the store's"), b"old");
         assert_eq!(read.read_blob(&new).expect("the new one"), b"new");
         assert_eq!(read.root(), dir.path());
+        assert_eq!(read.entry("sets/a.json"), dir.path().join("sets/a.json"));
+        assert_eq!(read.entry("drivers/a"), read.writable().join("drivers/a"));
         assert!(
             read.dir("sets").starts_with(dir.path()) && read.dir("sets").join("a.json").exists()
         );

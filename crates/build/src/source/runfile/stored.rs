@@ -73,7 +73,7 @@ pub struct StoredRunFile {
 /// Returns the driver in the store from the .run file with this sha256; None where there is none,
 /// or only a damaged one.
 pub fn find(store: &Store, sha256: &str) -> Option<StoredRunFile> {
-    let dir = store.dir("drivers").join(sha256);
+    let dir = store.entry(Path::new("drivers").join(sha256));
     if !dir.exists() {
         return None;
     }
@@ -214,7 +214,7 @@ pub(crate) fn keep(
     let text = serde_json::to_vec_pretty(&written)
         .or_fail(FailureKind::Bug, || format!("writing {}", path.display()))?;
     fs::write(&path, text).map_err(|e| write_failure(&path, e))?;
-    let target = store.dir("drivers").join(sha256);
+    let target = store.writable().join("drivers").join(sha256);
     let failed = |e| write_failure(&target, e);
     let dir = unpacked.dir.path();
     fs::set_permissions(dir, Permissions::from_mode(0o755)).map_err(failed)?;
