@@ -414,7 +414,7 @@ mod tests {
         let words = ["longshore", "fleet", "plan", "--driver", "550", "--context", "test"];
         let cli = Cli::try_parse_from(words).expect("parses");
         assert_eq!(cli.settings.driver.as_ref().and_then(|d| d.version()), Some("550"));
-        assert!(matches!(cli.command, Command::Fleet(fleet::FleetCommand::Plan(_))));
+        assert!(matches!(cli.command, Command::Fleet(fleet::FleetCommand::Plan { .. })));
     }
 
     #[test]

@@ -231,6 +231,7 @@ pub(crate) fn scenario(cell: &Cell) -> &'static str {
         Scenario::NextKernel => next_kernel::SCRIPT,
         Scenario::InUse => include_str!("../guest/in-use.sh"),
         Scenario::Restored => include_str!("../guest/restored.sh"),
+        Scenario::HotPlug => include_str!("../guest/hot-plug.sh"),
         Scenario::BadInput => include_str!("../guest/bad-input.sh"),
         Scenario::DeadDisk => include_str!("../guest/dead-disk.sh"),
         Scenario::Attacked => include_str!("../guest/attacked.sh"),

@@ -13,6 +13,7 @@ use crate::confinement;
 use crate::dead_disk;
 use crate::drm;
 use crate::event::Outcome;
+use crate::hot_plug;
 use crate::ima;
 use crate::in_use;
 use crate::manifest;
@@ -180,6 +181,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
         Scenario::InUse => wrong.extend(in_use::wrong(expected, records)),
         Scenario::Restored => wrong.extend(restored::wrong(expected, records)),
+        Scenario::HotPlug => wrong.extend(hot_plug::wrong(expected, records)),
         Scenario::BadInput => wrong.extend(bad_input::wrong(expected, records)),
         Scenario::DeadDisk => wrong.extend(dead_disk::wrong(expected, records)),
         Scenario::Attacked => {

@@ -47,6 +47,7 @@ pub mod gpu;
 pub mod guest;
 pub mod guests;
 pub mod heartbeat;
+pub mod hot_plug;
 pub mod identity;
 pub mod ima;
 pub mod image;

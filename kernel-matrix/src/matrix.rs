@@ -124,6 +124,8 @@ pub enum Scenario {
     Restored,
     /// Links of former nodes, a directory of specs that is read-only and then full, a second agent.
     BadInput,
+    /// The GPU appears while the agent waits for one.
+    HotPlug,
     /// The store's disk does not answer: while the agent starts, and at TERM.
     DeadDisk,
     /// Change to the next driver and back, by SIGHUP and by a start; change to a driver that the
@@ -309,7 +311,7 @@ impl Cell {
         guests::daemons(self.engine, &self.consumers)
     }
 
-    /// Returns the arguments of `longshore run` for its modules, their parameters and its switches.
+    /// Returns the arguments of `longshore run` for its modules, their parameters, its switches and its scenario.
     pub fn own_arguments(&self) -> Vec<String> {
         let modules = self.extra_modules.iter().map(|name| ["--extra-module", name]);
         let parameters = self.parameters.iter().map(|one| ["--parameter", one]);
@@ -317,7 +319,9 @@ impl Cell {
         let without_manager = self.gpus.iter().any(|gpu| gpu.model == Model::NvSwitch)
             && !self.from.has_fabric_manager();
         let switches = without_manager.then_some(["--fabric-manager-missing", "warn"]);
-        modules.chain(parameters).chain(switches).flatten().map(str::to_owned).collect()
+        let waits = (self.scenario == Scenario::HotPlug).then_some(["--no-gpu", "wait"]);
+        let all = modules.chain(parameters).chain(switches).chain(waits);
+        all.flatten().map(str::to_owned).collect()
     }
 
     /// Returns the cell with its next driver as its driver.

@@ -36,7 +36,7 @@ fn the_own_matrix_is_good() {
 }
 
 /// Scenarios that run with every cell only, before a release: CI's time is limited.
-const ON_DEMAND: [Scenario; 10] = [
+const ON_DEMAND: [Scenario; 11] = [
     Scenario::Ima,
     Scenario::BadInput,
     Scenario::Cluster,
@@ -45,6 +45,7 @@ const ON_DEMAND: [Scenario; 10] = [
     Scenario::Killed,
     Scenario::NextKernel,
     Scenario::Nouveau,
+    Scenario::HotPlug,
     Scenario::Peermem,
     Scenario::PowerCut,
 ];

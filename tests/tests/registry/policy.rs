@@ -98,6 +98,7 @@ fn nothing() -> Catalog {
         unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Probe::Unreadable(String::new()),
+        switch_programs: Probe::Unreadable("not read".into()),
         run_files: Probe::Read(Vec::new()),
         headers: Probe::Unreadable(String::new()),
         mofed: Probe::Read(None),
