@@ -18,6 +18,32 @@ pub trait Files {
     fn names(&self, dir: &Path) -> io::Result<Vec<String>>;
 }
 
+/// Files of which one has another text.
+pub(crate) struct Overlay<'a> {
+    pub(crate) files: &'a dyn Files,
+    pub(crate) path: &'a Path,
+    pub(crate) text: &'a str,
+}
+
+impl Files for Overlay<'_> {
+    fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        match path == self.path {
+            true => Ok(Some(self.text.as_bytes().to_vec())),
+            false => self.files.read(path),
+        }
+    }
+
+    fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = self.files.names(dir)?;
+        if let (true, Some(name)) = (self.path.parent() == Some(dir), self.path.file_name()) {
+            names.push(name.to_string_lossy().into_owned());
+            names.sort_unstable();
+            names.dedup();
+        }
+        Ok(names)
+    }
+}
+
 /// Files in memory, for tests.
 #[cfg(test)]
 pub(crate) mod memory {

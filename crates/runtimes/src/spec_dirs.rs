@@ -3,16 +3,16 @@
 /// Directory of generated specs, under both names that hosts have for it.
 const GENERATED: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
 
-/// Returns a note where a runtime's list of directories lacks that of generated specs; `setting` names
-/// the list, with its file.
-pub(crate) fn missing(setting: &str, dirs: Option<&[String]>) -> Option<String> {
-    let dirs = dirs?;
+/// Returns the reason and the remedy where a runtime's list of directories lacks that of generated specs, as
+/// longshore's is; `setting` names the list, with its file.
+pub(crate) fn missing(setting: &str, dirs: &[String]) -> Option<(String, String)> {
     let is_generated = |dir: &String| GENERATED.contains(&dir.trim_end_matches('/'));
     if dirs.iter().any(is_generated) {
         return None;
     }
-    Some(format!(
-        "{setting} lists no /var/run/cdi, in which specs of drivers are: specs there are not read; add it"
+    Some((
+        format!("{setting} lists no /var/run/cdi: specs there, as longshore's, are not read"),
+        format!("add /var/run/cdi to {setting}"),
     ))
 }
 

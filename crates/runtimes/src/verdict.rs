@@ -33,6 +33,22 @@ pub enum State {
         /// The edit.
         edit: Edit,
     },
+    /// It does not, and what changes that is no edit of longshore's.
+    Manual {
+        /// Reason for this verdict.
+        reason: String,
+        /// Remedy.
+        remedy: String,
+    },
+    /// That depends on what could not be found out.
+    Unknown {
+        /// Reason for this verdict.
+        reason: String,
+        /// Remedy.
+        remedy: String,
+        /// The edit that makes it read specs in any case, where there is one.
+        edit: Option<Edit>,
+    },
     /// No part of it would read specs, by a decision of this host's administrator.
     Unused {
         /// Reason for this verdict.
@@ -94,11 +110,45 @@ impl State {
         matches!(self, Self::On { .. } | Self::Unused { .. })
     }
 
+    /// Returns the edit that makes the runtime read specs.
+    pub fn edit(&self) -> Option<&Edit> {
+        match self {
+            Self::Off { edit, .. } => Some(edit),
+            Self::Unknown { edit, .. } => edit.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns the remedy, where it is no edit of longshore's.
+    pub fn remedy(&self) -> Option<&str> {
+        match self {
+            Self::Manual { remedy, .. }
+            | Self::Unknown { remedy, .. }
+            | Self::Impossible { remedy, .. }
+            | Self::Refused { remedy, .. } => Some(remedy),
+            Self::On { .. } | Self::Off { .. } | Self::Unused { .. } => None,
+        }
+    }
+
+    /// Returns the word for it in the output of `runtime check --json`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::On { .. } => "on",
+            Self::Off { .. } | Self::Manual { .. } => "off",
+            Self::Unused { .. } => "unused",
+            Self::Impossible { .. } => "no_cdi",
+            Self::Unknown { .. } => "unknown",
+            Self::Refused { .. } => "refused",
+        }
+    }
+
     /// Returns the reason for the verdict.
     pub fn reason(&self) -> &str {
         match self {
             Self::On { reason }
             | Self::Off { reason, .. }
+            | Self::Manual { reason, .. }
+            | Self::Unknown { reason, .. }
             | Self::Unused { reason }
             | Self::Impossible { reason, .. }
             | Self::Refused { reason, .. } => reason,

@@ -7,16 +7,30 @@ use std::path::{Component, Path, PathBuf};
 use glob::Pattern;
 
 use super::layer::Layer;
+use crate::distribution::{K0S_DROP_INS, Keeping};
 use crate::files::Files;
 use crate::verdict::Refusal;
 
 /// Number of files above which the configuration is refused.
 const MOST: usize = 64;
 
-/// Reads the file at `path` and all that it imports; none where it is absent.
-pub(super) fn load(files: &dyn Files, path: &Path) -> Result<Vec<Layer>, Refusal> {
+/// File that k0s writes at its start, from its own configuration and that of its directory.
+const OF_K0S: &str = "/run/k0s/containerd-cri.toml";
+
+/// Reads the file at `path` and all that it imports; none where it is absent. The files of k0s' directory
+/// are read after them, as k0s does at its start.
+pub(super) fn load(
+    files: &dyn Files,
+    path: &Path,
+    keeping: Keeping,
+) -> Result<Vec<Layer>, Refusal> {
     let (mut layers, mut seen) = (Vec::new(), BTreeSet::new());
     let mut pending = VecDeque::from([path.to_path_buf()]);
+    if keeping == Keeping::K0s {
+        let dir = Path::new(K0S_DROP_INS);
+        let names = files.names(dir).map_err(|error| unread(dir, &error))?;
+        pending.extend(names.iter().filter(|name| name.ends_with(".toml")).map(|name| dir.join(name)));
+    }
     while let Some(next) = pending.pop_front() {
         if !seen.insert(next.clone()) {
             continue;
@@ -28,18 +42,25 @@ pub(super) fn load(files: &dyn Files, path: &Path) -> Result<Vec<Layer>, Refusal
         match files.read(&next).map_err(|error| unread(&next, &error))? {
             Some(bytes) => layers.push(Layer::parse(&next, bytes)?),
             None if next == path => return Ok(layers),
+            None if keeping == Keeping::K0s && next == Path::new(OF_K0S) => continue,
             None => return Err(absent(&next)),
         }
         let Some(layer) = layers.last() else { continue };
+        let mut found = Vec::new();
         for import in layer.imports() {
-            pending.extend(resolve(files, &next, &import)?);
+            found.extend(resolve(files, &next, &import)?);
+        }
+        match (keeping, next == path) {
+            // What k0s wrote comes before what is added to it.
+            (Keeping::K0s, true) => found.into_iter().rev().for_each(|path| pending.push_front(path)),
+            _ => pending.extend(found),
         }
     }
     Ok(layers)
 }
 
 /// Returns the files that one import names. A relative path begins at the file that has it.
-fn resolve(files: &dyn Files, of: &Path, import: &str) -> Result<Vec<PathBuf>, Refusal> {
+pub(super) fn resolve(files: &dyn Files, of: &Path, import: &str) -> Result<Vec<PathBuf>, Refusal> {
     let path = clean(&of.parent().unwrap_or(Path::new("/")).join(import));
     if !import.contains('*') {
         return Ok(vec![path]);

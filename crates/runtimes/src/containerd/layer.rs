@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::KEY;
+use super::reading::Reading;
 use crate::spec_dirs;
 use crate::verdict::{Refusal, text_of};
 
 /// Section of the CRI plugin in files of version 2.
 pub(super) const OLD_SECTION: &str = "io.containerd.grpc.v1.cri";
 /// The same in files of version 3.
-const NEW_SECTION: &str = "io.containerd.cri.v1.runtime";
+pub(super) const NEW_SECTION: &str = "io.containerd.cri.v1.runtime";
 /// Names of the CRI plugin in `disabled_plugins`.
 const NAMES: [&str; 3] = ["cri", OLD_SECTION, NEW_SECTION];
 
@@ -48,26 +49,44 @@ impl Layer {
         disabled.unwrap_or_default().iter().any(|name| NAMES.contains(&name.as_str()))
     }
 
-    /// Returns the name of its section. A file without a version is one that a file of version 2 imports,
-    /// or is converted by the names of version 2.
-    pub(super) fn section_name(&self) -> &'static str {
-        if self.format() == Some(3) { NEW_SECTION } else { OLD_SECTION }
+    /// Returns the version that its format counts as when it is the last file (2.0 to 2.2): one without a
+    /// version is migrated from version 1 to 3.
+    pub(super) fn effective_format(&self) -> Option<i64> {
+        Some(self.format().filter(|format| *format > 1).unwrap_or(3))
     }
 
-    fn section(&self) -> Option<&Table> {
-        section(&self.values, self.section_name())
+    /// Returns the name of the section that is to have the key: one that it has and that counts, or else that
+    /// of its format, or of the first file's where it has no version.
+    pub(super) fn section_name(&self, reading: Reading, layers: &[Self]) -> &'static str {
+        let names = reading.sections(self, layers);
+        let own = names.iter().copied().find(|name| self.has(name));
+        let format = || {
+            let first = layers.first().and_then(Self::format);
+            self.format().or(first).unwrap_or(2)
+        };
+        own.unwrap_or_else(|| match names {
+            [only] => only,
+            _ if format() >= 3 => NEW_SECTION,
+            _ => OLD_SECTION,
+        })
     }
 
-    pub(super) fn has_section(&self) -> bool {
-        self.section().is_some()
+    pub(super) fn has(&self, name: &str) -> bool {
+        section(&self.values, name).is_some()
     }
 
-    pub(super) fn flag(&self) -> Option<bool> {
-        self.section()?.get(KEY)?.as_bool()
+    pub(super) fn has_section(&self, reading: Reading, layers: &[Self]) -> bool {
+        reading.sections(self, layers).iter().any(|name| self.has(name))
+    }
+
+    pub(super) fn flag_in(&self, name: &str) -> Option<bool> {
+        section(&self.values, name)?.get(KEY)?.as_bool()
     }
 
     pub(super) fn spec_dirs(&self) -> Option<Vec<String>> {
-        self.section()?.get("cdi_spec_dirs").and_then(spec_dirs::of_toml)
+        let sections = [NEW_SECTION, OLD_SECTION].into_iter();
+        let dirs = |name| section(&self.values, name)?.get("cdi_spec_dirs").and_then(spec_dirs::of_toml);
+        sections.filter_map(dirs).next()
     }
 }
 
