@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::print;
+use super::{print, print_json};
 use crate::config::Config;
-use crate::runtimes::{HostRuntimes, Reverted};
+use crate::runtimes::report::{Checked, Report};
+use crate::runtimes::{HostRuntimes, Reverted, Target};
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::privileges;
-use longshore_core::sanitize::in_line;
-use longshore_runtimes::{Assessment, Edit, Runtime, State, difference, docker};
+use longshore_runtimes::{Edit, Runtime, State, difference, docker};
 
 /// Arguments of `runtime`.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -21,6 +21,9 @@ pub(super) enum RuntimeCommand {
         /// Configuration of the runtime, if it is not the usual file
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
+        /// Print the answer as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Let container runtimes read CDI specs; shows the edit, and makes it with --yes
     Configure {
@@ -79,9 +82,9 @@ pub(super) async fn runtime(config: &Config, asked: RuntimeCommand) -> Result<Ex
 
 fn carry_out(host: &HostRuntimes, asked: RuntimeCommand) -> Result<ExitCode, Failure> {
     match asked {
-        RuntimeCommand::Check { runtimes, file } => {
+        RuntimeCommand::Check { runtimes, file, json } => {
             one_file(&runtimes, file.as_ref())?;
-            check(host, runtimes, file)
+            check(host, runtimes, file.as_deref(), json)
         }
         RuntimeCommand::Configure { runtimes, file, yes, dry_run, restart } => {
             one_file(&runtimes, file.as_ref())?;
@@ -118,50 +121,37 @@ fn each(
 fn check(
     host: &HostRuntimes,
     runtimes: Vec<Runtime>,
-    file: Option<PathBuf>,
+    file: Option<&Path>,
+    json: bool,
 ) -> Result<ExitCode, Failure> {
-    let runtimes = if runtimes.is_empty() { host.found() } else { runtimes };
-    if runtimes.is_empty() {
-        let cause = "this host has none of docker, containerd, CRI-O and podman";
-        return Err(Failure::new(FailureKind::Runtime, cause)
-            .remedy("install one, or set host-root to the host's file system"));
+    let targets: Vec<Target> = match (runtimes.first(), file) {
+        (None, _) => host.found(),
+        (Some(runtime), Some(_)) => vec![host.target(*runtime, file)?],
+        (Some(_), None) => {
+            runtimes.into_iter().flat_map(|runtime| host.of_runtime(runtime)).collect()
+        }
+    };
+    let checked: Vec<Checked> = targets.into_iter().map(|target| assessed(host, target)).collect();
+    let failure = match checked.iter().find(|one| !one.assessment.state.is_well()) {
+        Some(one) => Some(one.failure()),
+        None if checked.is_empty() => {
+            let cause = "this host has none of docker, containerd, CRI-O and podman, also not those of k3s, \
+                         RKE2, k0s, microk8s and docker's snap";
+            let remedy = "install one, or set host-root to the host's file system";
+            Some(Failure::new(FailureKind::Runtime, cause).remedy(remedy))
+        }
+        None => None,
+    };
+    match json {
+        true => print_json(&Report::of(&checked))?,
+        false => print(&checked.iter().map(Checked::line).collect::<String>())?,
     }
-    let assess = |runtime| host.assess(runtime, file.as_deref());
-    let assessed: Vec<Assessment> = runtimes.into_iter().map(assess).collect();
-    print(&assessed.iter().map(line).collect::<String>())?;
-    match assessed.iter().find(|assessment| !assessment.state.is_well()) {
-        Some(assessment) => Err(failure(assessment)),
-        None => Ok(ExitCode::Done),
-    }
+    failure.map_or(Ok(ExitCode::Done), Err)
 }
 
-fn line(assessment: &Assessment) -> String {
-    let word = match assessment.state {
-        State::On { .. } => "on",
-        State::Off { .. } => "off",
-        State::Unused { .. } => "unused",
-        State::Impossible { .. } => "no CDI",
-        State::Refused { .. } => "unknown",
-    };
-    let name = assessment.version.map_or_else(
-        || assessment.runtime.to_string(),
-        |version| format!("{} {version}", assessment.runtime),
-    );
-    let mut text = format!("{name:<18}  {word:<7}  {}\n", in_line(assessment.state.reason()));
-    for note in &assessment.notes {
-        text.push_str(&format!("{:<18}  note     {}\n", "", in_line(note)));
-    }
-    text
-}
-
-fn failure(assessment: &Assessment) -> Failure {
-    let Assessment { runtime, state, .. } = assessment;
-    let remedy = match state {
-        State::Impossible { remedy, .. } | State::Refused { remedy, .. } => remedy.clone(),
-        _ => format!("`longshore runtime configure {runtime}` shows the edit"),
-    };
-    let cause = format!("{runtime} does not read CDI specs: {}", in_line(state.reason()));
-    Failure::new(FailureKind::Runtime, cause).remedy(remedy)
+fn assessed(host: &HostRuntimes, target: Target) -> Checked {
+    let assessment = host.assess(&target);
+    Checked { target, assessment }
 }
 
 fn configure(
@@ -170,25 +160,26 @@ fn configure(
     file: Option<&Path>,
     consent: Consent,
 ) -> Result<(), Failure> {
-    host.check_is_hosts(runtime, file)?;
-    let assessment = host.assess(runtime, file);
-    let edit = match &assessment.state {
-        State::Off { edit, .. } => edit,
-        State::On { .. } if consent.restart => {
-            print(&line(&assessment))?;
-            return restart_pending(host, runtime);
+    let checked = assessed(host, host.target(runtime, file)?);
+    let Checked { target, assessment } = &checked;
+    host.check_is_hosts(runtime, target.edited_path(assessment))?;
+    let edit = match (&assessment.state, assessment.state.edit()) {
+        (_, Some(edit)) => edit,
+        (State::On { .. }, None) if consent.restart => {
+            print(&checked.line())?;
+            return restart_pending(host, target);
         }
-        state if state.is_well() => return print(&line(&assessment)),
-        _ => return Err(failure(&assessment)),
+        (state, None) if state.is_well() => return print(&checked.line()),
+        _ => return Err(checked.failure()),
     };
     let path = edit.path.to_string_lossy();
     print(&difference(&path, edit.before.as_deref(), Some(&edit.after)))?;
     match consent {
         Consent { dry_run: true, .. } => Ok(()),
         Consent { yes: true, restart, .. } => {
-            host.configure(runtime, edit)?;
+            host.configure(target, edit)?;
             tracing::info!("{path} is edited; `longshore runtime revert {runtime}` puts it back");
-            follow_up(host, runtime, restart, &effect(runtime, edit))
+            follow_up(host, target, restart, &effect(runtime, edit))
         }
         _ => Err(Failure::new(
             FailureKind::Runtime,
@@ -204,26 +195,28 @@ fn revert(
     force: bool,
     restart: bool,
 ) -> Result<(), Failure> {
+    let target = host.edited_target(runtime)?;
     match host.revert(runtime, force)? {
         Reverted::Restored(difference) => {
             print(&difference)?;
-            follow_up(host, runtime, restart, usual_effect(runtime))
+            follow_up(host, &target, restart, usual_effect(runtime))
         }
         Reverted::AsBefore => {
             print(&format!("{runtime}: its configuration is as it was before\n"))?;
-            if restart { restart_pending(host, runtime) } else { Ok(()) }
+            if restart { restart_pending(host, &target) } else { Ok(()) }
         }
         Reverted::Nothing => {
             print(&format!("{runtime}: longshore has configured nothing\n"))?;
-            if restart { restart_pending(host, runtime) } else { Ok(()) }
+            if restart { restart_pending(host, &target) } else { Ok(()) }
         }
     }
 }
 
 /// Restarts the runtime where it was not restarted since its configuration was changed.
-fn restart_pending(host: &HostRuntimes, runtime: Runtime) -> Result<(), Failure> {
+fn restart_pending(host: &HostRuntimes, target: &Target) -> Result<(), Failure> {
+    let runtime = target.runtime();
     match host.is_restart_pending(runtime)? {
-        true => host.restart(runtime),
+        true => host.restart(target),
         false => print(&format!("{runtime}: no edit of longshore's waits for a restart\n")),
     }
 }
@@ -231,15 +224,15 @@ fn restart_pending(host: &HostRuntimes, runtime: Runtime) -> Result<(), Failure>
 /// Restarts the runtime if that was asked for, and else names the command and its effect.
 fn follow_up(
     host: &HostRuntimes,
-    runtime: Runtime,
+    target: &Target,
     restart: bool,
     effect: &str,
 ) -> Result<(), Failure> {
-    let Some(unit) = runtime.unit() else { return Ok(()) };
+    let Some(command) = target.restart.command() else { return Ok(()) };
     if restart {
-        return host.restart(runtime);
+        return host.restart(target);
     }
-    print(&format!("{runtime} reads it when it starts: `systemctl restart {unit}` ({effect})\n"))
+    print(&format!("{} reads it when it starts: `{command}` ({effect})\n", target.runtime()))
 }
 
 fn effect(runtime: Runtime, edit: &Edit) -> String {

@@ -4,10 +4,17 @@
 //! however early a process was killed. The edit is no step of the journal: it stays while no agent runs
 //! and over a boot, until it is reverted.
 
+mod asking;
+mod assessing;
+#[cfg(test)]
+mod field_tests;
 mod host_files;
 mod of_host;
+mod processes;
 mod programs;
+pub mod report;
 mod saved;
+mod target;
 #[cfg(test)]
 mod tests;
 
@@ -20,14 +27,13 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::config::Config;
-use host_files::HostFiles;
 use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::{Paths, STORE};
 use longshore_core::root::{Place, Root};
-use longshore_runtimes::{Assessment, Edit, Files, Runtime, Version};
-use longshore_runtimes::{containerd, difference, docker, readers};
+use longshore_runtimes::{Edit, Runtime, difference};
 use saved::{Found, ORIGINALS, Originals, Saved};
+pub use target::{Restart, Target};
 
 /// Time limit of a program that prints its version or configuration.
 const ASKING: Duration = Duration::from_secs(10);
@@ -39,6 +45,8 @@ pub struct HostRuntimes {
     root: Root,
     paths: Paths,
     disk: Disk,
+    /// Time limit of one question to a program.
+    asking: Duration,
 }
 
 /// Outcome of a revert.
@@ -61,57 +69,28 @@ impl HostRuntimes {
         let (paths, disk) = (config.paths.clone(), config.disk());
         let root = Root::open(&paths.host_root)
             .or_fail(FailureKind::Preflight, || "looking at the host")?;
-        Ok(Self { root, paths, disk })
+        Ok(Self { root, paths, disk, asking: ASKING })
     }
 
-    /// Returns the runtimes whose program or configuration this host has.
-    pub fn found(&self) -> Vec<Runtime> {
-        let is_found = |runtime: &Runtime| {
-            programs::find(&self.root, runtime.program()).is_some()
-                || self.root.exists(runtime.configuration()).unwrap_or(false)
-        };
-        Runtime::ALL.into_iter().filter(is_found).collect()
+    /// Returns the runtimes that this host has.
+    pub fn found(&self) -> Vec<Target> {
+        target::found(&self.root)
     }
 
-    /// Assesses the configuration of a runtime, in `file` or at its usual path.
-    pub fn assess(&self, runtime: Runtime, file: Option<&Path>) -> Assessment {
-        let version = self.version(runtime);
-        let file = file.unwrap_or(Path::new(runtime.configuration()));
-        let files = HostFiles(&self.root);
-        match runtime {
-            Runtime::Docker => match files.read(file) {
-                Ok(bytes) => docker::assess(version, file, bytes),
-                Err(error) => unreadable(runtime, version, file, &error),
-            },
-            Runtime::Containerd => {
-                let dump = self.dump(file);
-                containerd::assess(version, file, &files, dump.as_deref())
-            }
-            Runtime::Crio => readers::crio(version, &files),
-            Runtime::Podman => readers::podman(version, &files),
+    /// Returns those of one runtime: its usual one where the host has none.
+    pub fn of_runtime(&self, runtime: Runtime) -> Vec<Target> {
+        target::of_runtime(&self.root, runtime)
+    }
+
+    /// Returns the one that has a file, or without one that a command changes.
+    ///
+    /// # Errors
+    /// Exit code 2 where there are several, and none is the usual one.
+    pub fn target(&self, runtime: Runtime, file: Option<&Path>) -> Result<Target, Failure> {
+        match file {
+            Some(file) => Ok(target::of_file(&self.root, runtime, file)),
+            None => target::to_change(&self.root, runtime),
         }
-    }
-
-    fn version(&self, runtime: Runtime) -> Option<Version> {
-        Version::find(&self.output(runtime, &["--version"])?)
-    }
-
-    fn dump(&self, file: &Path) -> Option<String> {
-        if !self.root.exists(file).unwrap_or(false) {
-            return None;
-        }
-        self.output(Runtime::Containerd, &["--config", file.to_str()?, "config", "dump"])
-    }
-
-    /// Asks a runtime's program; None where this host has none, or it does not answer. Those of a captured
-    /// tree are not run.
-    fn output(&self, runtime: Runtime, arguments: &[&str]) -> Option<String> {
-        if self.paths.is_captured() {
-            return None;
-        }
-        let program = programs::find(&self.root, runtime.program())?;
-        let output = programs::output(self.root.path(), &program, arguments, ASKING);
-        output.inspect_err(|error| tracing::warn!("asking {runtime}: {error}")).ok()
     }
 
     /// Checks that a runtime's configuration, and the directory of the originals, are the host's, and not
@@ -119,8 +98,7 @@ impl HostRuntimes {
     ///
     /// # Errors
     /// Exit code 19 where one is the container's.
-    pub fn check_is_hosts(&self, runtime: Runtime, file: Option<&Path>) -> Result<(), Failure> {
-        let file = file.unwrap_or(Path::new(runtime.configuration()));
+    pub fn check_is_hosts(&self, runtime: Runtime, file: &Path) -> Result<(), Failure> {
         if self.is_of_container(file) {
             let why = format!("which {runtime} does not read");
             return Err(of_host::refused(file, &why));
@@ -141,11 +119,14 @@ impl HostRuntimes {
         is_own && of_host::is_of_container(&self.root, path)
     }
 
-    /// Carries out an edit, after its original was saved.
+    /// Carries out an edit, after the runtime's program took its text and the original was saved.
     ///
     /// # Errors
-    /// Exit code 19 where the file is another by now, or cannot be replaced.
-    pub fn configure(&self, runtime: Runtime, edit: &Edit) -> Result<(), Failure> {
+    /// Exit code 19 where the program refuses the text or does not answer, the file is another by now, or
+    /// cannot be replaced.
+    pub fn configure(&self, target: &Target, edit: &Edit) -> Result<(), Failure> {
+        self.judge(target, edit).map_err(|error| unwritten(&edit.path, error))?;
+        let runtime = target.runtime();
         let (originals, earlier) =
             self.prepare(runtime, edit).map_err(|e| unwritten(&edit.path, e))?;
         let pending = originals.is_restart_pending(runtime).unwrap_or(true);
@@ -220,7 +201,7 @@ impl HostRuntimes {
         let Some(saved) = originals.read(runtime).map_err(unread)? else {
             return Ok(Reverted::Nothing);
         };
-        self.check_is_hosts(runtime, Some(&saved.path))?;
+        self.check_is_hosts(runtime, &saved.path)?;
         let failed = |error| unwritten(&saved.path, error);
         let place = self.root.place(&saved.path).map_err(failed)?;
         host_files::clear(&place);
@@ -267,21 +248,51 @@ impl HostRuntimes {
         originals.map_or(Ok(()), |originals| originals.mark_restart(runtime, false))
     }
 
+    /// Returns the runtime whose configuration was edited, for its restart; else the one that a command
+    /// without a file acts on.
+    ///
+    /// # Errors
+    /// As [`HostRuntimes::target`]; exit code 19 where the original cannot be read.
+    pub fn edited_target(&self, runtime: Runtime) -> Result<Target, Failure> {
+        let unread = |error| unwritten(&Path::new(STORE).join(ORIGINALS), error);
+        let originals = Originals::open(&self.root, Path::new(STORE), self.disk).map_err(unread)?;
+        let saved = originals.map(|originals| originals.read(runtime)).transpose();
+        let saved = saved.map_err(unread)?.flatten();
+        self.target(runtime, saved.as_ref().map(|saved| saved.path.as_path()))
+    }
+
     /// Restarts the service of a runtime, and notes that.
     ///
     /// # Errors
-    /// Exit code 19 where it fails.
-    pub fn restart(&self, runtime: Runtime) -> Result<(), Failure> {
-        let Some(unit) = runtime.unit() else { return Ok(()) };
-        let failed = |error: io::Error| {
-            Failure::new(FailureKind::Runtime, format!("restarting {unit}"))
-                .with_source(error)
-                .remedy(format!("see `journalctl -u {unit}`; `longshore runtime revert {runtime}` undoes the edit"))
+    /// Exit code 19 where it fails, or which unit it is is not known.
+    pub fn restart(&self, target: &Target) -> Result<(), Failure> {
+        let runtime = target.runtime();
+        let (program, arguments, log) = match &target.restart {
+            Restart::None => return Ok(()),
+            Restart::Unit(unit) => {
+                ("systemctl", ["restart", unit], format!("journalctl -u {unit}"))
+            }
+            Restart::Snap(name) => ("snap", ["restart", *name], format!("snap logs {name}")),
+            Restart::OneOf(units) => {
+                let cause = format!(
+                    "restarting {runtime}: this host has none of {}, or several",
+                    units.join(", ")
+                );
+                return Err(Failure::new(FailureKind::Runtime, cause)
+                    .remedy("restart the one that runs here by hand"));
+            }
         };
-        let none = || failed(io::Error::other("this host has no systemctl"));
-        let program = programs::find(&self.root, "systemctl").ok_or_else(none)?;
-        programs::output(self.root.path(), &program, &["restart", unit], RESTARTING)
-            .map_err(failed)?;
+        let [_, name] = arguments;
+        let failed = |error: io::Error| {
+            Failure::new(FailureKind::Runtime, format!("restarting {name}"))
+                .with_source(error)
+                .remedy(format!(
+                    "see `{log}`; `longshore runtime revert {runtime}` undoes the edit"
+                ))
+        };
+        let none = || failed(io::Error::other(format!("this host has no {program}")));
+        let program = programs::find(&self.root, program).ok_or_else(none)?;
+        programs::output(self.root.path(), &program, &arguments, RESTARTING).map_err(failed)?;
         self.forget_restart(runtime)
             .map_err(|error| unwritten(&Path::new(STORE).join(ORIGINALS), error))
     }
@@ -290,18 +301,6 @@ impl HostRuntimes {
 fn shown(saved: &Saved, present: Option<Vec<u8>>) -> String {
     let present = present.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     difference(&saved.path.to_string_lossy(), present.as_deref(), saved.before.as_deref())
-}
-
-fn unreadable(
-    runtime: Runtime,
-    version: Option<Version>,
-    file: &Path,
-    error: &io::Error,
-) -> Assessment {
-    let reason = format!("reading {}: {error}", file.display());
-    let remedy = "make it a readable file of less than 1 MiB".to_owned();
-    let state = longshore_runtimes::State::Refused { reason, remedy };
-    Assessment { runtime, version, state, notes: Vec::new() }
 }
 
 fn unwritten(path: &Path, error: io::Error) -> Failure {

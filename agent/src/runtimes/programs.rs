@@ -17,9 +17,9 @@ use longshore_core::sanitize::in_line;
 use longshore_core::small_stacks;
 
 /// Directories in which programs are looked for.
-const DIRECTORIES: [&str; 6] =
-    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const DIRECTORIES: [&str; 7] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin"];
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin";
 /// Size limit of an output.
 const MOST: u64 = 1 << 20;
 /// Size limit of the messages that are part of an error, and time limit for them after the program's end:

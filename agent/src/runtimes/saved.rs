@@ -152,6 +152,23 @@ impl Originals {
         self.dir.sync(self.disk)
     }
 
+    /// Writes a file for a program to read; it need not outlive this process.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(super) fn put(&self, name: &str, text: &str) -> io::Result<()> {
+        self.dir.remove(name)?;
+        self.dir.create(name)?.write_all(text.as_bytes())
+    }
+
+    /// Removes such a file.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(super) fn take_away(&self, name: &str) -> io::Result<()> {
+        self.dir.remove(name)
+    }
+
     /// Removes it durably.
     ///
     /// # Errors

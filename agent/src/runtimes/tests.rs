@@ -23,7 +23,7 @@ impl Scene {
         }
         let paths = Paths::of(dir.path(), dir.path());
         let root = Root::open(dir.path()).expect("root");
-        Self { dir, host: HostRuntimes { root, paths, disk: Disk::default() } }
+        Self { dir, host: HostRuntimes { root, paths, disk: Disk::default(), asking: ASKING } }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -36,15 +36,16 @@ impl Scene {
     }
 
     fn edit(&self, runtime: Runtime) -> Option<Edit> {
-        match self.host.assess(runtime, None).state {
-            State::Off { edit, .. } => Some(edit),
-            _ => None,
-        }
+        self.host.assess(&self.target(runtime)).state.edit().cloned()
+    }
+
+    fn target(&self, runtime: Runtime) -> Target {
+        self.host.target(runtime, None).expect("one")
     }
 
     fn configure(&self, runtime: Runtime) {
         let edit = self.edit(runtime).expect("an edit");
-        self.host.configure(runtime, &edit).expect("configured");
+        self.host.configure(&self.target(runtime), &edit).expect("configured");
     }
 
     fn sha256(&self, path: &str) -> String {
@@ -73,15 +74,15 @@ fn every_configuration_is_back_byte_for_byte(#[case] runtime: Runtime) {
     let mut edited = 0;
     for (name, bytes) in fixtures(runtime.name()) {
         let scene = Scene::new();
-        let file = runtime.configuration();
+        let file = longshore_runtimes::Distribution::usual(runtime).file;
         scene.write(file, &bytes);
         let before = scene.sha256(file);
         if let Some(edit) = scene.edit(runtime) {
-            scene.host.configure(runtime, &edit).expect("configured");
+            scene.host.configure(&scene.target(runtime), &edit).expect("configured");
             let after = scene.sha256(file);
             assert_ne!(after, before, "{name}");
             assert_eq!(scene.edit(runtime), None, "{name}: a second time");
-            assert!(scene.host.assess(runtime, None).state.is_well(), "{name}");
+            assert!(scene.host.assess(&scene.target(runtime)).state.is_well(), "{name}");
             assert_eq!(scene.sha256(file), after, "{name}");
             edited += 1;
         }
@@ -186,7 +187,7 @@ impl Scene {
         if self.edit(Runtime::Docker).is_some() {
             self.configure(Runtime::Docker);
         }
-        assert!(self.host.assess(Runtime::Docker, None).state.is_well());
+        assert!(self.host.assess(&self.target(Runtime::Docker)).state.is_well());
         self.revert_again();
     }
 
@@ -205,7 +206,8 @@ fn a_file_that_changed_meanwhile_is_left() {
     scene.write(DAEMON, b"{}");
     let edit = scene.edit(Runtime::Docker).expect("an edit");
     scene.write(DAEMON, b"{ }");
-    let failure = scene.host.configure(Runtime::Docker, &edit).expect_err("it changed");
+    let failure =
+        scene.host.configure(&scene.target(Runtime::Docker), &edit).expect_err("it changed");
     assert!(failure.one_line().contains("changed meanwhile"), "{}", failure.one_line());
     assert_eq!((fs::read(scene.at(DAEMON)).expect("read"), scene.saved()), (b"{ }".to_vec(), 0));
 }
@@ -218,7 +220,7 @@ fn odd_files_are_refused(#[case] make: fn(&Path)) {
     let scene = Scene::new();
     fs::create_dir(scene.at("etc/docker")).expect("made");
     make(&scene.at(DAEMON));
-    let state = scene.host.assess(Runtime::Docker, None).state;
+    let state = scene.host.assess(&scene.target(Runtime::Docker)).state;
     assert!(matches!(state, State::Refused { .. }), "{state:?}");
 }
 
@@ -255,7 +257,8 @@ fn found_are_those_with_a_program_or_a_configuration() {
     let scene = Scene::new();
     scene.write("/usr/bin/podman", b"");
     scene.write("/etc/containerd/config.toml", b"version = 3\n");
-    assert_eq!(scene.host.found(), [Runtime::Containerd, Runtime::Podman]);
+    let found: Vec<_> = scene.host.found().iter().map(Target::runtime).collect();
+    assert_eq!(found, [Runtime::Containerd, Runtime::Podman]);
 }
 
 /// containerd reads each file of a directory that it imports by `conf.d/*`.
@@ -287,7 +290,7 @@ fn a_restart_is_pending_from_an_edit_until_it_went_well() {
     scene.configure(Runtime::Docker);
     assert!(pending());
     // The host of this test has no systemctl.
-    scene.host.restart(Runtime::Docker).expect_err("no systemctl");
+    scene.host.restart(&scene.target(Runtime::Docker)).expect_err("no systemctl");
     assert!(pending());
     scene.host.forget_restart(Runtime::Docker).expect("noted");
     assert!(!pending());
@@ -298,7 +301,7 @@ fn a_restart_is_pending_from_an_edit_until_it_went_well() {
     scene.host.forget_restart(Runtime::Docker).expect("noted");
     let edit = scene.edit(Runtime::Docker).expect("an edit");
     scene.write(DAEMON, b"{ }");
-    scene.host.configure(Runtime::Docker, &edit).expect_err("it changed");
+    scene.host.configure(&scene.target(Runtime::Docker), &edit).expect_err("it changed");
     assert!(!pending(), "nothing was edited");
 }
 
@@ -346,7 +349,7 @@ fn a_container_s_own_files_are_refused(
 ) {
     let scene = Scene::new();
     scene.runs_in(namespace, mounts, first);
-    let checked = scene.host.check_is_hosts(Runtime::Docker, None);
+    let checked = scene.host.check_is_hosts(Runtime::Docker, Path::new(DAEMON));
     assert_eq!(checked.as_ref().err().map(|e| e.code().number()), refused.map(|_| 19));
     let (Some(cause), Err(failure)) = (refused, checked) else { return };
     assert!(failure.one_line().contains(cause), "{failure}");
@@ -355,8 +358,9 @@ fn a_container_s_own_files_are_refused(
         root: Root::open(scene.dir.path()).expect("root"),
         paths: Paths::of(Path::new("/"), scene.dir.path()),
         disk: Disk::default(),
+        asking: ASKING,
     };
-    of_host.check_is_hosts(Runtime::Docker, None).expect("through host-root");
+    of_host.check_is_hosts(Runtime::Docker, Path::new(DAEMON)).expect("through host-root");
 }
 
 #[rstest]

@@ -111,7 +111,7 @@ fn state(
     if is_on == Some(true) {
         return Ok(on(asked, &layers, &computed));
     }
-    off(asked, files, &layers, computed)
+    off(asked, files, &layers, &computed)
 }
 
 /// The state where the value is on: the directories of specs are what is left to check.
@@ -136,17 +136,23 @@ fn off(
     asked: Question<'_>,
     files: &dyn Files,
     layers: &[Layer],
-    computed: Computed,
+    computed: &Computed,
 ) -> Result<State, Refusal> {
-    let Computed { reason, .. } = computed;
+    let reason = computed.reason.clone();
     let made = match generated::lasting(asked, layers) {
+        Some(remedy) if computed.on.is_none() => {
+            return Ok(State::Unknown { reason, remedy, edit: None });
+        }
         Some(remedy) => return Ok(State::Manual { reason, remedy }),
         None => edit(asked, layers).and_then(|edit| verified(asked, files, edit))?,
     };
     if computed.on.is_some() {
         return Ok(State::Off { reason, edit: made });
     }
-    let remedy = format!("set {KEY} = true in {}, which is right for every version from 1.7 on", made.path.display());
+    let remedy = format!(
+        "set {KEY} = true in {}, which is right for every version from 1.7 on",
+        made.path.display()
+    );
     Ok(State::Unknown { reason, remedy, edit: Some(made) })
 }
 
@@ -169,10 +175,9 @@ fn check_dump(asked: Question<'_>, layers: &[Layer]) -> Result<(), Refusal> {
         )),
         Dump::Failed(why) => {
             let (file, remedy) = match higher {
-                Some((layer, format, root)) if why.contains("drop-in") => (
-                    format!("{}: ", layer.path.display()),
-                    lower(layer, format, root),
-                ),
+                Some((layer, format, root)) if why.contains("drop-in") => {
+                    (format!("{}: ", layer.path.display()), lower(layer, format, root))
+                }
                 _ => (String::new(), format!("correct the files of {}", asked.path.display())),
             };
             Err(Refusal::new(
@@ -267,7 +272,9 @@ impl Computed {
                 format!("{KEY} is not set, and {state} by default in containerd {version}")
             }
             (None, true, Some(true), None) => {
-                format!("{KEY} is not set, and on by default in every containerd that reads these files")
+                format!(
+                    "{KEY} is not set, and on by default in every containerd that reads these files"
+                )
             }
             _ => format!(
                 "containerd did not tell its version, and versions differ: {KEY} is off by default in 1.7 and \

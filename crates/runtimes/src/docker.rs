@@ -147,7 +147,10 @@ fn check_conflicts(path: &Path, value: &Value, invocation: &Invocation) -> Resul
                  refuses a setting that is in both",
                 path.display()
             ),
-            format!("remove {name} from ExecStart ({invocation}), or {key} from {}", path.display()),
+            format!(
+                "remove {name} from ExecStart ({invocation}), or {key} from {}",
+                path.display()
+            ),
         ));
     }
     Ok(())
@@ -165,11 +168,16 @@ fn by_flags(version: Option<Version>, path: &Path, invocation: &Invocation) -> O
     }
     let on = given.iter().rev().find_map(|given| match given.split_once('=') {
         None => (given == FLAG.1).then_some(true),
-        Some((name, value)) => (name == FLAG.1).then(|| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True")),
+        Some((name, value)) => {
+            (name == FLAG.1).then(|| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"))
+        }
     });
     let unit = &invocation.unit;
-    let others: Vec<&str> =
-        given.iter().map(String::as_str).filter(|given| given.split('=').next() != Some(FLAG.1)).collect();
+    let others: Vec<&str> = given
+        .iter()
+        .map(String::as_str)
+        .filter(|given| given.split('=').next() != Some(FLAG.1))
+        .collect();
     let reload = format!("`systemctl daemon-reload`, `systemctl restart {unit}`");
     Some(match on {
         Some(true) => match lacking_dirs(path, &Value::Null, Some(invocation)) {
@@ -205,7 +213,8 @@ fn lacking_dirs(
     value: &Value,
     invocation: Option<&Invocation>,
 ) -> Option<(String, String)> {
-    let given = invocation.map(|invocation| invocation.values(&["cdi-spec-dir"])).unwrap_or_default();
+    let given =
+        invocation.map(|invocation| invocation.values(&["cdi-spec-dir"])).unwrap_or_default();
     match (given.is_empty(), invocation, dirs(value)) {
         (false, Some(invocation), _) => {
             spec_dirs::missing(&format!("--cdi-spec-dir ({invocation})"), &given)
@@ -271,7 +280,8 @@ mod tests {
     }
 
     fn started(version: (u32, u32), file: &str, flags: &str) -> State {
-        let at = crate::systemd::Setting { file: "/etc/systemd/system/docker.service".into(), line: 4 };
+        let at =
+            crate::systemd::Setting { file: "/etc/systemd/system/docker.service".into(), line: 4 };
         let invocation = Invocation {
             argv: format!("/usr/bin/dockerd {flags}").split(' ').map(str::to_owned).collect(),
             variables: Default::default(),

@@ -9,12 +9,8 @@ use super::*;
 use crate::files::memory::Memory;
 
 /// Verdicts of fixtures that are neither off nor, by the begin of their name, refused.
-const WELL: [&str; 4] = [
-    "cdi-on.json",
-    "version-2-on.toml",
-    "version-3-default.toml",
-    "docker-s-own.toml",
-];
+const WELL: [&str; 4] =
+    ["cdi-on.json", "version-2-on.toml", "version-3-default.toml", "docker-s-own.toml"];
 /// Number of lines that an edit may change, beside those that it adds: one gets a comma or a value.
 const CHANGED: usize = 1;
 

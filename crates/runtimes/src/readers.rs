@@ -135,13 +135,17 @@ fn podman_paths(
             Some(_) => vec![path],
             None => {
                 return Err(Refusal::new(
-                    format!("podman does not start: {CONF} names {}, which is absent", path.display()),
+                    format!(
+                        "podman does not start: {CONF} names {}, which is absent",
+                        path.display()
+                    ),
                     format!("correct the variable {CONF}"),
                 ));
             }
         },
         None => {
-            let usual = ["/usr/share/containers/containers.conf", "/etc/containers/containers.conf"];
+            let usual =
+                ["/usr/share/containers/containers.conf", "/etc/containers/containers.conf"];
             let mut paths: Vec<PathBuf> = usual.iter().map(PathBuf::from).collect();
             paths.extend(names(files, Path::new("/etc/containers/containers.conf.d"), ".conf")?);
             paths
@@ -179,8 +183,7 @@ fn assess(
 }
 
 fn state(runtime: Runtime, version: Option<Version>, found: Option<Dirs>) -> State {
-    let missing =
-        found.as_ref().and_then(|found| spec_dirs::missing(&found.setting, &found.dirs));
+    let missing = found.as_ref().and_then(|found| spec_dirs::missing(&found.setting, &found.dirs));
     if let Some((reason, remedy)) = missing {
         let remedy = match runtime {
             Runtime::Podman => {
@@ -198,7 +201,8 @@ fn state(runtime: Runtime, version: Option<Version>, found: Option<Dirs>) -> Sta
     // Without a version podman may be 5.5, whose default lacks one of them.
     if runtime == Runtime::Podman && version.is_none() && found.is_none() {
         return State::Unknown {
-            reason: "podman did not tell its version: 5.5 looks into /etc/cdi alone by default".to_owned(),
+            reason: "podman did not tell its version: 5.5 looks into /etc/cdi alone by default"
+                .to_owned(),
             remedy: format!(
                 "ask it with `podman --version`; `cdi_spec_dirs = {DEFAULTS:?}` in the section [engine] of \
                  containers.conf is right for every version"
@@ -356,8 +360,7 @@ mod tests {
         #[case] files: &[(&str, &str)],
         #[case] name: &str,
     ) {
-        let variables =
-            variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let made = podman(Some(Version::new(5, 6, 0)), &Memory::of(files), &variables, None);
         assert_eq!(made.state.name(), name, "{made:?}");
     }

@@ -1,4 +1,4 @@
-//! The runtimes: names, programs, default configurations, restarts.
+//! The runtimes: names and programs.
 
 use std::fmt;
 
@@ -35,26 +35,6 @@ impl Runtime {
         match self {
             Self::Docker => "dockerd",
             other => other.name(),
-        }
-    }
-
-    /// Returns the path of its configuration on a host.
-    pub fn configuration(self) -> &'static str {
-        match self {
-            Self::Docker => "/etc/docker/daemon.json",
-            Self::Containerd => "/etc/containerd/config.toml",
-            Self::Crio => "/etc/crio/crio.conf",
-            Self::Podman => "/etc/containers/containers.conf",
-        }
-    }
-
-    /// Returns the unit of its service; None where no service has to read a new configuration.
-    pub fn unit(self) -> Option<&'static str> {
-        match self {
-            Self::Docker => Some("docker.service"),
-            Self::Containerd => Some("containerd.service"),
-            Self::Crio => Some("crio.service"),
-            Self::Podman => None,
         }
     }
 }

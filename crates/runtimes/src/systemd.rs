@@ -10,3 +10,8 @@ mod service;
 mod words;
 
 pub use service::{Service, Setting, exists};
+
+/// Parses a file of variables, one to a line, as `EnvironmentFile=` reads it.
+pub fn variables(text: &str) -> std::collections::BTreeMap<String, String> {
+    environment::parse(text)
+}

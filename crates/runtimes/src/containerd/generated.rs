@@ -49,7 +49,11 @@ pub(super) fn of_template(asked: Question<'_>, files: &dyn Files) -> Refusal {
     let drop_in = layer.as_ref().and_then(|layer| drop_in(layer, asked.path));
     let remedy = match drop_in {
         Some(file) => by_drop_in(&file, &name),
-        None => by_template(path, if path.to_string_lossy().contains("v3") { NEW_SECTION } else { OLD_SECTION }, &name),
+        None => by_template(
+            path,
+            if path.to_string_lossy().contains("v3") { NEW_SECTION } else { OLD_SECTION },
+            &name,
+        ),
     };
     Refusal::new(reason, remedy)
 }
@@ -81,7 +85,8 @@ pub(super) fn lasting(asked: Question<'_>, layers: &[Layer]) -> Option<String> {
         Keeping::Template(_) => None,
         // A template of the administrator's may write no comment.
         Keeping::Rancher
-            if generator(&top.text).is_none() && asked.path.file_name() != Some("config.toml".as_ref()) =>
+            if generator(&top.text).is_none()
+                && asked.path.file_name() != Some("config.toml".as_ref()) =>
         {
             None
         }
@@ -120,7 +125,11 @@ fn drop_in(generated: &Layer, path: &Path) -> Option<PathBuf> {
 
 /// Returns the template that a generated file names, or that of its version; with the section.
 fn template(generated: &Layer) -> (String, &'static str) {
-    let section = if generated.format().is_some_and(|format| format >= 3) { NEW_SECTION } else { OLD_SECTION };
+    let section = if generated.format().is_some_and(|format| format >= 3) {
+        NEW_SECTION
+    } else {
+        OLD_SECTION
+    };
     let head = generated.text.lines().take(HEAD);
     let named = head.into_iter().find_map(|line| {
         let (_, rest) = line.split_once("DO NOT EDIT. Use ")?;

@@ -29,7 +29,8 @@ pub(super) fn load(
     if keeping == Keeping::K0s {
         let dir = Path::new(K0S_DROP_INS);
         let names = files.names(dir).map_err(|error| unread(dir, &error))?;
-        pending.extend(names.iter().filter(|name| name.ends_with(".toml")).map(|name| dir.join(name)));
+        pending
+            .extend(names.iter().filter(|name| name.ends_with(".toml")).map(|name| dir.join(name)));
     }
     while let Some(next) = pending.pop_front() {
         if !seen.insert(next.clone()) {
@@ -52,7 +53,9 @@ pub(super) fn load(
         }
         match (keeping, next == path) {
             // What k0s wrote comes before what is added to it.
-            (Keeping::K0s, true) => found.into_iter().rev().for_each(|path| pending.push_front(path)),
+            (Keeping::K0s, true) => {
+                found.into_iter().rev().for_each(|path| pending.push_front(path))
+            }
             _ => pending.extend(found),
         }
     }

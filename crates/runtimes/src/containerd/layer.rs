@@ -85,7 +85,8 @@ impl Layer {
 
     pub(super) fn spec_dirs(&self) -> Option<Vec<String>> {
         let sections = [NEW_SECTION, OLD_SECTION].into_iter();
-        let dirs = |name| section(&self.values, name)?.get("cdi_spec_dirs").and_then(spec_dirs::of_toml);
+        let dirs =
+            |name| section(&self.values, name)?.get("cdi_spec_dirs").and_then(spec_dirs::of_toml);
         sections.filter_map(dirs).next()
     }
 }

@@ -66,7 +66,8 @@ impl Reading {
     pub(super) fn effective(self, layers: &[Layer]) -> Option<Effective<'_>> {
         let in_section = |name: &'static str| {
             let replaces = matches!(self, Self::Replaces | Self::ReplacesEither);
-            let counts = layers.iter().filter(move |layer| self.sections(layer, layers).contains(&name));
+            let counts =
+                layers.iter().filter(move |layer| self.sections(layer, layers).contains(&name));
             let mut last = counts.rev().filter(move |layer| {
                 if replaces { layer.has(name) } else { layer.flag_in(name).is_some() }
             });

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::environment;
 use super::lines::{self, Assignment};
 use super::words::{self, Variables};
-use super::environment;
 use crate::files::Files;
 
 /// Directories of units, the first ones before the later ones (systemd.unit(5), table 1).
@@ -168,7 +168,8 @@ impl Made<'_> {
     fn finish(self, files: &dyn Files) -> Result<Option<Service>, String> {
         let unit = self.unit;
         let Some((at, command)) = self.commands.last() else { return Ok(None) };
-        if let (false, [(first, _), (second, _), ..]) = (self.is_oneshot, self.commands.as_slice()) {
+        if let (false, [(first, _), (second, _), ..]) = (self.is_oneshot, self.commands.as_slice())
+        {
             return Err(format!(
                 "systemd refuses {unit}: it has more than one ExecStart= ({first}; {second}); a drop-in that \
                  replaces it begins with an empty `ExecStart=`"
@@ -225,7 +226,9 @@ impl Made<'_> {
                         self.unit
                     ));
                 }
-                Err(error) => return Err(format!("reading {path}, which {} names: {error}", self.unit)),
+                Err(error) => {
+                    return Err(format!("reading {path}, which {} names: {error}", self.unit));
+                }
             }
         }
         for name in self.unset.iter().flat_map(|line| line.split_ascii_whitespace()) {
@@ -324,7 +327,10 @@ mod tests {
 
     #[test]
     fn the_drop_ins_of_a_prefix_count() {
-        assert_eq!(folders("k3s-agent.service"), ["k3s-agent.service.d", "k3s-.service.d", "service.d"]);
+        assert_eq!(
+            folders("k3s-agent.service"),
+            ["k3s-agent.service.d", "k3s-.service.d", "service.d"]
+        );
     }
 
     #[test]
@@ -332,7 +338,8 @@ mod tests {
         let many: Vec<_> = (0..=MOST)
             .map(|n| (format!("/etc/systemd/system/docker.service.d/{n}.conf"), "[Service]\n"))
             .collect();
-        let mut files: Vec<(&str, &str)> = many.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        let mut files: Vec<(&str, &str)> =
+            many.iter().map(|(path, text)| (path.as_str(), *text)).collect();
         files.push((UNIT, BASE));
         assert_eq!(argv(&files), "docker.service has more than 256 drop-ins");
     }

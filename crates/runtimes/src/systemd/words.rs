@@ -112,9 +112,8 @@ pub(super) fn expanded(words: Vec<String>, variables: &Variables) -> Option<Vec<
             _ if index == 0 => vec![word],
             Some(name) => {
                 let value = variables.get(name).map(String::as_str).unwrap_or_default();
-                split(value).unwrap_or_else(|| {
-                    value.split_ascii_whitespace().map(str::to_owned).collect()
-                })
+                split(value)
+                    .unwrap_or_else(|| value.split_ascii_whitespace().map(str::to_owned).collect())
             }
             None => vec![replaced(&word, variables)],
         };

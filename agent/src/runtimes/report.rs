@@ -1,0 +1,154 @@
+//! The answer of `runtime check`, as text and as JSON.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Target;
+use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::redact::redacted_text;
+use longshore_core::sanitize::in_line;
+use longshore_runtimes::{Assessment, Invocation, Source, State};
+
+/// Version of the form of the JSON.
+const FORMAT: u32 = 1;
+
+/// A runtime with its verdict.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// The runtime.
+    pub target: Target,
+    /// Its verdict.
+    pub assessment: Assessment,
+}
+
+/// The answer as JSON; docs/containers.md has its fields.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    format: u32,
+    verdict: &'static str,
+    exit_code: u8,
+    runtimes: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    distribution: Option<&'static str>,
+    version: Option<String>,
+    invocation: Option<Called>,
+    file: PathBuf,
+    state: &'static str,
+    reason: String,
+    remedy: Option<String>,
+    restart_unit: Option<String>,
+    restart: Option<String>,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Called {
+    source: &'static str,
+    pid: Option<u32>,
+    unit: String,
+    file: Option<PathBuf>,
+    line: Option<usize>,
+    argv: Vec<String>,
+}
+
+impl Called {
+    fn of(invocation: &Invocation) -> Self {
+        let (source, pid) = match invocation.source {
+            Source::Process(pid) => ("process", Some(pid)),
+            Source::Unit(_) => ("unit", None),
+        };
+        Self {
+            source,
+            pid,
+            unit: invocation.unit.clone(),
+            file: invocation.at.as_ref().map(|at| at.file.clone()),
+            line: invocation.at.as_ref().map(|at| at.line),
+            argv: invocation.argv.iter().map(|word| redacted_text(word).into_owned()).collect(),
+        }
+    }
+}
+
+impl Report {
+    /// Makes the report of some runtimes.
+    pub fn of(checked: &[Checked]) -> Self {
+        let states = || checked.iter().map(|one| &one.assessment.state);
+        let failed = states().find(|state| !state.is_well());
+        let on = || states().find(|state| matches!(state, State::On { .. }));
+        let decisive = failed.or_else(on).or_else(|| states().next());
+        let verdict = decisive.map_or("none", State::name);
+        let is_done = failed.is_none() && !checked.is_empty();
+        let exit_code = if is_done { ExitCode::Done } else { ExitCode::Runtime }.number();
+        Self { format: FORMAT, verdict, exit_code, runtimes: checked.iter().map(Row::of).collect() }
+    }
+}
+
+impl Row {
+    fn of(one: &Checked) -> Self {
+        let Checked { target, assessment } = one;
+        Self {
+            name: target.runtime().name(),
+            distribution: Some(target.distribution.name).filter(|name| !name.is_empty()),
+            version: assessment.version.map(|version| version.to_string()),
+            invocation: target.invocation.as_ref().map(Called::of),
+            file: target.path().to_path_buf(),
+            state: assessment.state.name(),
+            reason: assessment.state.reason().to_owned(),
+            remedy: (!assessment.state.is_well()).then(|| one.remedy()),
+            restart_unit: target.restart.unit(),
+            restart: target.restart.command(),
+            notes: assessment.notes.clone(),
+        }
+    }
+}
+
+impl Checked {
+    /// Returns the line of the answer as text, and those of its notes.
+    pub fn line(&self) -> String {
+        let Assessment { version, state, notes, .. } = &self.assessment;
+        let word = match state {
+            State::Impossible { .. } => "no CDI",
+            state => state.name(),
+        };
+        let label = self.target.distribution.label();
+        let name = version.map_or_else(|| label.clone(), |version| format!("{label} {version}"));
+        let mut text = format!("{name:<18}  {word:<7}  {}\n", in_line(state.reason()));
+        for note in notes {
+            text.push_str(&format!("{:<18}  note     {}\n", "", in_line(note)));
+        }
+        text
+    }
+
+    /// Returns the remedy. A command acts on the same file.
+    fn remedy(&self) -> String {
+        let Self { target, assessment } = self;
+        let shows = || {
+            let (runtime, option) = (target.runtime(), target.option());
+            format!("`longshore runtime configure {runtime}{option}` shows the edit")
+        };
+        match (&assessment.state, assessment.state.remedy()) {
+            (State::Unknown { edit: Some(_), .. }, Some(remedy)) => {
+                format!("{remedy}; {}", shows())
+            }
+            (_, Some(remedy)) => remedy.to_owned(),
+            (_, None) => shows(),
+        }
+    }
+
+    /// Returns the failure of a runtime that does not read specs.
+    pub fn failure(&self) -> Failure {
+        let label = self.target.distribution.label();
+        let state = &self.assessment.state;
+        let verdict = match state {
+            State::Unknown { .. } => "whether it reads CDI specs is not known",
+            _ => "does not read CDI specs",
+        };
+        let colon = if matches!(state, State::Unknown { .. }) { ":" } else { "" };
+        let cause = format!("{label}{colon} {verdict}: {}", in_line(state.reason()));
+        Failure::new(FailureKind::Runtime, cause).remedy(self.remedy())
+    }
+}
