@@ -7,6 +7,7 @@ mod local;
 mod logins;
 mod pace;
 mod policy;
+mod proxy;
 mod request;
 mod retry;
 mod transport;
@@ -19,6 +20,8 @@ use reqwest::redirect::Policy as Redirects;
 use client_error::root_cause;
 pub use logins::{Login, Logins};
 pub use policy::{Downloads, Policy};
+use proxy::Proxies;
+pub use proxy::{Proxy, ProxyRule};
 use request::DownloadRequest;
 pub use request::proxies;
 pub use retry::{UnreachableHosts, is_busy};
@@ -78,6 +81,7 @@ pub struct Fetcher {
     policy: Policy,
     host_root: PathBuf,
     logins: Logins,
+    rules: Vec<ProxyRule>,
 }
 
 impl Fetcher {
@@ -87,7 +91,19 @@ impl Fetcher {
     /// # Errors
     /// Exit code 2 where no client can be set up with them.
     pub fn new(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
-        Self::set_up(policy, host_root, |client| client.redirect(Redirects::limited(10)))
+        Self::behind(Vec::new(), policy, host_root)
+    }
+
+    /// Like [`Fetcher::new`], with proxies for some servers, which come before the variables.
+    ///
+    /// # Errors
+    /// As [`Fetcher::new`].
+    pub fn behind(
+        rules: Vec<ProxyRule>,
+        policy: Policy,
+        host_root: &Path,
+    ) -> Result<Self, Failure> {
+        Self::set_up(rules, policy, host_root, |client| client.redirect(Redirects::limited(10)))
     }
 
     /// Like [`Fetcher::new`], for requests meant for their server alone: a redirection is returned
@@ -96,7 +112,7 @@ impl Fetcher {
     /// # Errors
     /// As [`Fetcher::new`].
     pub fn without_redirects(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
-        Self::set_up(policy, host_root, |client| client.redirect(Redirects::none()))
+        Self::set_up(Vec::new(), policy, host_root, |client| client.redirect(Redirects::none()))
     }
 
     /// Like [`Fetcher::new`], but refuses http, also where an https URL is redirected to it: for
@@ -105,20 +121,27 @@ impl Fetcher {
     /// # Errors
     /// As [`Fetcher::new`].
     pub fn over_https_only(&self) -> Result<Self, Failure> {
-        Self::set_up(self.policy.clone(), &self.host_root, |client| {
+        Self::set_up(self.rules.clone(), self.policy.clone(), &self.host_root, |client| {
             client.redirect(Redirects::limited(10)).https_only(true)
         })
     }
 
     fn set_up(
+        rules: Vec<ProxyRule>,
         policy: Policy,
         host_root: &Path,
         with: fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
     ) -> Result<Self, Failure> {
         // The first installed provider wins; there is only one here.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        let proxies = Proxies::of_process(rules.clone())?;
         let builder = || {
+            let proxies = proxies.clone();
             let client = reqwest::Client::builder()
+                // The variables are read here, not by the client, which goes direct for a value that it
+                // cannot read.
+                .no_proxy()
+                .proxy(reqwest::Proxy::custom(move |url| proxies.for_url(url)))
                 .connect_timeout(policy.connect)
                 .read_timeout(policy.stall)
                 // A URL's query may contain a token, which a redirection's target must not see.
@@ -138,7 +161,7 @@ impl Fetcher {
                     .remedy("check the proxy variables and the certificates")
             })?;
         let (host_root, logins) = (host_root.to_path_buf(), Logins::default());
-        Ok(Self { client, policy, host_root, logins })
+        Ok(Self { client, policy, host_root, logins, rules })
     }
 
     /// Adds logins for downloads. A login is sent to its own server alone, and not with a redirection

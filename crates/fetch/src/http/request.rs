@@ -241,8 +241,7 @@ fn parse(url: &str) -> Result<Url, Failure> {
 
 /// Names the proxy variables that are set: their values may hold passwords.
 pub fn proxies() -> String {
-    let names =
-        ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    let names = ["http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"];
     let set: Vec<&str> =
         names.into_iter().filter(|name| std::env::var_os(name).is_some()).collect();
     match &set[..] {
