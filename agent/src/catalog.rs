@@ -75,6 +75,8 @@ pub struct SourceFailures {
     pub unread: Vec<String>,
     /// Sources of the host's apt that are not used.
     pub left_out: Vec<LeftOut>,
+    /// Settings of the host's apt about proxies, one line each.
+    pub apt_proxies: Vec<String>,
 }
 
 impl SourceFailures {
@@ -126,6 +128,7 @@ impl Catalog {
         }
         self.failures.unread = archive.unread().to_vec();
         self.failures.left_out = archive.left_out().to_vec();
+        self.failures.apt_proxies = archive.apt_proxies().to_vec();
         self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));
         if let Err(failure) = sign::check_archive(archive, release, version) {
             self.leave_out_key(&failure);

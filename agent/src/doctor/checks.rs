@@ -253,6 +253,7 @@ pub(super) const ALL: [Definition; 34] = [
             Code::HeadersUnknown,
             Code::ModuleNotBuilt,
             Code::AptSourcesLeftOut,
+            Code::AptProxy,
         ],
         sources,
     ),

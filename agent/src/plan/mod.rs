@@ -201,6 +201,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     findings.extend(mofed::unusable(catalog));
     findings.extend(operator::findings(config));
     findings.extend(sources::left_out(catalog));
+    findings.extend(sources::apt_proxies(catalog));
     findings.extend(labels::finding(facts));
     if !findings.iter().any(|f| f.code == Code::KernelUnknown) {
         findings.extend(preflight::kernel_unknown(facts));

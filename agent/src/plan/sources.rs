@@ -72,6 +72,12 @@ pub(super) fn left_out(catalog: &Catalog) -> Option<Finding> {
     (!left_out.is_empty()).then(note)
 }
 
+/// Returns the note about proxies of the host's apt.
+pub(super) fn apt_proxies(catalog: &Catalog) -> Option<Finding> {
+    let lines = &catalog.failures.apt_proxies;
+    (!lines.is_empty()).then(|| Finding::note(Code::AptProxy, lines.join("; ")))
+}
+
 /// Returns the finding that no source has the sources.
 pub(super) fn missing(config: &Config, catalog: &Catalog, choice: &Choice) -> Finding {
     let Choice { version, flavour, .. } = choice;

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
+use super::apt_conf::{self, AptProxies};
 use super::apt_sources::LeftOut;
 use super::auth_conf;
 use super::loading;
 use super::packages::Index;
 use super::release::Rules;
 use super::resolve::{self, Universe};
-use super::selection;
+use super::selection::{self, Wanted};
 use super::version;
 use crate::settings::ArchiveConfig;
 use longshore_core::durable::read_failure;
@@ -48,6 +49,8 @@ pub struct Archive {
     unread: Vec<String>,
     /// Sources of the host's apt that are not used.
     left_out: Vec<LeftOut>,
+    /// Proxies of the host's apt for its sources.
+    proxies: AptProxies,
 }
 
 impl Archive {
@@ -82,7 +85,7 @@ impl Archive {
         let soon =
             Policy { away: UnreachableHosts::default(), ..policy.clone() }.with_short_timeouts();
         let mut archive = Self::open_with(soon, config, host_root, store, progress).await?;
-        archive.fetcher = fetcher(policy, config, host_root)?;
+        archive.fetcher = fetcher(policy, config, host_root, &archive.proxies)?;
         Ok(archive)
     }
 
@@ -101,11 +104,13 @@ impl Archive {
         let selection = selection::select(config, host_root, arch)?;
         // Reading the trusted TLS certificates takes a third of a start that finds everything in
         // the store: skipped when nothing is fetched.
-        let fetcher = fetcher(policy, config, host_root)?;
+        let proxies = proxies(&selection.wanted, host_root)?;
+        let fetcher = fetcher(policy, config, host_root, &proxies)?;
         let rules = Rules { now: seconds_now(), frozen: config.frozen };
         let loaded = loading::load(&fetcher, store, rules, arch, &selection.wanted, progress).await;
         let mut archive = Self::of_indexes(Vec::new(), fetcher, arch);
         archive.left_out = selection.left_out;
+        archive.proxies = proxies;
         let mut problems = selection.problems;
         for (wanted, loaded) in selection.wanted.iter().zip(loaded) {
             match loaded {
@@ -120,7 +125,9 @@ impl Archive {
 
     /// An archive of these indexes.
     pub(super) fn of_indexes(indexes: Vec<Index>, fetcher: Fetcher, arch: &str) -> Self {
-        Self { indexes, fetcher, arch: arch.to_owned(), unread: Vec::new(), left_out: Vec::new() }
+        let proxies = AptProxies::default();
+        let (unread, left_out) = (Vec::new(), Vec::new());
+        Self { indexes, fetcher, arch: arch.to_owned(), unread, left_out, proxies }
     }
 
     /// Adds the indexes of another archive.
@@ -133,9 +140,8 @@ impl Archive {
     /// # Errors
     /// Exit code 2 where TLS cannot be set up, 10 for a machine that NVIDIA has no driver for.
     pub fn without_sources(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
-        let (fetcher, arch) =
-            (Fetcher::new(policy, host_root)?, Machine::this()?.debian.to_owned());
-        Ok(Self { indexes: Vec::new(), fetcher, arch, unread: Vec::new(), left_out: Vec::new() })
+        let fetcher = Fetcher::new(policy, host_root)?;
+        Ok(Self::of_indexes(Vec::new(), fetcher, Machine::this()?.debian))
     }
 
     /// An archive without any package, for tests.
@@ -145,13 +151,7 @@ impl Archive {
     #[cfg(any(test, feature = "testing"))]
     pub fn empty() -> Self {
         let fetcher = Fetcher::new(Policy::default(), Path::new("/")).expect("a fetcher");
-        Self {
-            indexes: Vec::new(),
-            fetcher,
-            arch: "amd64".to_owned(),
-            unread: Vec::new(),
-            left_out: Vec::new(),
-        }
+        Self::of_indexes(Vec::new(), fetcher, "amd64")
     }
 
     /// An archive with the packages of these suites, each a codename and the text of an index, for
@@ -236,6 +236,12 @@ impl Archive {
     /// Returns the sources of the host's apt that are not used, with the reasons.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
+    }
+
+    /// Returns a line for each setting of the host's apt about proxies that is used for its sources, or is
+    /// not.
+    pub fn apt_proxies(&self) -> &[String] {
+        &self.proxies.notes
     }
 
     /// Returns the packages that satisfy `roots` and everything they depend on (Pre-Depends and
@@ -354,15 +360,30 @@ impl Universe for Archive {
     }
 }
 
-/// Returns the fetcher of archives, with the logins of the host's apt where its sources are read.
+/// Returns the proxies of the host's apt for those of these suites that are its sources.
+///
+/// # Errors
+/// Exit code 2 for one that cannot be used.
+pub(super) fn proxies(wanted: &[Wanted], host_root: &Path) -> Result<AptProxies, Failure> {
+    let of_host = wanted.iter().filter(|wanted| !wanted.explicit);
+    let urls = of_host.flat_map(|wanted| &wanted.places).filter_map(|place| place.url.parse().ok());
+    let found = apt_conf::read(host_root, &urls.collect::<Vec<_>>())?;
+    // A failure of a download has no place for them.
+    found.notes.iter().for_each(|note| tracing::info!("{note}"));
+    Ok(found)
+}
+
+/// Returns the fetcher of archives, with the logins of the host's apt where its sources are read, and its
+/// proxies.
 pub(super) fn fetcher(
     policy: Policy,
     config: &ArchiveConfig,
     host_root: &Path,
+    proxies: &AptProxies,
 ) -> Result<Fetcher, Failure> {
     let reads_apt = config.use_host_apt;
     let logins = if reads_apt { auth_conf::read(host_root) } else { Logins::default() };
-    Ok(Fetcher::new(policy, host_root)?.with_logins(logins))
+    Ok(Fetcher::behind(proxies.rules.clone(), policy, host_root)?.with_logins(logins))
 }
 
 /// Sorts by version, and equal versions in the order of the sources.

@@ -6,6 +6,7 @@
 //! [`tree`] unpack them below a directory, within bounds. Downloads and the store of blobs are those of
 //! `longshore-fetch` and `longshore-core`.
 
+mod apt_conf;
 pub mod apt_sources;
 pub mod archive;
 mod auth_conf;

@@ -30,7 +30,8 @@ impl Archive {
         let arch = Machine::this()?.debian;
         let mut wanted = selection::select(config, host_root, arch)?.wanted;
         wanted.retain(|wanted| config.host_suites.contains(&wanted.suite));
-        let fetcher = archive::fetcher(Policy::default(), config, host_root)?;
+        let proxies = archive::proxies(&wanted, host_root)?;
+        let fetcher = archive::fetcher(Policy::default(), config, host_root, &proxies)?;
         let rules = Rules { now: archive::seconds_now(), frozen: config.frozen };
         let loaded = loading::load(&fetcher, store, rules, arch, &wanted, progress).await;
         let mut suites = BTreeMap::new();

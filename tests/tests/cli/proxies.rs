@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use longshore_tests::packages::{self, KERNEL};
-use longshore_tests::scene::Scene;
+use longshore_tests::scene::{Scene, finish, fixture};
 use longshore_tests::server::Closed;
 use longshore_tests::tls;
 
@@ -145,4 +145,67 @@ fn a_proxy_that_is_away_or_wants_a_login_is_named_with_its_variable() {
     command.env("http_proxy", proxy.url());
     scene.refuses(command, 12, &["http://archive.invalid/", "407", "http_proxy"]);
     assert_eq!(proxy.asked().len(), 1, "it is not asked again");
+}
+
+#[test]
+fn a_variable_that_is_no_proxy_is_refused_without_its_secret() {
+    let scene = behind("http://archive.invalid");
+    let proxy = Proxy::start(address_of(&scene.server.url()), false);
+    let address = proxy.url().replace("http://", "");
+    for value in [
+        format!("http://user:p@ssw0rd@{address}"),
+        format!("\"http://{address}\""),
+        format!(" http://{address}"),
+        format!("htp://{address}"),
+        format!("http//{address}"),
+        format!("http://{address}:2"),
+        format!("http://user:p@ssw0rd#1@{address}"),
+    ] {
+        let mut command = scene.agent(&ASKED);
+        command.env("http_proxy", &value);
+        let ended = scene.refuses(command, 2, &["http_proxy", "no usable proxy", "%40"]);
+        assert!(!ended.to_string().contains("ssw0rd"), "{ended}");
+    }
+    assert!(proxy.asked().is_empty(), "{:?}", proxy.asked());
+    let mut command = scene.agent(&ASKED);
+    command.env("http_proxy", format!("http://DOM\\user:p%40ss@{address}"));
+    scene.refuses(command, 11, &[KERNEL]);
+    assert!(!proxy.asked().is_empty());
+}
+
+#[test]
+fn the_proxy_of_the_host_s_apt_is_asked_for_its_sources_and_named() {
+    let scene = Scene::new();
+    let proxy = Proxy::start(address_of(&scene.server.url()), true);
+    let root = scene.path("root");
+    let mut copy = std::process::Command::new("cp");
+    let copied = copy.arg("-r").arg(fixture("bookworm-t4")).arg(&root).status();
+    assert!(copied.expect("cp").success());
+    let write = |path: &str, text: String| {
+        let path = root.join("etc/apt").join(path);
+        std::fs::create_dir_all(path.parent().expect("parent")).expect("directories");
+        std::fs::write(path, text).expect("written");
+    };
+    write("sources.list", "deb http://archive.invalid/debian bookworm main\n".to_owned());
+    let key = std::fs::read_to_string(scene.path("keyring.asc")).expect("keyring");
+    write("trusted.gpg.d/scene.asc", key);
+    let set = proxy.url().replace("http://", "http://u:hidden@");
+    write("apt.conf.d/01proxy", format!("Acquire::HTTP::Proxy \"{set}\";\n"));
+    scene.configure("");
+    let root = root.display().to_string();
+    let mut command = scene.agent(&["plan", "--root", &root]);
+    // apt's own setting comes before the variable.
+    command.env("http_proxy", "http://127.0.0.1:1").env("LONGSHORE_HOST_APT", "true");
+    let ended = finish(&mut command);
+    let text = ended.to_string();
+    assert!(
+        text.contains("of /etc/apt/apt.conf.d/01proxy is used for the host's apt sources"),
+        "{text}"
+    );
+    assert!(!text.contains("hidden"), "{text}");
+    let asked = proxy.asked();
+    assert!(
+        asked.iter().any(|line| line.starts_with("GET http://archive.invalid/debian/dists/")),
+        "{asked:?}"
+    );
 }

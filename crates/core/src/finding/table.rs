@@ -330,6 +330,10 @@ codes! {
         means "apt of the host has sources that longshore does not use: of another distribution or architecture, or by a transport that it does not have (cdrom, mirror, tor)"
         matters "a driver, headers or a compiler that only these have are not found"
         remedy "nothing where the driver comes from elsewhere; else name the archive as [[archive]] in the configuration, or its suite in archive-suites"
+    AptProxy "apt-proxy" Sources Notes Preflight
+        means "apt of the host has settings of a proxy (Acquire::http::Proxy in apt.conf.d), which are used for its sources, or cannot be known: a program that apt asks (Proxy-Auto-Detect) is not run"
+        matters "requests to the host's apt sources go another way than others; where a setting is not known, the proxy variables alone count"
+        remedy "nothing where the proxy is the right one; else name it by http_proxy and https_proxy, or the host by no_proxy"
     NodesStale "nodes-stale" OtherDrivers Notes Preflight
         means "device nodes of an NVIDIA driver exist, and no driver is loaded"
         matters "their numbers may belong to another driver by now; nodes that differ are replaced when the driver is loaded"
