@@ -156,6 +156,11 @@ fn check_conflicts(path: &Path, value: &Value, invocation: &Invocation) -> Resul
     Ok(())
 }
 
+/// True for a flag's value that Go's strconv.ParseBool takes for true.
+fn is_true(value: &str) -> bool {
+    matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True")
+}
+
 fn dashed(name: &str) -> String {
     if name.len() == 1 { format!("-{name}") } else { format!("--{name}") }
 }
@@ -168,9 +173,7 @@ fn by_flags(version: Option<Version>, path: &Path, invocation: &Invocation) -> O
     }
     let on = given.iter().rev().find_map(|given| match given.split_once('=') {
         None => (given == FLAG.1).then_some(true),
-        Some((name, value)) => {
-            (name == FLAG.1).then(|| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"))
-        }
+        Some((name, value)) => (name == FLAG.1).then_some(is_true(value)),
     });
     let unit = &invocation.unit;
     let others: Vec<&str> = given

@@ -65,7 +65,7 @@ fn uncommented(line: &str, in_comment: &mut bool) -> String {
         *in_comment = false;
         rest = after;
     }
-    let quoted = |at: usize, text: &str| text[..at].matches('"').count() % 2 != 0;
+    let quoted = |at: usize, text: &str| !text[..at].matches('"').count().is_multiple_of(2);
     if let Some((at, _)) = rest.match_indices("//").find(|(at, _)| !quoted(*at, rest)) {
         rest = &rest[..at];
     }
