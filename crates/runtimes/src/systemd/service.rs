@@ -54,9 +54,16 @@ pub struct Service {
     pub variables: BTreeMap<String, String>,
 }
 
-/// True if a directory has this unit, and it is not masked.
+/// True if a directory has this unit, and it is not masked; also where it has drop-ins alone, because the
+/// unit itself may be in a directory that is not visible here.
 pub fn exists(files: &dyn Files, unit: &str) -> bool {
-    first(files, unit).is_some_and(|(_, text)| !text.trim().is_empty())
+    match first(files, unit) {
+        Some((_, text)) => !text.trim().is_empty(),
+        None => DIRECTORIES.iter().any(|dir| {
+            let names = files.names(&Path::new(dir).join(format!("{unit}.d")));
+            names.is_ok_and(|names| names.iter().any(|name| name.ends_with(".conf")))
+        }),
+    }
 }
 
 /// Returns the first file of this name. An unreadable or empty one (a link to /dev/null masks a unit) hides
@@ -78,12 +85,13 @@ impl Service {
     /// # Errors
     /// The reason why systemd does not start it, or it is not read here.
     pub fn read(files: &dyn Files, unit: &str) -> Result<Option<Self>, String> {
-        let Some((path, text)) = first(files, unit).filter(|(_, text)| !text.trim().is_empty())
-        else {
+        if !exists(files, unit) {
             return Ok(None);
-        };
+        }
         let mut made = Made { unit, ..Made::default() };
-        made.add(&path, &text);
+        if let Some((path, text)) = first(files, unit) {
+            made.add(&path, &text);
+        }
         for (path, text) in drop_ins(files, unit)? {
             made.add(&path, &text);
         }
@@ -302,6 +310,14 @@ mod tests {
     #[case::of_all_services(
         &[(UNIT, BASE), ("/etc/systemd/system/service.d/x.conf", "[Service]\nEnvironment=A=1\nExecStart=\nExecStart=/a ${A}\n")],
         "/a|1 (/etc/systemd/system/service.d/x.conf, line 4)"
+    )]
+    #[case::a_drop_in_alone(
+        &[("/etc/systemd/system/docker.service.d/x.conf", "[Service]\nExecStart=\nExecStart=/a\n")],
+        "/a (/etc/systemd/system/docker.service.d/x.conf, line 3)"
+    )]
+    #[case::one_of_all_services_alone(
+        &[("/etc/systemd/system/service.d/x.conf", "[Service]\nExecStart=/a\n")],
+        "none"
     )]
     #[case::two_commands(
         &[(UNIT, BASE), ("/etc/systemd/system/docker.service.d/x.conf", "[Service]\nExecStart=/a\n")],
