@@ -18,7 +18,7 @@ mod table;
 pub use clean::{CleanOutcome, Cleaning, FleetClean, NodeClean, clean};
 pub use leftovers::Leftover;
 pub use node_plan::{Action, NodePlan, Refusal};
-pub use nodes::{Node, Nodes};
+pub use nodes::{DriverCondition, Node, Nodes};
 pub use plan::{FleetPlan, Question, plan};
 pub use status::{FleetStatus, NodeReport, Readiness};
 

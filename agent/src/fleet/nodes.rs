@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{NAME, NodeStatus, Unreadable, bounded};
+use super::{NAME, NodeStatus, SENTENCE, Unreadable, bounded};
 use longshore_cluster::names;
 
 /// Labels of nodes with a GPU: of longshore, the GPU operator, and Node Feature Discovery with the
@@ -27,12 +27,25 @@ pub struct Node {
     pub kernel: String,
     /// True if its kubelet is ready.
     pub is_ready: bool,
+    /// Condition of the driver; None where the node has none.
+    pub driver: Option<DriverCondition>,
     /// True if a label tells of a GPU.
     pub has_gpu: bool,
     /// Status that an agent wrote; None if there never was one.
     pub status: Option<Result<NodeStatus, Unreadable>>,
     /// True if an agent runs on it; None where that is not known.
     pub has_agent: Option<bool>,
+}
+
+/// Condition of a node's driver, as its agent wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriverCondition {
+    /// True if the driver is ready.
+    pub is_ready: bool,
+    /// Reason.
+    pub reason: String,
+    /// Sentence.
+    pub message: String,
 }
 
 /// The nodes of a cluster, ordered by name.
@@ -87,6 +100,8 @@ pub(super) struct Condition {
     status: String,
     #[serde(default)]
     pub(super) reason: String,
+    #[serde(default)]
+    message: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -125,7 +140,15 @@ impl Node {
         let tells = |name: &&str| labels.get(*name).is_some_and(|value| value != "false");
         let is_ready =
             |condition: &Condition| condition.name == "Ready" && condition.status == "True";
+        let of_driver = |condition: &Condition| condition.name == names::CONDITION;
+        let driver = item.status.conditions.iter().flatten().find(|found| of_driver(found));
+        let driver = driver.map(|condition| DriverCondition {
+            is_ready: condition.status == "True",
+            reason: bounded(&condition.reason, NAME),
+            message: bounded(&condition.message, SENTENCE),
+        });
         Self {
+            driver,
             name: bounded(&item.metadata.name, NAME),
             kernel: bounded(&item.status.node_info.kernel_version, NAME),
             is_ready: item.status.conditions.iter().flatten().any(is_ready),

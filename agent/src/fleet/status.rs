@@ -4,7 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::table::columns;
-use super::{FORMAT, Node, NodeStatus, Nodes};
+use super::{DriverCondition, FORMAT, Node, NodeStatus, Nodes};
+use crate::telemetry::DEGRADED;
 
 /// Readiness of a node's driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -91,11 +92,7 @@ impl NodeReport {
                 (Readiness::NoAgent, Some(ENDED.to_owned()), Some(status))
             }
             Some(Ok(status)) => {
-                let reason = match (status.phase.as_str(), node.is_ready) {
-                    (_, false) => Some("the node is not ready".to_owned()),
-                    ("ready", true) => None,
-                    (phase, true) => Some(format!("phase {phase}")),
-                };
+                let reason = not_ready(&status, node.is_ready, node.driver.as_ref());
                 let readiness =
                     if reason.is_none() { Readiness::Ready } else { Readiness::NotReady };
                 (readiness, reason, Some(status))
@@ -146,6 +143,7 @@ impl NodeReport {
         let mut lines = Vec::new();
         let says_phase = |reason: &String| reason.starts_with("phase ") || reason == NO_AGENT;
         lines.extend(self.reason.iter().filter(|reason| !says_phase(reason)).cloned());
+        lines.extend(self.status.as_ref().and_then(users));
         if let Some(failure) = self.status.as_ref().and_then(|status| status.last_failure.as_ref())
         {
             lines.push(format!("{}: {}", failure.code, failure.cause));
@@ -160,6 +158,29 @@ impl NodeReport {
     }
 }
 
+/// Reason for which a driver is not ready; None where it is. The condition is asked too: the annotation is a report
+/// of its own, which an earlier agent leaves at phase `ready` while its driver is not whole, and which may be refused
+/// where the condition is taken.
+fn not_ready(
+    status: &NodeStatus,
+    is_node_ready: bool,
+    driver: Option<&DriverCondition>,
+) -> Option<String> {
+    if !is_node_ready {
+        return Some("the node is not ready".to_owned());
+    }
+    let is_whole = status.phase == "ready";
+    match driver {
+        // Of other phases, the last failure and the users have the cause.
+        Some(driver) if !driver.is_ready && (is_whole || status.phase == DEGRADED) => {
+            Some(format!("{}: {}", driver.reason, driver.message))
+        }
+        _ if !is_whole => Some(format!("phase {}", status.phase)),
+        _ if status.live.is_none() => Some("no driver is loaded".to_owned()),
+        _ => None,
+    }
+}
+
 /// Formats the number of holders, and the first of them.
 pub(super) fn used_by(status: &NodeStatus) -> String {
     let count = status.holders.len().saturating_add(status.more_holders);
@@ -169,6 +190,26 @@ pub(super) fn used_by(status: &NodeStatus) -> String {
     let pod = first.pod.as_ref().map_or_else(String::new, |pod| format!(" ({pod})"));
     let more = if count > 1 { ", ..." } else { "" };
     format!("{count}: {}{pod}{more}", first.program)
+}
+
+/// Users that [`users`] names, at most.
+const MOST_USERS: usize = 8;
+
+/// Names the users of a driver where there is more than the one of the node's own line: a daemon of another
+/// DaemonSet (a device plugin, a metrics exporter) is seldom the first.
+fn users(status: &NodeStatus) -> Option<String> {
+    let count = status.holders.len().saturating_add(status.more_holders);
+    if count < 2 || status.holders.is_empty() {
+        return None;
+    }
+    let named = status.holders.iter().take(MOST_USERS).map(|holder| match &holder.pod {
+        Some(pod) => format!("{} ({pod})", holder.program),
+        None => holder.program.clone(),
+    });
+    let named: Vec<String> = named.collect();
+    let more = count - named.len();
+    let more = if more > 0 { format!(", {more} more") } else { String::new() };
+    Some(format!("used by {}{more}", named.join(", ")))
 }
 
 /// Formats the time since `since` in its largest unit; `-` where it is not known.

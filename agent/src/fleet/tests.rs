@@ -143,6 +143,50 @@ fn pod(name: &str, node: &str, container: &str, phase: &str) -> Value {
            "spec": {"nodeName": node, "containers": [{"name": container}]}})
 }
 
+/// A condition of the driver.
+fn condition(status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": "GpuDriverReady", "status": status, "reason": reason, "message": message})
+}
+
+#[rstest]
+#[case::ready(json!({}), Some(("True", "DriverReady", "driver 535.261.03 is ready")), true, "")]
+#[case::no_condition(json!({}), None, true, "")]
+// Seen in the annotation of an agent that knew no `degraded`.
+#[case::earlier_agent(
+    json!({"live": null}),
+    Some(("False", "DriverFailed", "the driver is not whole: module-replaced: nvidia is no longer loaded")),
+    false,
+    "DriverFailed: the driver is not whole: module-replaced"
+)]
+#[case::unknown(json!({}), Some(("Unknown", "NodeStatusUnknown", "m")), false, "NodeStatusUnknown: m")]
+#[case::no_driver(json!({"live": null}), None, false, "no driver is loaded")]
+#[case::degraded(
+    json!({"phase": "degraded", "live": null}),
+    Some(("False", "DriverFailed", "the driver is not whole")),
+    false,
+    "DriverFailed: the driver is not whole"
+)]
+#[case::degraded_alone(json!({"phase": "degraded"}), None, false, "  degraded  ")]
+#[case::hostile(json!({}), Some(("\u{1b}[2J", "\u{1b}", "a\nb")), false, "\\u{1b}: a\\nb")]
+#[tokio::test]
+async fn the_condition_of_the_driver_counts_too(
+    #[case] other: Value,
+    #[case] with: Option<(&str, &str, &str)>,
+    #[case] is_ready: bool,
+    #[case] wanted: &str,
+) {
+    let mut node = node("gpu-1", status("gpu-1", other));
+    if let (Some((status, reason, message)), Some(conditions)) =
+        (with, node["status"]["conditions"].as_array_mut())
+    {
+        conditions.push(condition(status, reason, message));
+    }
+    let status = status_of(&[node], false).await;
+    assert_eq!(status.not_ready == 0, is_ready);
+    let text = status.render(now());
+    assert!(text.contains(wanted) && !text.contains('\u{1b}'), "{text}");
+}
+
 #[tokio::test]
 async fn a_node_whose_agent_has_ended_is_told_and_is_not_ready() {
     let with_pods = |pods: Option<Vec<Value>>| async move {
@@ -264,11 +308,11 @@ async fn text_of_an_annotation_is_escaped_and_cut() {
 
 #[tokio::test]
 async fn an_annotation_may_lack_fields_and_have_others() {
-    let text = r#"{"format":1,"phase":"ready","pod":null,"newer":{"a":1},"holders":[{}],"more-holders":7}"#;
+    let text = r#"{"format":1,"phase":"ready","live":"1","pod":null,"newer":{"a":1},"holders":[{}],"more-holders":7}"#;
     let status = status_of(&[node("gpu-1", Some(text.to_owned()))], false).await;
     assert_eq!(status.ready, 1);
     let text = status.render(now());
-    assert!(text.contains("gpu-1  6.1.0-50-amd64  -       -     ready  -    -"), "{text}");
+    assert!(text.contains("gpu-1  6.1.0-50-amd64  -       1     ready  -    -"), "{text}");
     assert!(text.contains("  8: , ...\n"), "{text}");
 }
 

@@ -22,7 +22,9 @@ impl StatusReport {
         };
         line("driver", self.driver_version.clone().unwrap_or_else(none));
         let unknown = || if self.journal_error.is_some() { "unknown".to_owned() } else { none() };
-        line("phase", self.phase.map_or_else(unknown, |phase| phase.to_string()));
+        let phase = self.phase.map_or_else(unknown, |phase| phase.to_string());
+        let live = self.live.as_ref().filter(|live| live.phase.is_some());
+        line("phase", live.map_or(phase, Live::state));
         line(
             "agent",
             match (self.agent, &self.agent_error) {
@@ -78,7 +80,7 @@ impl ModuleStatus {
 
 /// Writes the agent's current step and its driver.
 fn write_live(live: &Live, line: &mut impl FnMut(&str, String)) {
-    if let Some(since) = live.phase_since {
+    if let Some(since) = live.state_since() {
         line("since", format!("{since:.0}"));
     }
     let ready =
@@ -180,11 +182,11 @@ mod tests {
         let findings = vec![finding];
         telemetry.condition(Condition { gpus, findings, not_ready: Vec::new() });
         let mut live = telemetry.live();
-        live.phase_since = "2026-01-02T03:04:05.6Z".parse().ok();
+        (live.phase_since, live.ready_since) = (None, "2026-01-02T03:04:05.6Z".parse().ok());
         let text = StatusReport { live: Some(live), ..report() }.render();
         let expected = "\
 driver    535.1
-phase     ready
+phase     degraded
 agent     running, pid 7
 since     2026-01-02T03:04:05Z
 ready     no: nvidia-persistenced is backing-off

@@ -93,8 +93,8 @@ impl WriteFeatures {
         text
     }
 
-    /// Writes the file again with this phase of the agent and a later expiry time, unless another program wrote it since; also while a
-    /// change waits for users of the driver, which serves meanwhile.
+    /// Writes the file again with this state of the agent and a later expiry time, unless another program wrote it
+    /// since; also while a change waits for users of the driver, which serves meanwhile.
     ///
     /// # Errors
     /// If the host refused it.

@@ -31,6 +31,9 @@ pub struct Live {
     pub ready: bool,
     /// Reasons that it is not ready; empty if it is.
     pub not_ready: Vec<String>,
+    /// Time since which `ready` has this value; None in the answer of an earlier agent.
+    #[serde(default)]
+    pub ready_since: Option<Timestamp>,
     /// Seconds in each phase so far, including the present one; phases never entered are left out.
     pub phase_seconds: BTreeMap<String, f64>,
     /// The step that is being carried out or undone.
@@ -290,6 +293,29 @@ impl FailureRecord {
     }
 }
 
+/// State that is reported for phase `ready` of a driver that is not whole, or whose daemon does not serve. It is no
+/// phase of the journal: the agent stays in `ready`, repairs, and waits for other programs.
+pub const DEGRADED: &str = "degraded";
+
+impl Live {
+    /// Returns the state for labels, annotations and tables: the phase, but [`DEGRADED`] for `ready` while the
+    /// driver is not ready.
+    pub fn state(&self) -> String {
+        match self.phase {
+            Some(Phase::Ready) if !self.ready => DEGRADED.to_owned(),
+            phase => phase.unwrap_or(Phase::Probing).to_string(),
+        }
+    }
+
+    /// Returns the start time of that state.
+    pub fn state_since(&self) -> Option<Timestamp> {
+        match self.phase {
+            Some(Phase::Ready) => self.phase_since.max(self.ready_since),
+            _ => self.phase_since,
+        }
+    }
+}
+
 impl State {
     pub(super) fn live(&self) -> Live {
         let not_ready = self.not_ready();
@@ -310,6 +336,7 @@ impl State {
             phase_since: self.phase.map(|(_, _, since)| since),
             ready: not_ready.is_empty(),
             not_ready,
+            ready_since: Some(self.ready.1),
             phase_seconds: self.phase_seconds(Instant::now()),
             current_step: current_step.map(|(step, _)| step),
             steps: self.steps.clone(),
@@ -337,7 +364,7 @@ impl State {
         findings
     }
 
-    fn not_ready(&self) -> Vec<String> {
+    pub(super) fn not_ready(&self) -> Vec<String> {
         let mut why = Vec::new();
         match self.phase {
             Some((Phase::Ready | Phase::Idle, ..)) => {}

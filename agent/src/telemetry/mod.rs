@@ -20,8 +20,8 @@ use tokio::sync::watch;
 
 pub use counted::Counted;
 pub use live::{
-    Condition, CurrentStep, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live, NextKernel,
-    StepCount, StepRecord, Unprepared,
+    Condition, CurrentStep, DEGRADED, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live,
+    NextKernel, StepCount, StepRecord, Unprepared,
 };
 
 use crate::journal::phase::Phase;
@@ -123,6 +123,8 @@ struct State {
     holders: Option<Holders>,
     daemons: Vec<Daemon>,
     condition: Condition,
+    /// True if the driver is ready, and the time since which that is so.
+    ready: (bool, Timestamp),
     starts: Option<u64>,
     failures: u64,
     last_failure: Option<FailureRecord>,
@@ -150,6 +152,7 @@ impl Default for State {
             holders: None,
             daemons: Vec::new(),
             condition: Condition::default(),
+            ready: (false, Timestamp::now()),
             starts: None,
             failures: 0,
             last_failure: None,
@@ -185,7 +188,15 @@ impl Telemetry {
 
     /// Changes the state, and marks the change.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let result = change(&mut self.state());
+        let result = {
+            let mut state = self.state();
+            let result = change(&mut state);
+            let ready = state.not_ready().is_empty();
+            if state.ready.0 != ready {
+                state.ready = (ready, Timestamp::now());
+            }
+            result
+        };
         self.0.changes.send_replace(());
         result
     }

@@ -20,22 +20,22 @@ pub(super) struct Described {
 
 /// Returns the report of a state with this loaded driver.
 pub(super) fn describe(source: &Source, live: &Live, loaded: Option<LiveDriver>) -> Described {
-    let is_installed = live.phase == Some(Phase::Ready) || live.kept;
-    let installed = live.driver.as_ref().filter(|_| is_installed);
+    // Of a driver that is not whole, other programs may have unloaded the modules.
+    let is_whole = live.phase == Some(Phase::Ready) && live.ready || live.kept;
+    let installed = live.driver.as_ref().filter(|_| is_whole);
     let version = installed.map(|driver| driver.version.clone());
     let flavour = installed.map(|driver| driver.flavour.clone());
     let loaded_flavour = loaded.as_ref().and_then(|driver| driver.flavour).map(|f| f.to_string());
     let version = version.or_else(|| loaded.map(|driver| driver.version));
     let (reason, message) = condition(live, version.as_deref());
-    let phase = live.phase.map_or_else(|| Phase::Probing.to_string(), |phase| phase.to_string());
     let report = Report {
         status: NodeStatus {
             format: STATUS_FORMAT,
             agent: live.version.clone(),
             pod: source.pod.clone(),
             kernel: source.kernel.clone(),
-            phase,
-            since: live.phase_since,
+            phase: live.state(),
+            since: live.state_since(),
             wanted: live.wanted.clone(),
             flavour: flavour.or(loaded_flavour).filter(|_| version.is_some()),
             live: version,
@@ -100,7 +100,8 @@ fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
         }
         Some(Phase::Ready) => {
             let why = live.not_ready.first().map_or("it was not verified", String::as_str);
-            (Reason::DriverFailed, format!("{} is not whole: {why}", named(loaded)))
+            let driver = live.driver.as_ref().map(|driver| driver.version.as_str());
+            (Reason::DriverFailed, format!("{} is not whole: {why}", named(driver.or(loaded))))
         }
         Some(Phase::InUse) => match (loaded, wanted) {
             (Some(loaded), Some(wanted)) if loaded != wanted => {

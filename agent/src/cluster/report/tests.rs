@@ -180,6 +180,30 @@ async fn a_state_has_a_reason_and_a_sentence(
     assert_eq!(described.passes, passes);
 }
 
+/// Annotation and label follow readiness, and name the loaded driver alone.
+#[tokio::test]
+async fn a_ready_driver_whose_modules_another_program_unloads_is_degraded_until_it_is_whole() {
+    let (telemetry, root) = (ready(), host(Some("550.163.01")));
+    let reported = || async {
+        let source = Source::new(&telemetry, root.path().to_path_buf(), None);
+        source.described().await.report.status
+    };
+    let first = reported().await;
+    assert_eq!((first.phase.as_str(), first.live.as_deref()), ("ready", Some("550.163.01")));
+    std::fs::remove_file(root.path().join("proc/driver/nvidia/version")).unwrap();
+    let not_ready = vec!["module-replaced: nvidia is no longer loaded".to_owned()];
+    telemetry.condition(Condition { not_ready, ..Condition::default() });
+    let degraded = reported().await;
+    assert_eq!((degraded.phase.as_str(), degraded.live), ("degraded", None));
+    assert!(degraded.since > first.since, "{:?} {:?}", degraded.since, first.since);
+    telemetry.condition(Condition::default());
+    let again = reported().await;
+    assert_eq!((again.phase.as_str(), again.live.as_deref()), ("ready", Some("550.163.01")));
+    assert!(again.since > degraded.since);
+    telemetry.enter(Phase::Changing);
+    assert_eq!(reported().await.phase, "changing");
+}
+
 #[tokio::test]
 async fn a_change_whose_modules_are_loaded_names_no_other_driver() {
     let root = host(Some("550.163.01"));

@@ -127,6 +127,7 @@ impl Agent {
         let mut wait = FIRST;
         // An earlier agent may have written the file a while ago.
         let mut refresh_at = Instant::now();
+        let mut was_right = true;
         loop {
             watch.arm(&self.base.steps);
             let seen = match self.look(watch.left_out()).await {
@@ -134,6 +135,10 @@ impl Agent {
                 Err(next) => return Ok(next),
             };
             self.tell_condition(seen.condition);
+            if was_right != seen.is_right {
+                was_right = seen.is_right;
+                refresh_at = Instant::now();
+            }
             if seen.is_replaced {
                 self.withdraw_all().await?;
             }
@@ -185,8 +190,8 @@ impl Agent {
     pub(super) async fn refresh(&self, features: Option<WriteFeatures>) {
         let Some(features) = features else { return };
         let host = Arc::clone(&self.world.host);
-        let phase = self.journal.phase().to_string();
-        let write = privileges::run_privileged(move || features.refresh(&*host, &phase));
+        let state = self.world.telemetry.live().state();
+        let write = privileges::run_privileged(move || features.refresh(&*host, &state));
         match tokio::time::timeout(REWRITE, write).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error))) => tracing::warn!("the features file expires: {error}"),
