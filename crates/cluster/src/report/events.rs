@@ -57,11 +57,29 @@ pub struct Event {
     pub note: String,
 }
 
+/// Namespace of the object of an event about a node, which has none itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NodeEvents {
+    /// None, as the object.
+    OfObject,
+    /// That of the event: Kubernetes 1.20 answers 422 to an event of events.k8s.io/v1 without it (mended in 1.21,
+    /// kubernetes pull request 100125). `kubectl describe node` does not show such an event.
+    OfEvent,
+}
+
+impl NodeEvents {
+    fn namespace(self) -> Option<String> {
+        (self == Self::OfEvent).then(|| NODE_EVENTS.to_owned())
+    }
+}
+
 /// Writes events.
 #[derive(Debug)]
 pub struct Events {
     /// Name of the reporting pod, or of its node.
     instance: String,
+    /// Form of events about the node that the API server took last.
+    node_events: NodeEvents,
     written: VecDeque<Written>,
     /// Times of the calls in the last minute.
     calls: VecDeque<Instant>,
@@ -92,12 +110,11 @@ impl Event {
         }
     }
 
-    fn reference(&self) -> ObjectReference {
+    fn reference(&self, node_events: NodeEvents) -> ObjectReference {
         let (kind, namespace, uid) = match &self.regarding {
-            // As the kubelet: `kubectl describe node` looks for events whose uid is the node's name. Unlike the
-            // kubelet's, an event of events.k8s.io/v1 has to have its own namespace here: the API server (1.20)
-            // answers 422 otherwise.
-            Regarding::Node(name) => ("Node", Some(NODE_EVENTS.to_owned()), name.clone()),
+            // As the kubelet: `kubectl describe node` looks for events whose uid is the node's name, and whose
+            // object has no namespace (kubectl's describe.go, NodeDescriber: involvedObject.namespace=).
+            Regarding::Node(name) => ("Node", node_events.namespace(), name.clone()),
             Regarding::Pod(pod) => ("Pod", Some(pod.namespace.clone()), pod.uid.clone()),
         };
         ObjectReference {
@@ -110,7 +127,7 @@ impl Event {
         }
     }
 
-    fn named(&self, name: &str, instance: &str) -> ApiEvent {
+    fn named(&self, name: &str, instance: &str, node_events: NodeEvents) -> ApiEvent {
         let kind = if self.reason.is_warning() { "Warning" } else { "Normal" };
         ApiEvent {
             metadata: ObjectMeta {
@@ -123,7 +140,7 @@ impl Event {
             reporting_instance: Some(instance.to_owned()),
             action: Some(self.action.to_owned()),
             reason: Some(self.reason.as_str().to_owned()),
-            regarding: Some(self.reference()),
+            regarding: Some(self.reference(node_events)),
             note: Some(note(&self.note)),
             type_: Some(kind.to_owned()),
             ..ApiEvent::default()
@@ -151,7 +168,13 @@ impl Events {
     /// Takes the name of the reporting pod, or of its node.
     pub fn new(instance: &str) -> Self {
         let instance = in_line(instance, 100);
-        Self { instance, written: VecDeque::new(), calls: VecDeque::new(), left_out: 0 }
+        Self {
+            instance,
+            node_events: NodeEvents::OfObject,
+            written: VecDeque::new(),
+            calls: VecDeque::new(),
+            left_out: 0,
+        }
     }
 
     /// Writes an event, or counts one that was written before. Where too many were written in the last
@@ -195,9 +218,28 @@ impl Events {
             }
         }
         let name = new_name(event.object());
-        create(cluster, &event.named(&name, &self.instance), event.namespace()).await?;
+        self.create(cluster, &event, &name).await?;
         self.remember(Written { event, name, count: 1, last: now });
         Ok(())
+    }
+
+    /// Writes a new event, in the form that an API server of 1.20 takes where it refuses the other one.
+    async fn create(&mut self, cluster: &Cluster, event: &Event, name: &str) -> Result<(), Error> {
+        let written = event.named(name, &self.instance, self.node_events);
+        match create(cluster, &written, event.namespace()).await {
+            Err(error) if error.kind == Kind::Status(422) && self.is_of_object(event) => {
+                tracing::debug!("{error}; it is written with the namespace of the event");
+                let written = event.named(name, &self.instance, NodeEvents::OfEvent);
+                create(cluster, &written, event.namespace()).await?;
+                self.node_events = NodeEvents::OfEvent;
+                Ok(())
+            }
+            created => created,
+        }
+    }
+
+    fn is_of_object(&self, event: &Event) -> bool {
+        matches!(event.regarding, Regarding::Node(_)) && self.node_events == NodeEvents::OfObject
     }
 
     fn remember(&mut self, written: Written) {

@@ -117,7 +117,12 @@ async fn a_report_is_labels_annotation_condition_and_event() {
     assert_eq!(event["reportingController"], "longshore.dev/agent");
     assert_eq!(event["reportingInstance"], "driver-x7k2p");
     assert_eq!(event["regarding"]["kind"], "Node");
-    assert_eq!(event["regarding"]["namespace"], event["metadata"]["namespace"]);
+    // `kubectl describe node` selects events whose object has no namespace, and the node's name as its uid.
+    assert_eq!(
+        event["regarding"],
+        json!({ "apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1" })
+    );
+    assert_eq!(event["metadata"]["namespace"], "default");
     assert_eq!(event["type"], "Normal");
     assert!(event["eventTime"].is_string());
 }
@@ -466,6 +471,42 @@ async fn a_repeated_event_is_counted_and_the_number_of_events_is_bounded() {
     }
     events.record(&cluster, of("d")).await.unwrap();
     assert!(api.requests().len() <= before + 36);
+}
+
+#[tokio::test]
+async fn an_api_server_of_1_20_gets_events_of_the_node_in_its_own_form_from_the_second_on() {
+    // As it judges them: the object's namespace has to be the event's.
+    let api = Api::by(|request| {
+        let event: Value = serde_json::from_str(&request.body).unwrap();
+        match event["regarding"]["namespace"] == event["metadata"]["namespace"] {
+            true => super::tests::event(),
+            false => refused(422),
+        }
+    });
+    let cluster = api.cluster(SHORT);
+    let mut events = Events::new("driver-x7k2p");
+    for note in ["a", "b"] {
+        events.record(&cluster, of_node(Reason::DriverReady, note)).await.unwrap();
+    }
+    events.record(&cluster, of_pod(Reason::Evicted, "train")).await.unwrap();
+    assert_eq!(api.lines(), [EVENT, EVENT, EVENT, ML]);
+    let namespaces: Vec<Value> =
+        bodies(&api, EVENT).iter().map(|event| event["regarding"]["namespace"].clone()).collect();
+    assert_eq!(namespaces, [Value::Null, json!("default"), json!("default")]);
+}
+
+#[tokio::test]
+async fn an_event_that_is_refused_in_both_forms_is_a_failure() {
+    let api = Api::by(|_| refused(422));
+    let mut events = Events::new("p");
+    let cluster = api.cluster(SHORT);
+    for _ in 0..2 {
+        let error = events.record(&cluster, of_node(Reason::DriverReady, "a")).await.unwrap_err();
+        assert_eq!(error.kind, Kind::Status(422));
+    }
+    // A pod's event has its namespace in any case.
+    events.record(&cluster, of_pod(Reason::Evicted, "train")).await.unwrap_err();
+    assert_eq!(api.lines(), [EVENT, EVENT, EVENT, EVENT, ML]);
 }
 
 #[tokio::test]
