@@ -197,6 +197,36 @@ def environment(path, into):
         file.write(found["ConfigMap", config]["data"]["config.toml"])
 
 
+# Keys of maps that have one owner as a whole, with the values that the API server gives those that are absent: a
+# manifest that leaves them out conflicts with itself where it is applied by the client first, and then by the server
+# (k8s.io/api: `structType=atomic` of ObjectFieldSelector and MatchResources).
+ATOMIC = {
+    "fieldRef": {"apiVersion": "v1"},
+    "matchConstraints": {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}},
+}
+
+
+def written_out(path):
+    """Fails where a map with one owner leaves a default to the API server."""
+    wrong, found = [], set()
+
+    def look(one, place):
+        items = one.items() if isinstance(one, dict) else enumerate(one) if isinstance(one, list) else ()
+        for key, value in items:
+            here = f"{place}.{key}"
+            if key in ATOMIC:
+                found.add(key)
+                wrong.extend(f"{here} has no {name}" for name in ATOMIC[key].keys() - value.keys())
+            if key == "resourceRules":
+                wrong.extend(f"{here} has no scope" for rule in value if "scope" not in rule)
+            look(value, here)
+
+    for (kind, name), one in documents(path).items():
+        look(one, f"{kind}/{name}")
+    if wrong or "fieldRef" not in found:
+        raise SystemExit(f"{path}: " + ("; ".join(sorted(wrong)) or "no fieldRef was found"))
+
+
 NODE_NAME = "authentication.kubernetes.io/node-name"
 # User, node names in the token, node that is to be changed, and the policy's answer.
 REQUESTS = [
@@ -258,7 +288,7 @@ def policy(path):
 
 
 CHECKS = {check.__name__: check for check in (equal, pod, values, rights, rights_of_all, probes,
-                                          environment, policy)}
+                                          environment, policy, written_out)}
 
 if __name__ == "__main__":
     CHECKS[sys.argv[1]](*sys.argv[2:])

@@ -134,13 +134,13 @@ env:
     valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: passphrase, optional: true}}
   {{- end }}
   - name: NODE_NAME
-    valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+    valueFrom: {fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}}
   - name: NODE_IP
-    valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+    valueFrom: {fieldRef: {apiVersion: v1, fieldPath: status.hostIP}}
   - name: POD_NAME
-    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+    valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.name}}
   - name: POD_NAMESPACE
-    valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+    valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.namespace}}
 volumeMounts:
   - name: config
     mountPath: /etc/longshore
