@@ -10,6 +10,7 @@ mod configurations;
 mod docker_args;
 mod doctor;
 mod environment;
+mod explain;
 mod fleet;
 mod list;
 mod output;
@@ -83,6 +84,7 @@ enum Command {
     /// Report everything that prevents, or will prevent, an installation on this host; change
     /// nothing
     Doctor(doctor::Doctor),
+    Explain(explain::Explain),
     /// Compile the driver's modules for any kernel into the store
     Build {
         /// Kernel release as uname -r gives it; by default this host's
@@ -191,6 +193,10 @@ pub fn execute(
         std::env::var(name).ok()
     };
     log.fix_format(cli.log_format, &env)?;
+    // A wrong configuration is what may have to be explained: none is read.
+    if let Command::Explain(asked) = &cli.command {
+        return explain::explain(asked).map(CommandOutcome::Code);
+    }
     check_environment()?;
     log.start(&env)?;
     let flags = cli.settings;
@@ -273,6 +279,7 @@ async fn dispatch(
             ended.map(CommandOutcome::Code)
         }
         Command::Plan(asked) => stoppable(plan::plan(config, asked)).await,
+        Command::Explain(asked) => explain::explain(&asked).map(CommandOutcome::Code),
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
         Command::Build { kernel, print_inputs: true, .. } => {
             stoppable(supply::print_inputs(&Provisioner::new(config), kernel)).await

@@ -76,6 +76,7 @@ fn use_by(command: &Command) -> StoreUse {
         | Command::List(_)
         | Command::GenerateKeyPair(_)
         | Command::Status(_)
+        | Command::Explain(_)
         | Command::Fleet(_)
         | Command::Cdi(_)
         | Command::Runtime(_)

@@ -20,7 +20,7 @@ fn in_env(name: &str, text: &str, error: &dyn std::fmt::Display) -> Failure {
     // one only.
     let value = if text.contains(['@', '?']) { String::new() } else { format!("={text}") };
     Failure::new(FailureKind::Usage, format!("environment variable {name}{value}: {error}"))
-        .remedy("correct or unset it; docs/configuration.md has every setting")
+        .remedy("correct or unset it; `longshore run --help` lists every setting")
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ impl Malformed {
         }
         cause.push_str(&format!(": {}", self.message));
         Failure::new(FailureKind::Usage, cause)
-            .remedy("correct the file; docs/configuration.md has every key")
+            .remedy("correct the file; `longshore run --help` lists every setting")
     }
 }
 

@@ -3,6 +3,10 @@
 use longshore_build::source::runfile::RunFileSource;
 use longshore_core::failure::{Failure, FailureKind};
 
+/// Remedy for a .run file in a form that is none of those of docs/run-files.md.
+const FORMS: &str = "name http, https or file URLs or absolute paths of one file (--run-file), and its sha256 \
+                     (--run-file-sha256), or a path, file or https URL of a text with it (--run-file-checksum)";
+
 /// Returns the .run file of the flags or variables, where they name one.
 pub(super) fn from_parts(
     urls: Vec<String>,
@@ -20,10 +24,7 @@ pub(super) fn from_parts(
         return Ok(None);
     }
     let source = RunFileSource::new(&urls, sha256.as_deref(), checksum.as_deref());
-    source.map(Some).map_err(|what| {
-        Failure::new(FailureKind::Usage, what)
-            .remedy("see docs/run-files.md for the accepted forms")
-    })
+    source.map(Some).map_err(|what| Failure::new(FailureKind::Usage, what).remedy(FORMS))
 }
 
 /// Returns a flag's path as an absolute one: it may be relative to the working directory.

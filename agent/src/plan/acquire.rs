@@ -247,7 +247,8 @@ impl<'a> Supply<'a> {
                 self.add_reason("modules compiled", none);
                 let unfit = Finding::refusal(Code::HeadersMissing, passed_over.join("; "));
                 self.findings.push(unfit.remedy(
-                    "make a build root with the headers of exactly this kernel (docs/build-roots.md)",
+                    "make a build root with the headers of exactly this kernel; `longshore build-root inspect` \
+                     lists those of one",
                 ));
             }
             Probe::Read(AvailableHeaders::Missing { nearest, passed_over }) => {

@@ -96,7 +96,7 @@ impl Kind for StartDaemon {
         }
         let remedy = format!(
             "its log is above, and its messages may be in the host's syslog; without {daemon} this \
-             host's GPUs are not usable, or the configuration asks for it: see docs/daemons.md"
+             host's GPUs are not usable, or the configuration asks for it"
         );
         Err(Failure::new(FailureKind::Expose, format!("starting {daemon}"))
             .with_source(error)

@@ -72,7 +72,7 @@ const LOGGED: &[(&str, FailureKind, &str, &str)] = &[
         "unsigned module is rejected",
         FailureKind::KernelRefused,
         "the kernel requires signed modules, and this one is not signed",
-        "sign the modules (docs/module-signing.md), or turn Secure Boot off",
+        "sign the modules (`longshore explain signature-required`), or turn Secure Boot off",
     ),
     (
         "unavailable key is rejected",

@@ -8,6 +8,7 @@ use crate::telemetry::{self, FailureRecord, Live};
 use longshore_cluster::{
     Holder, LastFailure, NextKernel, NodeStatus, Reason, Report, STATUS_FORMAT,
 };
+use longshore_core::failure::ExitCode;
 use longshore_host::facts::LiveDriver;
 
 /// Description of a state.
@@ -160,27 +161,7 @@ fn next_kernel(next: &telemetry::NextKernel) -> NextKernel {
 }
 
 fn last_failure(failure: &FailureRecord) -> LastFailure {
-    let code = failure.code.map_or("killed", code_name).to_owned();
+    let code =
+        failure.code.and_then(ExitCode::of).map_or("killed", |code| code.entry().name).to_owned();
     LastFailure { code, cause: failure.cause.clone(), remedy: failure.remedy.clone() }
-}
-
-/// Returns the name of an exit code (docs/exit-codes.md).
-fn code_name(code: u8) -> &'static str {
-    match code {
-        2 => "usage",
-        10 => "host-unsupported",
-        11 => "toolchain",
-        12 => "download",
-        13 => "verification",
-        14 => "compile",
-        15 => "preflight",
-        16 => "kernel-refused",
-        17 => "no-device",
-        18 => "expose",
-        19 => "runtime",
-        20 => "in-use",
-        21 => "rolled-back",
-        70 => "bug",
-        _ => "killed",
-    }
 }

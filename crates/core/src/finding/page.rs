@@ -107,6 +107,8 @@ fn names_are_what_they_are_for_ever_and_nothing_is_left_unsaid() {
         assert!(entry.name.bytes().all(kebab), "{}", entry.name);
         for text in [entry.means, entry.matters, entry.remedy] {
             assert!(!text.is_empty() && !text.ends_with('.') && !text.contains('|'), "{text}");
+            // No page of docs is in the image.
+            assert!(!text.contains("docs/"), "{text}");
         }
     }
 }

@@ -105,7 +105,7 @@ codes! {
     SignatureRequired "signature-required" Signatures RefusesOrWarns Preflight
         means "lockdown or sig_enforce refuses modules without a trusted signature, and the modules to be loaded have none; a warning where only Secure Boot is known"
         matters "the kernel would refuse the modules (EKEYREJECTED or EPERM)"
-        remedy "sign the modules and enrol the signer's certificate (mokutil --import): set module-signing, or use a set signed elsewhere (docs/module-signing.md); or switch Secure Boot off, or remove lockdown= and module.sig_enforce from the kernel's command line"
+        remedy "sign the modules and enrol the signer's certificate (mokutil --import): set module-signing, or use a set signed elsewhere (`longshore sign-modules --export`, then --module-signatures); or switch Secure Boot off, or remove lockdown= and module.sig_enforce from the kernel's command line"
     ModuleKeyUntrusted "module-key-untrusted" Signatures RefusesOrWarns Preflight
         means "the kernel requires signatures and does not have the key of the modules' signer; a warning where its keys (/proc/keys) cannot be read, or where the key may be in the keyring .platform alone, by which the distribution's kernel is not known to verify modules"
         matters "a signature by an unknown key counts as no signature"
@@ -113,7 +113,7 @@ codes! {
     SignFileMissing "sign-file-missing" Signatures RefusesOrWarns Toolchain
         means "a key for module signing is configured, and no archive has sign-file for this kernel, the program that signs with it; a warning where the kernel is not known to require signatures"
         matters "the modules stay unsigned: a kernel that requires signatures would refuse them, another one loads them and is tainted (E)"
-        remedy "add an archive with this kernel's headers and their linux-kbuild package, or sign the modules elsewhere and give the signatures (--module-signatures, docs/module-signing.md), or use a set that is signed already"
+        remedy "add an archive with this kernel's headers and their linux-kbuild package, or sign the modules elsewhere and give the signatures (--module-signatures), or use a set that is signed already"
     OtherDriverLive "other-driver-live" OtherDrivers Refuses Preflight
         means "a driver that is in no record of longshore is loaded, in another version, flavour or build than the wanted one, or with other parameters"
         matters "one driver can be loaded at a time, and user-mode files of another version do not work with it"
@@ -277,7 +277,7 @@ codes! {
     NextKernelUnprepared "next-kernel-unprepared" Agent WarnsOrNotes Download
         means "a newer kernel is installed, and its modules could not be fetched or compiled, or were not yet"
         matters "after the reboot into it the node waits for the modules to be compiled, or has no driver where that fails; the driver of the running kernel is not concerned"
-        remedy "see the agent's log for the cause, and try it with `longshore fetch --kernel RELEASE`; a running agent tries again by itself (docs/next-kernel.md)"
+        remedy "see the agent's log for the cause, and try it with `longshore fetch --kernel RELEASE`; a running agent tries again by itself"
     DriverRefusedBefore "driver-refused-before" Agent Warns KernelRefused
         means "since the host was booted, the kernel refused a driver that was to replace the loaded one"
         matters "an agent that wants it again ends at once, and the loaded driver stays"
@@ -381,5 +381,5 @@ codes! {
     WatchLimited "watch-limited" Agent Notes Preflight
         means "some of the kernel's events about changes to the driver cannot be received, or the host could not be probed"
         matters "such a change is found only with the next event of another kind, and not within a second"
-        remedy "allow the container netlink sockets, inotify and /proc/self/mountinfo (docs/privileges.md); raise fs.inotify.max_user_instances where it is exhausted"
+        remedy "allow the container netlink sockets, inotify and /proc/self/mountinfo; raise fs.inotify.max_user_instances where it is exhausted"
 }

@@ -110,7 +110,7 @@ pub(super) fn choose(kernel: &str, found: &[Compiler], place: &str) -> Result<Co
         format!("the kernel was built with {kernel:?}, and the build root {place} has {has}");
     Err(Failure::new(FailureKind::Toolchain, cause).remedy(
         "add the kernel's own compiler to the build root: kind, major and minor version have to be the same \
-         (docs/build-roots.md)",
+         (`longshore build-root inspect` lists its kernels and compilers)",
     ))
 }
 

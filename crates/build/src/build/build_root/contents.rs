@@ -134,7 +134,10 @@ fn unfit(root: &BuildRoot, release: &str, why: &str) -> Failure {
     );
     Failure::new(FailureKind::Toolchain, cause).remedy(match toolkit {
         Some(_) => "name the driver toolkit of the cluster's own release (`oc adm release info --image-for=driver-toolkit`)",
-        None => "make a build root with the headers of exactly this kernel (docs/build-roots.md)",
+        None => {
+            "make a build root with the headers of exactly this kernel; `longshore build-root inspect` lists \
+             those of one"
+        }
     })
 }
 
@@ -154,7 +157,7 @@ pub(in crate::build) async fn compiler_for(
         absent => {
             let cause = format!("the build root {} has no {}", root.place, absent.join(" and no "));
             Err(Failure::new(FailureKind::Toolchain, cause)
-                .remedy("add them to the build root: make, and binutils for strip and ld (docs/build-roots.md)"))
+                .remedy("add them to the build root: make, and binutils for strip and ld"))
         }
     }
 }

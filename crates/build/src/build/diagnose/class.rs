@@ -315,8 +315,8 @@ impl Class {
             Self::Gone(_) | Self::Changed(_) | Self::Rejected => {
                 return format!(
                     "this driver's sources do not know this kernel's interfaces: choose a newer \
-                     driver{other}, or an older kernel, or add a patch of your own (--patches; \
-                     docs/patches.md)"
+                     driver{other}, or an older kernel, or add a patch of your own (--patches: \
+                     a folder with patch.toml and patch.diff for each)"
                 );
             }
             Self::Header(_) => {

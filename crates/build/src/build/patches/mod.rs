@@ -219,7 +219,7 @@ fn shipped() -> Result<BTreeMap<String, Patch>, Failure> {
 fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
     let wrong = |what: String| {
         Failure::new(FailureKind::Usage, what)
-            .remedy("correct it, or leave the folder out; docs/patches.md describes patches")
+            .remedy("correct it, or leave the folder out: a patch is a folder with patch.toml and patch.diff")
     };
     let reading = || format!("reading the patches in {}", dir.display());
     let list = || -> std::io::Result<Vec<PathBuf>> {

@@ -1,0 +1,349 @@
+//! `longshore explain`: the texts of finding codes and exit codes, without a host, a network or a configuration.
+
+use std::fmt::Write;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{print, print_json};
+use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::finding::{Code, Severity};
+
+/// Format of the JSON.
+const FORMAT: u32 = 1;
+/// Columns of the text.
+const WIDTH: usize = 100;
+/// Number of nearest names in the failure about an unknown code.
+const NEAREST: usize = 3;
+
+/// The agent's container with another command, for a host whose agent has ended: README's `podman run`, without its
+/// name. docker takes the same options.
+const BESIDE: &str = "podman run --rm --privileged --pid host --network host \
+                      -v /run/nvidia:/run/nvidia:rshared -v /run/longshore:/run/longshore \
+                      -v /var/lib/longshore:/var/lib/longshore -e DRIVER_VERSION=535 longshore doctor";
+/// The same in a cluster.
+const IN_CLUSTER: &str = "longshore fleet doctor NODE";
+
+/// Explain a finding's code, an exit code or its name; without one, list all. Needs no host, network or
+/// configuration
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// Code of a finding (signature-required), or number or name of an exit code (15, preflight)
+    #[arg(value_name = "CODE")]
+    name: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Explained codes.
+#[derive(Debug, Serialize)]
+struct Explained {
+    /// Format of this structure: 1.
+    format: u32,
+    exit_codes: Vec<ExplainedExitCode>,
+    findings: Vec<ExplainedFinding>,
+}
+
+#[derive(Debug, Serialize)]
+struct ExplainedExitCode {
+    code: u8,
+    name: &'static str,
+    means: &'static str,
+    look_first: &'static str,
+    /// True where an agent ends with it.
+    ends_agent: bool,
+    /// Codes of findings that end a command with it.
+    findings: Vec<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct ExplainedFinding {
+    code: &'static str,
+    area: &'static str,
+    severities: Vec<Severity>,
+    exit_code: u8,
+    means: &'static str,
+    matters: &'static str,
+    remedy: &'static str,
+}
+
+/// Prints the explanation of one code, or the list of all.
+///
+/// # Errors
+/// Exit code 2, with the nearest names, for a code that is none.
+pub(super) fn explain(asked: &Explain) -> Result<ExitCode, Failure> {
+    let explained = match &asked.name {
+        Some(name) => Explained::of(name)?,
+        None => Explained::all(),
+    };
+    match (asked.json, &asked.name) {
+        (true, _) => print_json(&explained)?,
+        (false, Some(_)) => print(&explained.render())?,
+        (false, None) => print(&explained.list())?,
+    }
+    Ok(ExitCode::Done)
+}
+
+impl Explained {
+    fn all() -> Self {
+        Self {
+            format: FORMAT,
+            exit_codes: ExitCode::ALL.iter().copied().map(ExplainedExitCode::of).collect(),
+            findings: Code::ALL.iter().copied().map(ExplainedFinding::of).collect(),
+        }
+    }
+
+    /// Explains the codes of this name: `no-device` is a finding's and an exit code's.
+    fn of(name: &str) -> Result<Self, Failure> {
+        let wanted = name.trim().to_lowercase();
+        let mut found = Self::all();
+        found.exit_codes.retain(|code| code.name == wanted || code.code.to_string() == wanted);
+        found.findings.retain(|finding| finding.code == wanted);
+        if found.exit_codes.is_empty() && found.findings.is_empty() {
+            return Err(unknown(name, &wanted));
+        }
+        Ok(found)
+    }
+
+    fn render(&self) -> String {
+        let exit_codes = self.exit_codes.iter().map(ExplainedExitCode::render);
+        let findings = self.findings.iter().map(ExplainedFinding::render);
+        findings.chain(exit_codes).collect::<Vec<_>>().join("\n")
+    }
+
+    fn list(&self) -> String {
+        let mut text = "EXIT CODE\n".to_owned();
+        for ExplainedExitCode { code, name, means, .. } in &self.exit_codes {
+            write_wrapped(&mut text, &format!("{code:>4}  {name:<18}"), means);
+        }
+        text.push_str("\nFINDING                   EXIT CODE  SEVERITY            ABOUT\n");
+        for finding in &self.findings {
+            let ExplainedFinding { code, exit_code, area, .. } = finding;
+            let severities = finding.severities();
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{code:<26}{exit_code:>9}  {severities:<20}{area}");
+        }
+        text.push_str("\n`longshore explain CODE` has meaning, reason and remedy of one\n");
+        text
+    }
+}
+
+impl ExplainedExitCode {
+    fn of(code: ExitCode) -> Self {
+        let entry = code.entry();
+        let findings = Code::ALL.iter().filter(|of| of.entry().kind.exit_code() == code);
+        Self {
+            code: code.number(),
+            name: entry.name,
+            means: entry.means,
+            look_first: entry.look,
+            ends_agent: entry.ends_agent,
+            findings: findings.map(|code| code.as_str()).collect(),
+        }
+    }
+
+    fn render(&self) -> String {
+        let mut text = format!("{}  exit code {}\n", self.name, self.code);
+        write_wrapped(&mut text, "  means     ", self.means);
+        write_wrapped(&mut text, "  look at   ", self.look_first);
+        write_wrapped(&mut text, "  findings  ", &self.findings.join(", "));
+        if self.ends_agent && self.code != ExitCode::Done.number() {
+            text.push_str(
+                "\n  The agent has ended, so that nothing runs in its container. In another one:\n",
+            );
+            write_command(&mut text, BESIDE);
+            text.push_str("  In a cluster, from an administrator's machine:\n");
+            write_command(&mut text, IN_CLUSTER);
+        }
+        text
+    }
+}
+
+impl ExplainedFinding {
+    fn of(code: Code) -> Self {
+        let entry = code.entry();
+        let severities = [Severity::Refusal, Severity::Warning, Severity::Note];
+        Self {
+            code: entry.name,
+            area: entry.area.title(),
+            severities: severities.into_iter().filter(|one| entry.severities.has(*one)).collect(),
+            exit_code: entry.kind.exit_code().number(),
+            means: entry.means,
+            matters: entry.matters,
+            remedy: entry.remedy,
+        }
+    }
+
+    fn severities(&self) -> String {
+        self.severities.iter().map(|one| one.as_str()).collect::<Vec<_>>().join(" or ")
+    }
+
+    fn render(&self) -> String {
+        let Self { code, exit_code, means, matters, remedy, .. } = self;
+        let mut text = format!("{code}  finding, {}; exit code {exit_code}\n", self.severities());
+        write_wrapped(&mut text, "  means     ", means);
+        write_wrapped(&mut text, "  matters   ", matters);
+        write_wrapped(&mut text, "  remedy    ", remedy);
+        text
+    }
+}
+
+/// Writes words behind a label, in lines of at most [`WIDTH`] columns; nothing for no words.
+fn write_wrapped(text: &mut String, label: &str, words: &str) {
+    let indent = label.chars().count();
+    let (mut column, mut start) = (indent, true);
+    if words.is_empty() {
+        return;
+    }
+    text.push_str(label);
+    for word in words.split_whitespace() {
+        let length = word.chars().count();
+        if !start && column + 1 + length > WIDTH {
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            (column, start) = (indent, true);
+        }
+        if !start {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+        start = false;
+    }
+    text.push('\n');
+}
+
+/// Writes a command in one line, which can be copied.
+fn write_command(text: &mut String, command: &str) {
+    text.push_str("    ");
+    text.push_str(command);
+    text.push('\n');
+}
+
+fn unknown(name: &str, wanted: &str) -> Failure {
+    let names = ExitCode::ALL.iter().map(|code| code.entry().name);
+    let mut names: Vec<&str> = names.chain(Code::ALL.iter().map(|code| code.as_str())).collect();
+    names.sort_by_key(|known| (distance(known, wanted), *known));
+    names.dedup();
+    let near = names.iter().take(NEAREST).map(|name| format!("`longshore explain {name}`"));
+    let near: Vec<String> = near.collect();
+    let shown: String = name.chars().take(60).collect();
+    let cause = format!("{shown:?} is neither the code of a finding nor an exit code");
+    Failure::new(FailureKind::Usage, cause)
+        .remedy(format!("`longshore explain` lists all; the nearest: {}", near.join(", ")))
+}
+
+/// Number of insertions, removals and replacements that make one word of another, of which those of a part that the
+/// other one has as a whole count half: `unsigned` and `headers` are near the names that have them.
+fn distance(known: &str, wanted: &str) -> usize {
+    let wanted: Vec<char> = wanted.chars().take(60).collect();
+    let mut row: Vec<usize> = (0..=wanted.len()).collect();
+    for (at, of_known) in known.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = at + 1;
+        for (index, of_wanted) in wanted.iter().enumerate() {
+            let replaced = diagonal + usize::from(of_known != *of_wanted);
+            diagonal = row[index + 1];
+            row[index + 1] = replaced.min(row[index] + 1).min(diagonal + 1);
+        }
+    }
+    let edits = row.last().copied().unwrap_or_default();
+    let wanted: String = wanted.into_iter().collect();
+    let contains = !wanted.is_empty() && known.contains(&wanted);
+    if contains { edits / 4 } else { edits }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn text(name: &str) -> String {
+        Explained::of(name).expect("a code").render()
+    }
+
+    #[test]
+    fn every_code_is_explained_with_its_texts_in_lines_of_bounded_length() {
+        let names = ExitCode::ALL.iter().map(|code| code.number().to_string());
+        let names = names.chain(ExitCode::ALL.iter().map(|code| code.entry().name.to_owned()));
+        for name in names.chain(Code::ALL.iter().map(|code| code.as_str().to_owned())) {
+            let text = text(&name);
+            let is_command = |line: &str| line.starts_with("    podman");
+            let longest = text.lines().filter(|line| !is_command(line)).map(str::len).max();
+            assert!(longest.is_some_and(|length| length <= WIDTH + 4), "{text}");
+        }
+        let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for code in Code::ALL {
+            let text = plain(&text(code.as_str()));
+            for part in [code.entry().means, code.entry().matters, code.entry().remedy] {
+                assert!(text.contains(&plain(part)), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_finding_names_its_exit_code_and_an_exit_code_its_findings() {
+        let finding = text("signature-required");
+        assert!(
+            finding.starts_with("signature-required  finding, refusal or warning; exit code 15\n")
+        );
+        for name in ["15", "preflight", " PREFLIGHT "] {
+            let code = text(name);
+            assert!(code.starts_with("preflight  exit code 15\n"), "{code}");
+            assert!(code.contains("signature-required") && code.contains(IN_CLUSTER), "{code}");
+        }
+        let both = text("no-device");
+        assert!(both.contains("no-device  finding") && both.contains("no-device  exit code 17"));
+        // No agent ends with it.
+        assert!(!text("31").contains("podman"));
+    }
+
+    #[rstest]
+    #[case("signature-requird", "`longshore explain signature-required`")]
+    #[case("headers", "`longshore explain headers-missing`")]
+    #[case("99", "`longshore explain` lists all")]
+    #[case("", "`longshore explain` lists all")]
+    #[case("\u{1b}[2Jin-us", "`longshore explain in-use`")]
+    fn an_unknown_code_is_a_wrong_usage_with_the_nearest_names(
+        #[case] name: &str,
+        #[case] wanted: &str,
+    ) {
+        let failure = Explained::of(name).expect_err("no code");
+        assert_eq!(failure.code(), ExitCode::Usage);
+        let text = failure.report();
+        assert!(text.contains(wanted) && !text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn the_list_and_the_json_have_each_code_once() {
+        let all = Explained::all();
+        let list = all.list();
+        let json = serde_json::to_value(&all).expect("json");
+        assert_eq!(json["format"], 1);
+        for code in Code::ALL {
+            let lines = list.lines().filter(|line| line.split(' ').next() == Some(code.as_str()));
+            assert_eq!(lines.count(), 1, "{code}");
+        }
+        assert_eq!(json["findings"].as_array().map(Vec::len), Some(Code::ALL.len()));
+        assert_eq!(json["exit_codes"].as_array().map(Vec::len), Some(ExitCode::ALL.len()));
+        let signature = Explained::of("signature-required").expect("a code");
+        let json = serde_json::to_value(&signature).expect("json");
+        assert_eq!(json["exit_codes"], serde_json::json!([]));
+        assert_eq!(json["findings"][0]["severities"], serde_json::json!(["refusal", "warning"]));
+    }
+
+    /// The command has the options of README's agent, which `scripts/check-deploy` compares with the units.
+    #[test]
+    fn the_command_beside_an_ended_agent_is_the_agent_s_own_with_another_word() {
+        let page = include_str!("../../../README.md").replace("\\\n", " ");
+        let agent =
+            page.lines().find(|line| line.trim_start().starts_with("podman run --name longshore"));
+        let agent = agent
+            .expect("README has the agent's command")
+            .replace("--name longshore --stop-timeout 30", "--rm");
+        let agent: Vec<&str> = agent.split_whitespace().chain(["doctor"]).collect();
+        assert_eq!(BESIDE.split_whitespace().collect::<Vec<_>>(), agent);
+    }
+}
