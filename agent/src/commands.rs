@@ -49,6 +49,7 @@ use self::supply::{Layout, build, fetch, fetched};
 use crate::build_lease::Claims;
 use crate::cluster::{self, VersionUnknown};
 use crate::config::{self, Config, Fragment, TerminationMessage};
+use crate::fleet::DebugPods;
 use crate::lifecycle::{self, signals};
 use crate::logging::{Log, LogFormat};
 use crate::supplier::Provisioner;
@@ -311,7 +312,13 @@ async fn dispatch(
         Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
         Command::Unload => lifecycle::unload(config, telemetry).await.map(CommandOutcome::Code),
         Command::Status(asked) => stoppable(status::status(config, asked)).await,
-        Command::Fleet(asked) => stoppable(fleet::fleet(&flags, asked)).await,
+        Command::Fleet(asked) => {
+            let pods = DebugPods::default();
+            let ended = stoppable(fleet::fleet(&flags, asked, &pods)).await;
+            // Also after a signal.
+            pods.delete().await;
+            ended
+        }
         Command::Cdi(asked) => cdi::cdi(config, &asked).map(CommandOutcome::Code),
         Command::Runtime(asked) => runtime::runtime(config, asked).await.map(CommandOutcome::Code),
         Command::DockerArgs(asked) => {

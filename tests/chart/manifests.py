@@ -197,6 +197,44 @@ def environment(path, into):
         file.write(found["ConfigMap", config]["data"]["config.toml"])
 
 
+DOCTOR = """# `longshore doctor` once on one node whose agent has ended, with the mounts, rights and settings of the DaemonSet in
+# {0}, of which `scripts/check-chart --write` makes it. Where the chart has other values,
+# `longshore fleet doctor NODE` takes those of the cluster's own DaemonSet.
+#   sed s/NODE_TO_DIAGNOSE/gpu-1/ deploy/kubernetes/doctor.yaml | kubectl create --filename -
+#   kubectl --namespace longshore wait pod --selector app.kubernetes.io/name=longshore-doctor \\
+#     --for jsonpath='{{.status.containerStatuses[0].state.terminated}}' --timeout 2m
+#   kubectl --namespace longshore logs job/longshore-doctor
+#   kubectl --namespace longshore delete job longshore-doctor     # without it, ten minutes after its end
+"""
+
+
+def doctor(path):
+    """Prints deploy/kubernetes/doctor.yaml: a Job of the DaemonSet's pod."""
+    ((name, daemonset),) = [(name, one) for (kind, name), one in documents(path).items() if kind == "DaemonSet"]
+    of_set = daemonset["spec"]["template"]["spec"]
+    (container,) = of_set["containers"]
+    log = {"LONGSHORE_LOG": "error", "LONGSHORE_LOG_FORMAT": "pretty"}
+    env = [{"name": one["name"], "value": log[one["name"]]} if one["name"] in log else one
+           for one in container["env"]]
+    same = ("name", "image", "imagePullPolicy", "securityContext")
+    pod = {
+        "nodeName": "NODE_TO_DIAGNOSE", "restartPolicy": "Never", "activeDeadlineSeconds": 300,
+        "terminationGracePeriodSeconds": 5,
+        **{key: of_set[key] for key in ("serviceAccountName", "hostPID", "hostNetwork", "dnsPolicy",
+                                        "enableServiceLinks", "tolerations")},
+        "containers": [{**{key: container[key] for key in same}, "command": ["longshore"], "args": ["doctor"],
+                        "env": env, "volumeMounts": container["volumeMounts"]}],
+        "volumes": of_set["volumes"],
+    }
+    job = {
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": f"{name}-doctor", "namespace": daemonset["metadata"]["namespace"]},
+        "spec": {"backoffLimit": 0, "ttlSecondsAfterFinished": 600, "template": {
+            "metadata": {"labels": {"app.kubernetes.io/name": "longshore-doctor"}}, "spec": pod}},
+    }
+    print(DOCTOR.format(path) + yaml.safe_dump(job, sort_keys=False, width=110), end="")
+
+
 # Keys of maps that have one owner as a whole, with the values that the API server gives those that are absent: a
 # manifest that leaves them out conflicts with itself where it is applied by the client first, and then by the server
 # (k8s.io/api: `structType=atomic` of ObjectFieldSelector and MatchResources).
@@ -288,7 +326,7 @@ def policy(path):
 
 
 CHECKS = {check.__name__: check for check in (equal, pod, values, rights, rights_of_all, probes,
-                                          environment, policy, written_out)}
+                                          environment, policy, written_out, doctor)}
 
 if __name__ == "__main__":
     CHECKS[sys.argv[1]](*sys.argv[2:])

@@ -9,7 +9,9 @@ use jiff::Timestamp;
 use super::{print, print_json};
 use crate::config::Fragment;
 use crate::fleet::kubectl::Kubectl;
-use crate::fleet::{Cleaning, FleetStatus, Question, clean, plan};
+use crate::fleet::{
+    AgentOf, Cleaning, DebugPods, FleetStatus, Question, clean, doctor, logs, plan,
+};
 use longshore_core::failure::{ExitCode, Failure};
 
 /// Subcommands of `fleet`.
@@ -56,6 +58,51 @@ pub(super) enum FleetCommand {
         #[arg(long, short = 'c', value_name = "NAME")]
         container: Option<String>,
     },
+    /// Run `longshore doctor` on a node: in its agent's pod, or where that does not run in a pod made of the
+    /// DaemonSet's template for it and deleted afterwards; exit code as doctor's
+    Doctor {
+        #[command(flatten)]
+        cluster: ClusterArgs,
+        #[command(flatten)]
+        agent: AgentArgs,
+        /// Also check the configured archives, registries and mirrors
+        #[arg(long)]
+        online: bool,
+    },
+    /// Print the log of a node's agent
+    Logs {
+        #[command(flatten)]
+        cluster: ClusterArgs,
+        #[command(flatten)]
+        agent: AgentArgs,
+        /// That of the run before the last restart
+        #[arg(long, short = 'p')]
+        previous: bool,
+        /// Number of the last lines
+        #[arg(long, value_name = "LINES", default_value = "500",
+              value_parser = clap::value_parser!(u32).range(1..))]
+        tail: u32,
+    },
+}
+
+/// A node, and its agent's pod.
+#[derive(Debug, Args)]
+pub(super) struct AgentArgs {
+    /// Name of the node
+    node: String,
+    /// Namespace of the agents' pods; by default that of the pod that reported on the node last
+    #[arg(long, short = 'n', value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Container of the agents' pods; by default nvidia-driver-ctr, longshore, or the only one
+    #[arg(long, short = 'c', value_name = "NAME")]
+    container: Option<String>,
+}
+
+impl AgentArgs {
+    fn agent(self) -> AgentOf {
+        let Self { node, namespace, container } = self;
+        AgentOf { node, namespace, container }
+    }
 }
 
 /// Access to the cluster.
@@ -87,11 +134,16 @@ impl ClusterArgs {
     }
 }
 
-/// Runs a subcommand; returns 31 where a node is not ready, has no plan, or keeps leftovers.
+/// Runs a subcommand; returns 31 where a node is not ready, has no plan, or keeps leftovers, and the code of `doctor`
+/// on a node. `pods` gets the pods that are to be deleted.
 ///
 /// # Errors
 /// Exit code 32 where kubectl is missing or fails.
-pub(super) async fn fleet(flags: &Fragment, asked: FleetCommand) -> Result<ExitCode, Failure> {
+pub(super) async fn fleet(
+    flags: &Fragment,
+    asked: FleetCommand,
+    pods: &DebugPods,
+) -> Result<ExitCode, Failure> {
     let code = |is_good: bool| if is_good { ExitCode::Done } else { ExitCode::NodesNotReady };
     match asked {
         FleetCommand::Status { cluster, json, all } => {
@@ -135,6 +187,16 @@ pub(super) async fn fleet(flags: &Fragment, asked: FleetCommand) -> Result<ExitC
                 print(&cleaned.render())?;
             }
             Ok(code(cleaned.failed == 0))
+        }
+        FleetCommand::Doctor { cluster, agent, online } => {
+            let arguments: &[&str] = if online { &["--online"] } else { &[] };
+            let found = doctor(&cluster.kubectl(), &agent.agent(), arguments, pods).await?;
+            print(&found.text)?;
+            Ok(found.code)
+        }
+        FleetCommand::Logs { cluster, agent, previous, tail } => {
+            print(&logs(&cluster.kubectl(), &agent.agent(), previous, tail).await?)?;
+            Ok(ExitCode::Done)
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -79,15 +79,33 @@ impl Kubectl {
     /// Exit code 32 where it cannot be started, prints more than `most` bytes, or takes longer than
     /// the limit; it is killed then.
     pub(super) async fn call(&self, arguments: &[&str], most: u64) -> Result<Answer, Failure> {
+        self.call_with(arguments, None, most).await
+    }
+
+    /// As [`Kubectl::call`], with this text as standard input.
+    ///
+    /// # Errors
+    /// As [`Kubectl::call`].
+    pub(super) async fn call_with(
+        &self,
+        arguments: &[&str],
+        input: Option<&[u8]>,
+        most: u64,
+    ) -> Result<Answer, Failure> {
         let name = self.name_of(arguments);
         let mut command = Command::new(&self.program);
         command.args(self.global()).args(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().map_err(|e| self.not_started(e))?;
         let (output, messages) = (child.stdout.take(), child.stderr.take());
+        let stdin = child.stdin.take();
         let ended = async {
-            let (output, messages) =
-                tokio::try_join!(read(output, most), read_and_drop(messages, LARGEST_MESSAGE))?;
+            let (output, messages, ()) = tokio::try_join!(
+                read(output, most),
+                read_and_drop(messages, LARGEST_MESSAGE),
+                write(stdin, input.unwrap_or_default())
+            )?;
             Ok::<_, io::Error>((child.wait().await?, output, messages))
         };
         let kubectl = |cause: String| Failure::new(FailureKind::Kubectl, cause);
@@ -145,6 +163,15 @@ pub(super) fn why(answer: &Answer) -> String {
     match answer.message.as_str() {
         "" => format!("kubectl ended with {}, without a message", answer.status),
         message => message.to_owned(),
+    }
+}
+
+/// Writes all of the input, and closes it. A program that ends before has its reason.
+async fn write(to: Option<impl AsyncWrite + Unpin>, input: &[u8]) -> io::Result<()> {
+    let Some(mut to) = to else { return Ok(()) };
+    match to.write_all(input).await {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
     }
 }
 

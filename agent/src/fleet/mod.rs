@@ -1,13 +1,17 @@
 //! The driver on all nodes of a cluster, as an administrator's machine sees it: `longshore fleet`.
 //!
 //! Everything goes through the user's kubectl, which has the credentials (docs/decisions/
-//! fleet-through-kubectl.md). Only `clean` changes anything. Text from nodes and pods is bounded and escaped:
+//! fleet-through-kubectl.md). Only `clean` changes nodes, and only `doctor` makes a pod. Text from nodes and pods is bounded and escaped:
 //! whoever may write to a node's annotations, or runs in a pod, wrote it.
 
+mod agent_pod;
 mod agents;
 mod clean;
+mod debug_pod;
+mod doctor;
 pub mod kubectl;
 mod leftovers;
+mod logs;
 mod node_plan;
 mod nodes;
 mod plan;
@@ -15,8 +19,12 @@ mod pods;
 mod status;
 mod table;
 
+pub use agent_pod::AgentOf;
 pub use clean::{CleanOutcome, Cleaning, FleetClean, NodeClean, clean};
+pub use debug_pod::DebugPods;
+pub use doctor::{Diagnosis, doctor};
 pub use leftovers::Leftover;
+pub use logs::logs;
 pub use node_plan::{Action, NodePlan, Refusal};
 pub use nodes::{DriverCondition, Node, Nodes};
 pub use plan::{FleetPlan, Question, plan};

@@ -134,6 +134,14 @@ impl Nodes {
 }
 
 impl Node {
+    /// Reads one node in JSON.
+    ///
+    /// # Errors
+    /// The reason for which it is none.
+    pub(super) fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(json).map(Self::of)
+    }
+
     fn of(item: Item) -> Self {
         let labels = item.metadata.labels.unwrap_or_default();
         let annotation = item.metadata.annotations.unwrap_or_default().remove(names::STATUS);

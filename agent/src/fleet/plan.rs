@@ -5,11 +5,9 @@ use serde::Serialize;
 
 use super::kubectl::{Kubectl, LARGEST_ANSWER, why};
 use super::node_plan::{Action, NodePlan};
-use super::pods::{Pod, Spec};
+use super::pods::{Pod, parts};
 use super::table::columns;
 use super::{AT_ONCE, FORMAT, NAME, Node, NodeStatus, Nodes, bounded};
-use crate::cluster::CONTAINERS;
-use longshore_cluster::is_name;
 
 /// A plan to ask every node for.
 #[derive(Debug, Clone, Default)]
@@ -117,7 +115,7 @@ async fn ask(
         let other = bounded(&found.spec.node_name, NAME);
         return Err(format!("pod {place} runs on node {other:?}, not on this one"));
     }
-    let container = container(&found.spec, question.container.as_deref())?;
+    let container = found.spec.agents_container(question.container.as_deref())?;
     let container = format!("--container={container}");
     let driver = question.driver.as_ref().map(|driver| format!("--driver={driver}"));
     let flavour = question.flavour.as_ref().map(|flavour| format!("--flavour={flavour}"));
@@ -132,33 +130,5 @@ async fn ask(
             return why(&answer);
         }
         bounded(&format!("`longshore plan --json` printed no plan: {error}"), NAME)
-    })
-}
-
-/// Splits the place of a pod; an error where it is none, or in another namespace than `only`.
-fn parts<'a>(pod: &'a str, only: Option<&str>) -> Result<(&'a str, &'a str), String> {
-    let split = pod.split_once('/').filter(|(namespace, name)| is_name(namespace) && is_name(name));
-    let Some((namespace, name)) = split else {
-        return Err(format!("the status names no pod: {pod:?} is not NAMESPACE/NAME"));
-    };
-    match only {
-        Some(only) if only != namespace => {
-            Err(format!("pod {pod} is not in namespace {}", bounded(only, NAME)))
-        }
-        _ => Ok((namespace, name)),
-    }
-}
-
-/// Returns the name of the container to ask.
-fn container(pod: &Spec, given: Option<&str>) -> Result<String, String> {
-    let names: Vec<&str> = pod.containers().collect();
-    let found = match (given, names.as_slice()) {
-        (Some(given), names) => names.contains(&given).then_some(given),
-        (None, [only]) => Some(*only),
-        (None, names) => CONTAINERS.into_iter().find(|name| names.contains(name)),
-    };
-    found.map(str::to_owned).ok_or_else(|| {
-        let names = bounded(&names.join(", "), NAME);
-        format!("none of the pod's containers ({names}) is longshore's: name it with --container")
     })
 }

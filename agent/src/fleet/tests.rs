@@ -15,6 +15,7 @@ use super::*;
 use longshore_core::failure::ExitCode;
 
 mod clean;
+mod doctor;
 
 const NOW: &str = "2026-11-22T12:00:00Z";
 const PAGE: &str = include_str!("../../../docs/fleet.md");

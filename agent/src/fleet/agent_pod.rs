@@ -1,0 +1,118 @@
+//! Search for the agent's pod of one node.
+
+use super::kubectl::{Answer, Kubectl, LARGEST_ANSWER, failed};
+use super::pods::{Pod, PodList};
+use super::{NAME, Node, SENTENCE, bounded};
+use longshore_cluster::is_name;
+use longshore_core::failure::{Failure, FailureKind};
+
+/// Size limit of the list of a node's pods, in bytes.
+const LARGEST: u64 = 64 << 20;
+
+/// A node, and the search for its agent.
+#[derive(Debug, Clone, Default)]
+pub struct AgentOf {
+    /// The node's name.
+    pub node: String,
+    /// Namespace of the agents' pods; None for that of the pod which the node's status names.
+    pub namespace: Option<String>,
+    /// Container of the agents' pods; None for longshore's by its name.
+    pub container: Option<String>,
+}
+
+/// The agent's pod of a node, as far as there is one.
+pub(super) struct Found {
+    /// Namespace of the agents.
+    pub(super) namespace: String,
+    /// The pod, and the name of the agent's container in it.
+    pub(super) pod: Option<(Pod, String)>,
+}
+
+impl Found {
+    /// Option that names the namespace.
+    pub(super) fn in_namespace(&self) -> String {
+        format!("--namespace={}", self.namespace)
+    }
+}
+
+impl AgentOf {
+    /// Finds the agent's pod on the node. Pods of other namespaces than the agents' are not looked at: whoever may
+    /// make pods in one could offer a pod of his own.
+    ///
+    /// # Errors
+    /// Exit code 2 where the namespace is not known, or a name is none; 32 where kubectl fails, or there is no such
+    /// node.
+    pub(super) async fn find(&self, kubectl: &Kubectl) -> Result<Found, Failure> {
+        let node = self.read_node(kubectl).await?;
+        let place = node.place().map(str::to_owned);
+        let of_status =
+            place.as_deref().and_then(|place| Some(place.split_once('/')?.0.to_owned()));
+        let Some(namespace) = self.namespace.clone().or(of_status) else {
+            let cause = format!(
+                "no agent reported on node {}, so that its namespace is not known",
+                node.name
+            );
+            return Err(Failure::new(FailureKind::Usage, cause)
+                .remedy("name the namespace of the agents' pods with --namespace"));
+        };
+        if !is_name(&namespace) {
+            return Err(not_a_name("namespace", &namespace));
+        }
+        let only = format!("--field-selector=spec.nodeName={}", self.node);
+        let in_namespace = format!("--namespace={namespace}");
+        let words = ["get", "pods", &in_namespace, &only, "--output=json"];
+        let list: PodList = read(kubectl, &words, LARGEST).await?;
+        let container = self.container.as_deref();
+        let is_agent = |pod: &Pod| pod.is_on(&self.node) && pod.is_of(place.as_deref(), container);
+        let mut pods: Vec<(Pod, String)> = Vec::new();
+        for pod in list.items.into_iter().filter(|pod| is_name(pod.name()) && is_agent(pod)) {
+            if let Ok(name) = pod.spec.agents_container(container) {
+                pods.push((pod, name));
+            }
+        }
+        // Of several, as while one is replaced, one that runs.
+        pods.sort_by_key(|(pod, name)| (!pod.runs(name), pod.has_ended()));
+        Ok(Found { namespace, pod: pods.into_iter().next() })
+    }
+
+    async fn read_node(&self, kubectl: &Kubectl) -> Result<Node, Failure> {
+        if !is_name(&self.node) {
+            return Err(not_a_name("node", &self.node));
+        }
+        let words = ["get", "node", &self.node, "--output=json"];
+        let answer = answered(kubectl, &words, LARGEST_ANSWER).await?;
+        Node::read(&answer.output).map_err(|error| not_read(&words, &error))
+    }
+}
+
+fn not_a_name(kind: &str, name: &str) -> Failure {
+    Failure::new(FailureKind::Usage, format!("{:?} is no name of a {kind}", bounded(name, NAME)))
+        .remedy("take the name that kubectl shows")
+}
+
+fn not_read(words: &[&str], error: &serde_json::Error) -> Failure {
+    let cause = format!("kubectl {}: not the object: {error}", words[..2].join(" "));
+    Failure::new(FailureKind::Kubectl, bounded(&cause, SENTENCE))
+}
+
+/// Calls kubectl, which has to succeed.
+async fn answered(kubectl: &Kubectl, words: &[&str], most: u64) -> Result<Answer, Failure> {
+    let answer = kubectl.call(words, most).await?;
+    match answer.status.success() {
+        true => Ok(answer),
+        false => Err(failed(&format!("kubectl {}", words[..2].join(" ")), &answer)),
+    }
+}
+
+/// Reads an object that kubectl prints as JSON.
+///
+/// # Errors
+/// Exit code 32 where kubectl fails, or prints another object.
+pub(super) async fn read<T: serde::de::DeserializeOwned>(
+    kubectl: &Kubectl,
+    words: &[&str],
+    most: u64,
+) -> Result<T, Failure> {
+    let answer = answered(kubectl, words, most).await?;
+    serde_json::from_slice(&answer.output).map_err(|error| not_read(words, &error))
+}
