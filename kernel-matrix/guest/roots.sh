@@ -85,6 +85,15 @@ mkdir -p "$root/usr/local/own"
 libcuda "$root/usr/local/own/libcuda.so.1"
 cache /usr/local/own "/$multiarch"
 
+# A libcuda for forward compatibility, in the directory of CUDA's images; the second image says where it is.
+for name in newer-cuda newer-cuda-on; do
+  debian_like "$name"
+  mkdir -p "$root/usr/local/cuda/compat"
+  libcuda "$root/usr/local/cuda/compat/libcuda.so.1"
+  cache "/$multiarch"
+done
+echo 'LD_LIBRARY_PATH=/usr/local/cuda/compat' >"$root/etc/environment"
+
 # A libcuda in the place of the driver's, as of an image in which a driver was installed.
 debian_like old-driver
 libcuda "$root/$multiarch/libcuda.so.111.11"

@@ -9,13 +9,15 @@ const LIB64: &str = "/lib64/";
 
 /// A root, and the file that its loader finds for libcuda: content, and a part of its path. None for
 /// a root whose C library cannot load it.
-const ROOTS: [(&str, Option<(&str, &str)>); 7] = [
+const ROOTS: [(&str, Option<(&str, &str)>); 9] = [
     ("debian", Some(("driver", MULTIARCH))),
     ("ubuntu-like", Some(("driver", MULTIARCH))),
     ("rhel-like", Some(("driver", LIB64))),
     ("no-lib64", Some(("driver", MULTIARCH))),
     // Without a hook the image's cache stays, and it is read before the directories.
     ("own-libcuda", Some(("foreign", "/usr/local/own/"))),
+    ("newer-cuda", Some(("driver", MULTIARCH))),
+    ("newer-cuda-on", Some(("foreign", "/usr/local/cuda/compat/"))),
     ("old-driver", Some(("driver", MULTIARCH))),
     ("musl", None),
 ];
