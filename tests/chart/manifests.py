@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import subprocess
 import sys
 import tomllib
 
@@ -197,6 +199,31 @@ def environment(path, into):
         file.write(found["ConfigMap", config]["data"]["config.toml"])
 
 
+def kubectl(program, *pages):
+    """Fails where a kubectl command in a block of shell of these pages has an option or command that this kubectl does
+    not know: with --help it reads its command line, and calls no server."""
+    tried, wrong = 0, []
+    for page in pages:
+        with open(page, encoding="utf-8") as file:
+            blocks = re.findall(r"^```sh\n(.*?)^```$", file.read(), re.M | re.S)
+        lines = "".join(blocks).replace("\\\n", " ")
+        # A quoted text goes on in the next line.
+        lines = re.sub(r"'[^'\n]*(?:\n[^']*)?'", lambda quoted: quoted[0].replace("\n", " "), lines).splitlines()
+        for part in (part for line in lines for part in re.split(r"\|\s", re.sub(r"\s#.*", "", line))):
+            if not part.strip().startswith("kubectl ") or part.strip().startswith("kubectl longshore "):
+                continue
+            words = shlex.split(part)[1:]
+            end = words.index("--") if "--" in words else len(words)
+            command = [program, *words[:end], "--help"]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            tried += 1
+            if ran.returncode != 0 or "Usage:" not in ran.stdout:
+                wrong.append(f"{page}: {part.strip()}: {ran.stderr.strip()}")
+    if wrong or not tried:
+        raise SystemExit("; ".join(wrong) or f"no command of kubectl in {pages}")
+    print(tried)
+
+
 DOCTOR = """# `longshore doctor` once on one node whose agent has ended, with the mounts, rights and settings of the DaemonSet in
 # {0}, of which `scripts/check-chart --write` makes it. Where the chart has other values,
 # `longshore fleet doctor NODE` takes those of the cluster's own DaemonSet.
@@ -326,7 +353,7 @@ def policy(path):
 
 
 CHECKS = {check.__name__: check for check in (equal, pod, values, rights, rights_of_all, probes,
-                                          environment, policy, written_out, doctor)}
+                                          environment, policy, written_out, doctor, kubectl)}
 
 if __name__ == "__main__":
     CHECKS[sys.argv[1]](*sys.argv[2:])

@@ -334,6 +334,79 @@ mod tests {
         assert_eq!(json["findings"][0]["severities"], serde_json::json!(["refusal", "warning"]));
     }
 
+    const RUNBOOK: &str = include_str!("../../../docs/runbook.md");
+
+    /// Headings of this level, in their order.
+    fn headings(page: &str) -> Vec<&str> {
+        page.lines().filter_map(|line| line.strip_prefix("### ")).collect()
+    }
+
+    /// Lines of the page's blocks of shell, with continued ones in one and without comments.
+    fn commands(page: &str) -> Vec<String> {
+        let page = page.replace("\\\n", " ");
+        let mut is_shell = false;
+        let mut lines = Vec::new();
+        for line in page.lines() {
+            match line {
+                "```sh" => is_shell = true,
+                "```" => is_shell = false,
+                line if is_shell => {
+                    lines.push(line.split(" #").next().unwrap_or_default().trim().to_owned())
+                }
+                _ => {}
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn the_runbook_has_an_entry_with_a_command_for_each_exit_code_and_each_state() {
+        let (states, codes) = RUNBOOK.split_once("\n## Exit codes\n").expect("two parts");
+        let wanted: Vec<String> = ExitCode::ALL
+            .iter()
+            .filter(|code| **code != ExitCode::Done)
+            .map(|code| format!("{} {}", code.number(), code.entry().name))
+            .collect();
+        assert_eq!(headings(codes), wanted);
+        let named =
+            ["The agent has ended", "Crash loop", "In use", "Stuck", "Not Ready", "No agent"];
+        assert_eq!(headings(states), named);
+        for entry in RUNBOOK.split("\n### ").skip(1) {
+            let has_command = entry.contains("```sh") || entry.contains("](#");
+            assert!(has_command, "{entry}");
+        }
+    }
+
+    /// Commands of longshore in the pages that are read when something is wrong are those of this program.
+    #[test]
+    fn every_command_of_the_runbook_is_one_of_this_program_s() {
+        let pages = [
+            RUNBOOK,
+            include_str!("../../../docs/fleet.md"),
+            include_str!("../../../docs/kubernetes.md"),
+        ];
+        let mut tried = 0;
+        for line in pages.iter().flat_map(|page| commands(page)) {
+            let own = match line.strip_prefix("kubectl longshore ") {
+                Some(words) => format!("longshore fleet {words}"),
+                None => line,
+            };
+            let Some(at) = own.find("longshore ").filter(|at| *at == 0) else { continue };
+            let words = own[at..].split_whitespace();
+            let parsed = <super::super::Cli as clap::Parser>::try_parse_from(words);
+            if let Err(error) = parsed {
+                panic!("{own}: {error}");
+            }
+            tried += 1;
+        }
+        assert!(tried > 30, "{tried}");
+        assert!(
+            commands(RUNBOOK)
+                .iter()
+                .any(|line| { line.split_whitespace().eq(BESIDE.split_whitespace()) })
+        );
+    }
+
     /// The command has the options of README's agent, which `scripts/check-deploy` compares with the units.
     #[test]
     fn the_command_beside_an_ended_agent_is_the_agent_s_own_with_another_word() {
