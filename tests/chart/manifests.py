@@ -243,13 +243,14 @@ def doctor(path):
     log = {"LONGSHORE_LOG": "error", "LONGSHORE_LOG_FORMAT": "pretty"}
     env = [{"name": one["name"], "value": log[one["name"]]} if one["name"] in log else one
            for one in container["env"]]
-    same = ("name", "image", "imagePullPolicy", "securityContext")
+    same = ("image", "imagePullPolicy", "securityContext")
     pod = {
         "nodeName": "NODE_TO_DIAGNOSE", "restartPolicy": "Never", "activeDeadlineSeconds": 300,
         "terminationGracePeriodSeconds": 5,
         **{key: of_set[key] for key in ("serviceAccountName", "hostPID", "hostNetwork", "dnsPolicy",
                                         "enableServiceLinks", "tolerations")},
-        "containers": [{**{key: container[key] for key in same}, "command": ["longshore"], "args": ["doctor"],
+        # None of the names by which agents' pods are found: agent/src/cluster.rs.
+        "containers": [{"name": "doctor", **{key: container[key] for key in same}, "command": ["longshore"], "args": ["doctor"],
                         "env": env, "volumeMounts": container["volumeMounts"]}],
         "volumes": of_set["volumes"],
     }

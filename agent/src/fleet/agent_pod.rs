@@ -71,7 +71,7 @@ impl AgentOf {
             }
         }
         // Of several, as while one is replaced, one that runs.
-        pods.sort_by_key(|(pod, name)| (!pod.runs(name), pod.has_ended()));
+        pods.sort_by_key(|(pod, name)| (!pod.runs(name), pod.is_deleted(), pod.has_ended()));
         Ok(Found { namespace, pod: pods.into_iter().next() })
     }
 

@@ -18,6 +18,9 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// Pause between two looks at the pod.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Name of the container: none of an agent's, by which agents' pods are found.
+const CONTAINER: &str = "doctor";
+
 /// Keys of a template's pod that are of its place or start: the pod has another place, and runs one command.
 const OF_POD: [&str; 12] = [
     "affinity",
@@ -118,7 +121,7 @@ impl OneShot<'_> {
         }
         let exit_code = self.ended(kubectl).await?;
         let in_namespace = format!("--namespace={}", self.namespace);
-        let container = format!("--container={}", self.container);
+        let container = format!("--container={CONTAINER}");
         let words = ["logs", self.name, &in_namespace, &container];
         let log = kubectl.call(&words, LARGEST_ANSWER).await?;
         match log.status.success() {
@@ -134,17 +137,17 @@ impl OneShot<'_> {
         let since = Instant::now();
         loop {
             let pod: Pod = read(kubectl, &words, LARGEST_ANSWER).await?;
-            if let Some(code) = pod.exit_code(self.container) {
+            if let Some(code) = pod.exit_code(CONTAINER) {
                 return Ok(code);
             }
-            let state = match pod.never_starts(self.container) {
+            let state = match pod.never_starts(CONTAINER) {
                 Some(why) => why,
                 None if since.elapsed() < DEADLINE => {
                     sleep(PAUSE).await;
                     continue;
                 }
                 None => {
-                    format!("after {} s it {}", DEADLINE.as_secs(), pod.describe(self.container))
+                    format!("after {} s it {}", DEADLINE.as_secs(), pod.describe(CONTAINER))
                 }
             };
             let cause = format!("pod {}/{} gave no answer: {state}", self.namespace, self.name);
@@ -199,6 +202,7 @@ impl OneShot<'_> {
         for key in OF_CONTAINER {
             container.remove(key);
         }
+        container.insert("name".into(), json!(CONTAINER));
         container.insert("command".into(), json!(["longshore"]));
         container.insert("args".into(), json!(self.arguments));
         // Nothing is reserved: the node may be full, and the agent's own pod has its share.

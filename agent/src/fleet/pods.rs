@@ -30,6 +30,7 @@ struct Metadata {
     namespace: String,
     name: String,
     owner_references: Vec<Owner>,
+    deletion_timestamp: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -108,6 +109,11 @@ impl Pod {
         &self.metadata.name
     }
 
+    /// True for a pod that is being deleted.
+    pub(super) fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
     /// Returns the name of the DaemonSet that made it.
     pub(super) fn daemon_set(&self) -> Option<&str> {
         let owners = &self.metadata.owner_references;
@@ -155,7 +161,10 @@ impl Pod {
             let explained = code.map_or_else(String::new, |code| {
                 format!(" (`longshore explain {}`)", code.number())
             });
-            let message = match ended.message.trim() {
+            // An agent's termination message begins with its exit code.
+            let code_first = format!("exit code {}: ", ended.exit_code);
+            let message = ended.message.trim();
+            let message = match message.strip_prefix(&code_first).unwrap_or(message) {
                 "" => bounded(&ended.reason, NAME),
                 message => bounded(message, SENTENCE),
             };

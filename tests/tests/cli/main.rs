@@ -7,6 +7,7 @@ mod background;
 mod cdi;
 mod configuration;
 mod doctor;
+mod fleet;
 mod hosts;
 mod image;
 mod kernel_hook;

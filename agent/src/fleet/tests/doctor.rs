@@ -48,8 +48,8 @@ impl Scene {
 
     /// The state of the pod that is made.
     fn made(&self, state: &Value) {
-        let status = json!({ "containerStatuses": [{ "name": "longshore", "state": state }] });
-        let spec = json!({ "nodeName": "gpu-1", "containers": [{ "name": "longshore" }] });
+        let status = json!({ "containerStatuses": [{ "name": "doctor", "state": state }] });
+        let spec = json!({ "nodeName": "gpu-1", "containers": [{ "name": "doctor" }] });
         self.put("made", &json!({ "spec": spec, "status": status }).to_string());
     }
 
@@ -84,7 +84,7 @@ fn running() -> Value {
 
 fn crash_looping() -> Value {
     let last = json!({ "terminated": { "exitCode": 15, "reason": "Error",
-                                       "message": "signature-required: the modules have none\n" } });
+                                       "message": "exit code 15: signature-required: the modules have none\n" } });
     let waits = json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 5m0s" } });
     agent(&waits, &last)
 }
@@ -203,7 +203,9 @@ async fn the_pod_has_the_agent_s_rights_mounts_and_settings_and_nothing_that_evi
     assert_eq!(spec["tolerations"], json!([{ "operator": "Exists" }]));
     let (container, of_template) = (&spec["containers"][0], &template["containers"][1]);
     assert_eq!(spec["containers"].as_array().map(Vec::len), Some(1));
-    for same in ["name", "image", "securityContext", "volumeMounts"] {
+    // None of an agent's names: the pod is not taken for one.
+    assert_eq!(container["name"], "doctor");
+    for same in ["image", "securityContext", "volumeMounts"] {
         assert_eq!(container[same], of_template[same], "{same}");
     }
     for gone in ["ports", "readinessProbe", "lifecycle"] {
