@@ -169,14 +169,16 @@ fn not_ready(
     if !is_node_ready {
         return Some("the node is not ready".to_owned());
     }
-    let is_whole = status.phase == "ready";
+    // An agent that waits for a GPU has nothing to install.
+    let is_idle = status.phase == "idle";
+    let is_whole = status.phase == "ready" || is_idle;
     match driver {
         // Of other phases, the last failure and the users have the cause.
         Some(driver) if !driver.is_ready && (is_whole || status.phase == DEGRADED) => {
             Some(format!("{}: {}", driver.reason, driver.message))
         }
         _ if !is_whole => Some(format!("phase {}", status.phase)),
-        _ if status.live.is_none() => Some("no driver is loaded".to_owned()),
+        _ if status.live.is_none() && !is_idle => Some("no driver is loaded".to_owned()),
         _ => None,
     }
 }

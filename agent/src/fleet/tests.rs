@@ -167,6 +167,7 @@ fn condition(status: &str, reason: &str, message: &str) -> Value {
     false,
     "DriverFailed: the driver is not whole"
 )]
+#[case::idle(json!({"phase": "idle", "live": null}), Some(("True", "NoGpu", "no GPU is here")), true, "  idle ")]
 #[case::degraded_alone(json!({"phase": "degraded"}), None, false, "  degraded  ")]
 #[case::hostile(json!({}), Some(("\u{1b}[2J", "\u{1b}", "a\nb")), false, "\\u{1b}: a\\nb")]
 #[tokio::test]
