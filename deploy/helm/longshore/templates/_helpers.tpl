@@ -72,6 +72,7 @@ annotations:
 {{- $_ := set $env (printf "LONGSHORE_PARAMETERS_%s" ($module | upper | replace "-" "_")) $parameters }}
 {{- end }}
 {{- if not .compile }}{{ $_ := set $env "LONGSHORE_COMPILE" "false" }}{{ end }}
+{{- with .noGpu }}{{ $_ := set $env "LONGSHORE_NO_GPU" . }}{{ end }}
 {{- with .missingGpus }}{{ $_ := set $env "LONGSHORE_MISSING_GPUS" . }}{{ end }}
 {{- with .conflictingDrivers }}{{ $_ := set $env "LONGSHORE_CONFLICTING_DRIVERS" . }}{{ end }}
 {{- with .nextKernel }}{{ $_ := set $env "LONGSHORE_NEXT_KERNEL" . }}{{ end }}
