@@ -7,6 +7,7 @@ use crate::checks::Expected;
 use crate::cluster;
 use crate::cluster_upgrade;
 use crate::compile;
+use crate::deployed;
 use crate::error::Error;
 use crate::event::{Outcome, Sink, What};
 use crate::guest::{Boot, Guest};
@@ -53,6 +54,9 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     let expected = expected(cell, &guest.prepared);
     if cell.scenario == Scenario::PowerCut {
         return cut_power(&guest, &expected, sink);
+    }
+    if cell.scenario == Scenario::Deployed {
+        return deployed::run(&mut guest, &expected, sink);
     }
     if cell.scenario == Scenario::NextKernel {
         return next_kernel::run(&mut guest, sink);
@@ -231,6 +235,7 @@ pub(crate) fn scenario(cell: &Cell) -> &'static str {
         Scenario::NextKernel => next_kernel::SCRIPT,
         Scenario::InUse => include_str!("../guest/in-use.sh"),
         Scenario::Restored => include_str!("../guest/restored.sh"),
+        Scenario::Deployed => deployed::SCRIPT,
         Scenario::HotPlug => include_str!("../guest/hot-plug.sh"),
         Scenario::BadInput => include_str!("../guest/bad-input.sh"),
         Scenario::DeadDisk => include_str!("../guest/dead-disk.sh"),

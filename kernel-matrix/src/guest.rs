@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::cache::Cache;
 use crate::cluster;
 use crate::delivery::{self, Delivery};
+use crate::deployed;
 use crate::error::{At, Error};
 use crate::event::{Sink, What};
 use crate::image;
@@ -139,6 +140,8 @@ pub struct Guest<'a> {
     pub prepared: Prepared,
     /// Source of its driver.
     pub delivery: Delivery,
+    /// Disks of the root file system and of the containers that keep what is written to them.
+    system: Option<[Disk; 2]>,
     /// Directory of the logs and results that a run leaves.
     dir: PathBuf,
     /// Directory of files that are removed after the run.
@@ -166,7 +169,18 @@ impl<'a> Guest<'a> {
             let branches = [cell.driver.branch.as_str(), next.branch.as_str()];
             cluster.administer(&dir, &workbench.agent().program, branches)?;
         }
-        Ok(Self { cell, prepared, delivery, dir, work })
+        Ok(Self { cell, prepared, delivery, system: None, dir, work })
+    }
+
+    /// Keeps what is written to the root file system and to the containers' disk from boot to boot.
+    ///
+    /// # Errors
+    /// The disks cannot be copied.
+    pub fn keep_system(&mut self) -> Result<(), Error> {
+        let kept = |disk: &Path, name: &str| deployed::kept(disk, &self.work.path().join(name));
+        let Prepared { rootfs, image, .. } = &self.prepared;
+        self.system = Some([kept(&rootfs.image, "system")?, kept(&image.disk, "containers")?]);
+        Ok(())
     }
 
     /// Returns the path of the console's log of a boot.
@@ -294,6 +308,9 @@ impl<'a> Guest<'a> {
         if self.cell.scenario == Scenario::OperatorPod {
             files.extend(operator_pod::FILES.map(|(name, text)| (name, 0o644, text.as_bytes())));
         }
+        if self.cell.scenario == Scenario::Deployed {
+            files.extend(deployed::FILES.map(|(name, text)| (name, 0o644, text.as_bytes())));
+        }
         files.extend(LIBRARIES.map(|(name, text)| (name, 0o644, text.as_bytes())));
         let Prepared { kernel, rootfs, stand_in, .. } = &self.prepared;
         let stand_in = stand_in.as_ref().map(Made::files).unwrap_or_default();
@@ -346,8 +363,11 @@ impl<'a> Guest<'a> {
         let store = kept.unwrap_or_else(|| Disk::snapshot(&seed.disk));
         let modules = self.delivery.modules.clone();
         let modules = modules.unwrap_or_else(|| Disk::snapshot(&kernel.disk));
-        let mut disks =
-            vec![Disk::snapshot(&rootfs.image), modules, Disk::snapshot(&image.disk), store];
+        let [system, containers] = self
+            .system
+            .clone()
+            .unwrap_or_else(|| [Disk::snapshot(&rootfs.image), Disk::snapshot(&image.disk)]);
+        let mut disks = vec![system, modules, containers, store];
         disks.extend(self.delivery.media.as_deref().map(Disk::snapshot));
         disks
     }

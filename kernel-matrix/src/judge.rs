@@ -202,6 +202,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         | Scenario::Warns
         | Scenario::PowerCut
         | Scenario::NextKernel
+        | Scenario::Deployed
         | Scenario::Build => {}
     }
     wrong

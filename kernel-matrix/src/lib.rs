@@ -37,6 +37,7 @@ pub mod console;
 pub mod cpio;
 pub mod dead_disk;
 pub mod delivery;
+pub mod deployed;
 pub mod disk;
 pub mod drm;
 pub mod ending;

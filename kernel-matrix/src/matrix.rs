@@ -124,6 +124,8 @@ pub enum Scenario {
     Restored,
     /// Links of former nodes, a directory of specs that is read-only and then full, a second agent.
     BadInput,
+    /// The compose file and the systemd unit of deploy, through restarts of dockerd and of the guest.
+    Deployed,
     /// The GPU appears while the agent waits for one.
     HotPlug,
     /// The store's disk does not answer: while the agent starts, and at TERM.

@@ -36,7 +36,7 @@ fn the_own_matrix_is_good() {
 }
 
 /// Scenarios that run with every cell only, before a release: CI's time is limited.
-const ON_DEMAND: [Scenario; 11] = [
+const ON_DEMAND: [Scenario; 12] = [
     Scenario::Ima,
     Scenario::BadInput,
     Scenario::Cluster,
@@ -46,6 +46,7 @@ const ON_DEMAND: [Scenario; 11] = [
     Scenario::NextKernel,
     Scenario::Nouveau,
     Scenario::HotPlug,
+    Scenario::Deployed,
     Scenario::Peermem,
     Scenario::PowerCut,
 ];
