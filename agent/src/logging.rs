@@ -139,9 +139,13 @@ fn write_pretty(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) 
     }
 }
 
+/// Level of programs' parts that warn about what is usual: the pgp crate about each signature of a host's keyring that
+/// it does not know. A filter of LONGSHORE_LOG for the same target goes first.
+const QUIET: &str = "pgp=error";
+
 fn filter(env: Env<'_>) -> Result<EnvFilter, Failure> {
     let text = given(env, "LONGSHORE_LOG").unwrap_or_else(|| "info".to_owned());
-    EnvFilter::try_new(&text).map_err(|e| {
+    EnvFilter::try_new(format!("{QUIET},{text}")).map_err(|e| {
         Failure::new(FailureKind::Usage, format!("environment variable LONGSHORE_LOG={text}"))
             .with_source(e)
             .remedy("give error, warn, info, debug or trace, or filters such as longshore=debug")
@@ -269,6 +273,28 @@ mod tests {
     fn filters(#[case] text: &str, #[case] wanted: bool) {
         let env = |name: &str| (name == "LONGSHORE_LOG").then(|| text.to_owned());
         assert_eq!(filter(&env).is_ok(), wanted);
+    }
+
+    #[rstest]
+    #[case("", false)]
+    #[case("warn", false)]
+    #[case("trace", false)]
+    #[case("info,pgp=warn", true)]
+    fn warnings_about_foreign_signatures_in_a_keyring_are_left_out_unless_they_are_wanted(
+        #[case] text: &str,
+        #[case] shown: bool,
+    ) {
+        let env = |name: &str| (name == "LONGSHORE_LOG").then(|| text.to_owned());
+        let written = Written::default();
+        let writer = written.clone();
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter(&env).expect("a filter"))
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(log, || {
+            tracing::warn!(target: "pgp::composed::signed_key::public", "ignoring a signature");
+        });
+        assert_eq!(!written.0.lock().expect("lock").is_empty(), shown);
     }
 
     /// The crates' names begin with the program's, and a filter's target is a prefix.

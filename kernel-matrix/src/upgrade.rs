@@ -56,7 +56,7 @@ const ACTS: &[Act] = &[
         name: "adopted",
         since: Some(("installed", &[])),
         like: Some("installed"),
-        says: &[&["driver {first} is ready (adopted, 1 put right beside it)"]],
+        says: &[&["driver {first} is ready (adopted; 1 missing step carried out)"]],
         ..INSTALLED
     },
     Act {
@@ -78,7 +78,7 @@ const ACTS: &[Act] = &[
         next: true,
         since: Some(("unavailable", ALL)),
         says: &[
-            &["nvidia is to go: driver {first} is loaded", "{next} is wanted"],
+            &["unloading nvidia: driver {first} is loaded", "{next} is wanted"],
             &["driver {next} is ready (3 of its modules loaded)", "after SIGHUP"],
         ],
         ..INSTALLED

@@ -124,7 +124,9 @@ fn open(path: &Path) -> Result<Source, Failure> {
     }
     let name = path.display().to_string();
     let what = || format!("opening the bundle {name}");
-    let file = File::open(path).or_fail(FailureKind::Usage, what)?;
+    let remedy = "give a file that `longshore bundle` wrote";
+    let file = File::open(path).or_fail(FailureKind::Usage, what);
+    let file = file.map_err(|failure| failure.remedy(remedy))?;
     let found = file.metadata().or_fail(FailureKind::Usage, what)?;
     if found.is_dir() {
         return Err(Failure::new(FailureKind::Usage, format!("{name} is a directory")).remedy(

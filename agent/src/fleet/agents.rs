@@ -13,7 +13,7 @@ const MOST_NAMESPACES: usize = 16;
 const LARGEST: u64 = 512 << 20;
 
 /// Consequence of pods that are not listed.
-const UNTOLD: &str = "a node whose agent has ended is not told";
+const UNTOLD: &str = "agents that have ended are not marked as such";
 
 impl Nodes {
     /// Records of each node with a status if an agent runs on it: a pod that has not ended, and that the status

@@ -155,7 +155,12 @@ impl Kubectl {
 
 /// Failure of a call that kubectl itself reported.
 pub(super) fn failed(name: &str, answer: &Answer) -> Failure {
-    Failure::new(FailureKind::Kubectl, format!("{name}: {}", why(answer)))
+    let failure = Failure::new(FailureKind::Kubectl, format!("{name}: {}", why(answer)));
+    // client-go's text of a server that does not answer (pkg/cmd/util, checkErr).
+    match answer.message.contains("The connection to the server ") {
+        true => failure.remedy("check the kubeconfig (--context, --kubeconfig, KUBECONFIG)"),
+        false => failure,
+    }
 }
 
 /// Reason that kubectl gave, or its exit status.
@@ -207,6 +212,21 @@ async fn read_and_drop(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::R
 fn line_of(messages: &[u8]) -> String {
     let text = String::from_utf8_lossy(messages);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(3)..];
+    // klog's lines repeat in another form what kubectl's own line below them says.
+    let own: Vec<&str> = lines.iter().copied().filter(|line| !is_of_klog(line)).collect();
+    let shown = if own.is_empty() { &lines } else { &own };
+    let last = &shown[shown.len().saturating_sub(3)..];
     bounded(&redacted_text(&last.join("; ")), SHOWN)
+}
+
+/// True for a line such as `E1125 17:45:43.1   99 memcache.go:265] "Unhandled Error"` (k8s.io/klog, formatHeader:
+/// severity, month and day, then the time).
+fn is_of_klog(line: &str) -> bool {
+    let mut words = line.split_ascii_whitespace();
+    let is_day = |word: &str| {
+        word.len() == 5
+            && word.starts_with(['I', 'W', 'E', 'F'])
+            && word[1..].bytes().all(|byte| byte.is_ascii_digit())
+    };
+    words.next().is_some_and(is_day) && words.next().is_some_and(|time| time.contains(':'))
 }

@@ -67,5 +67,7 @@ pub(super) fn is_hex(text: &str, digits: usize) -> bool {
 }
 
 pub(super) fn given(holds: bool, path: &Path) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(format!("no such step is at {:?}", path.display().to_string())) }
+    let named = || format!("{:?}", path.display().to_string());
+    let refused = || format!("the record names {}, which this step never uses", named());
+    if holds { Ok(()) } else { Err(refused()) }
 }

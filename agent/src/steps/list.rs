@@ -106,7 +106,7 @@ macro_rules! kinds {
             /// Returns the step with the state before it, as the journal's file has it.
             ///
             /// # Errors
-            /// A message, if no such step has this state before it.
+            /// A message, if the recorded earlier state belongs to another kind of step.
             pub fn with_before(self, before: serde_json::Value) -> Result<Recorded, String> {
                 if before.get("was").and_then(|was| was.as_str()) != Some(self.was()) {
                     return Err(NO_SUCH_STATE.to_owned());
@@ -248,7 +248,7 @@ kinds! {
 }
 
 /// Refusal of a state that belongs to another kind of step.
-pub(crate) const NO_SUCH_STATE: &str = "no such step has this state before it";
+pub(crate) const NO_SUCH_STATE: &str = "the recorded earlier state belongs to another kind of step";
 
 /// A step and the state before it, as in the journal's file.
 #[derive(Serialize)]

@@ -73,7 +73,10 @@ impl fmt::Display for ConflictingModule {
             None => user.to_string(),
         }));
         let unnamed = users.users.is_empty() && *references > 0;
-        parts.extend(unnamed.then(|| format!("{references} references of unknown owners")));
+        parts.extend(unnamed.then(|| match references {
+            1 => "1 reference whose holder is unknown".to_owned(),
+            n => format!("{n} references whose holders are unknown"),
+        }));
         parts.extend(users.unseen.clone());
         write!(f, "{}", parts.join("; "))
     }

@@ -120,7 +120,7 @@ fn good() -> Records {
         &mut records,
         "adopted.log".into(),
         "2026-01-31T23:59:59.500000Z  INFO phase probing\n2026-02-01T00:00:00.400000Z  INFO driver \
-         535.1 is ready (adopted, 1 put right beside it), 912 ms after the start",
+         535.1 is ready (adopted; 1 missing step carried out), 912 ms after the start",
     );
     put(
         &mut records,
@@ -128,7 +128,7 @@ fn good() -> Records {
         &format!(
             "{}\n2026-01-31T10:00:00.000000Z  INFO phase changing\n2026-01-31T10:00:04.250000Z  INFO \
              driver 550.2 is ready (3 of its modules loaded), 5120 ms after SIGHUP",
-            "nvidia is to go: driver 535.1 is loaded, and 550.2 is wanted"
+            "unloading nvidia: driver 535.1 is loaded, and 550.2 is wanted"
         ),
     );
     records.take("@fact holder 77");

@@ -83,7 +83,7 @@ fn a_step_with_the_state_before_another_kind_of_step_is_refused_when_it_is_read(
         fs::write(scene.state_file(), &forged).unwrap();
         let failure = Journal::open(&scene.paths, Disk::default()).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Verification);
-        let why = "entry 4 (bind): no such step has this state before it";
+        let why = "entry 4 (bind): the recorded earlier state belongs to another kind of step";
         assert!(failure.to_string().ends_with(why), "{failure}");
         assert_eq!(fs::read_to_string(scene.state_file()).unwrap(), forged, "it is left alone");
     }

@@ -54,7 +54,7 @@ impl Agent {
             return Ok(());
         }
         if let Some(what) = takes_restart(running, &next) {
-            tracing::warn!("keeping the running configuration: changing {what} needs a restart");
+            warn_of_restart(what);
             return Ok(());
         }
         self.held_for = None;
@@ -178,7 +178,7 @@ impl Agent {
         busy: Phase,
     ) -> Result<(), Outcome> {
         for replaced in &plan.replaces {
-            tracing::info!("{} is to go: {}", replaced.module, replaced.reason);
+            tracing::info!("unloading {}: {}", replaced.module, replaced.reason);
         }
         self.change = name_of(self.journal.state().plan.as_ref(), plan);
         self.keep_confirmation().await?;
@@ -328,13 +328,19 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
 /// Reads the configuration again; None where the running one is to stay.
 fn read_next(running: &Config, configurations: &impl Configurations) -> Option<Config> {
     match configurations.read() {
-        Ok(next) if takes_restart(running, &next).is_none() => return Some(next),
-        Ok(_) => tracing::warn!("keeping the running configuration: the change needs a restart"),
+        Ok(next) => match takes_restart(running, &next) {
+            None => return Some(next),
+            Some(what) => warn_of_restart(what),
+        },
         Err(failure) => {
             warn_of(&failure, "the new configuration is wrong, keeping the running one")
         }
     }
     None
+}
+
+fn warn_of_restart(what: &str) {
+    tracing::warn!("keeping the running configuration: changing {what} needs a restart");
 }
 
 fn warn_of(failure: &Failure, consequence: &str) {

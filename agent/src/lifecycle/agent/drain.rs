@@ -230,7 +230,7 @@ fn report(standing: Standing) {
         Standing::Unreachable => "the API server does not answer; it is asked again",
     };
     tracing::warn!(
-        "nobody drains this node for the change ({reason}): end the pods that hold the driver"
+        "no controller drains this node for the change ({reason}): end the pods that hold the driver"
     );
 }
 

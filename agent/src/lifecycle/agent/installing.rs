@@ -96,7 +96,8 @@ impl Agent {
         let put_right = others.iter().filter(is_new).count();
         let how = match (of_driver.iter().filter(is_new).count(), put_right) {
             (0, 0) => "adopted as it was".to_owned(),
-            (0, n) => format!("adopted, {n} put right beside it"),
+            (0, 1) => "adopted; 1 missing step carried out".to_owned(),
+            (0, n) => format!("adopted; {n} missing steps carried out"),
             (n, _) => format!("{n} of its modules loaded"),
         };
         let is_ours = !of_driver.is_empty();

@@ -43,7 +43,7 @@ fn an_idle_one_is_unloaded_right_before_the_load() {
 /// Changes after which it stays, and the reason that the finding gives.
 #[rstest]
 #[case::holder(|f: &mut HostFacts| nouveau(f).holders.push("nova_drm".into()), "in use: module nova_drm")]
-#[case::reference(|f: &mut HostFacts| nouveau(f).references = 2, "2 references of unknown owners")]
+#[case::reference(|f: &mut HostFacts| nouveau(f).references = 2, "2 references whose holders are unknown")]
 #[case::console(|f: &mut HostFacts| nouveau(f).consoles.push("vtcon1 (x) on fb0".into()), "console vtcon1")]
 #[case::unread(
     |f: &mut HostFacts| {

@@ -121,7 +121,10 @@ pub fn refusal(findings: &[Finding]) -> Option<Failure> {
     let gravest = refusals().min_by_key(|f| f.code)?;
     let cause = match refusals().count() {
         1 => format!("{}: {}", gravest.code, gravest.detail),
-        n => format!("{}: {} (and {} more findings refuse)", gravest.code, gravest.detail, n - 1),
+        n => {
+            let more = if n == 2 { "1 more refusal".to_owned() } else { format!("{} more refusals", n - 1) };
+            format!("{}: {} ({more}: see `longshore plan`)", gravest.code, gravest.detail)
+        }
     };
     Some(Failure::new(gravest.code.entry().kind, cause).remedy(gravest.remedy.clone()))
 }
@@ -142,7 +145,7 @@ mod tests {
         assert_eq!(codes, [Code::GpuUnsupported, Code::HeadersMissing, Code::HostRootHidden]);
         let failure = refusal(&findings).expect("refused");
         assert_eq!(failure.code(), ExitCode::Preflight);
-        assert_eq!(failure.to_string(), "gpu-unsupported: g (and 1 more findings refuse)");
+        assert_eq!(failure.to_string(), "gpu-unsupported: g (1 more refusal: see `longshore plan`)");
         assert!(refusal(&findings[2..]).is_none());
     }
 

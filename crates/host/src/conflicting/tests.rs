@@ -51,7 +51,7 @@ fn console(root: &Path, bind: &str) {
 #[rstest]
 #[case("nouveau", 0, true, "")]
 #[case("nova_core", 0, true, "")]
-#[case("nouveau", 2, false, "2 references of unknown owners")]
+#[case("nouveau", 2, false, "2 references whose holders are unknown")]
 fn references_decide(
     #[case] name: &str,
     #[case] references: i64,

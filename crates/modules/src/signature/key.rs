@@ -36,6 +36,9 @@ pub struct PublicKey {
     name: String,
 }
 
+/// Remedy of a public key that is none.
+const PUBLIC_KEY: &str = "give a cosign.pub: an ECDSA P-256 key (PEM, PUBLIC KEY)";
+
 impl PublicKey {
     /// Reads a PEM file (`cosign.pub`).
     ///
@@ -43,11 +46,12 @@ impl PublicKey {
     /// Exit code 2 where it cannot be read or is not an ECDSA P-256 public key.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the public key {}", path.display());
-        let text = bounded_read::read_text(path, MAX_FILE).or_fail(FailureKind::Usage, what)?;
+        let text = bounded_read::read_text(path, MAX_FILE).or_fail(FailureKind::Usage, what);
+        let text = text.map_err(|failure| failure.remedy(PUBLIC_KEY))?;
         Self::from_pem(&text, &path.display().to_string()).map_err(|why| {
             Failure::new(FailureKind::Usage, what())
                 .with_source(why)
-                .remedy("give a cosign.pub: an ECDSA P-256 key (PEM, PUBLIC KEY)")
+                .remedy(PUBLIC_KEY)
         })
     }
 
