@@ -18,6 +18,8 @@ pub mod endpoint;
 pub mod engine;
 pub mod fleet;
 pub mod journal;
+#[cfg(test)]
+mod kept;
 pub mod lifecycle;
 pub mod logging;
 pub mod next_kernel;
@@ -32,4 +34,5 @@ pub mod supplier;
 pub mod telemetry;
 pub mod terminal;
 pub mod termination;
+pub mod text;
 pub mod upkeep;

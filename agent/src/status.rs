@@ -4,7 +4,8 @@ mod render;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ use longshore_core::bounded_call;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_host::modules::is_of_driver;
-use longshore_host::verbs::{NodeKeeper, WantedNode};
+use longshore_host::verbs::{Node, NodeKeeper, WantedNode};
 use longshore_host::{Host, RealHost, VerbError};
 
 /// Report of `longshore status`.
@@ -50,6 +51,13 @@ pub struct StatusReport {
     pub agent_error: Option<String>,
     /// The last failure of an agent on this host.
     pub last_failure: Option<FailureStatus>,
+}
+
+impl StatusReport {
+    /// True if an agent runs and says that its driver is ready.
+    pub fn is_ready(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.ready)
+    }
 }
 
 /// The last failure of an agent.
@@ -91,6 +99,8 @@ pub struct MountStatus {
 pub struct NodeStatus {
     /// Present or expected path.
     pub path: PathBuf,
+    /// True if a device node is there.
+    pub present: bool,
     /// True if it is there with the right numbers.
     pub correct: bool,
     /// True if the journal has it as made by us.
@@ -107,6 +117,9 @@ pub struct EntryStatus {
     /// True if the step was carried out; otherwise its agent died before, or is doing it.
     pub done: bool,
 }
+
+/// Number of nodes in a directory that are listed.
+const MOST_NODES: usize = 4096;
 
 /// Time limit for inspecting the host, as `ASK` is for the agent's answer: neither a mount nor an
 /// agent that hangs blocks the caller.
@@ -268,27 +281,66 @@ fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbErro
     Ok(mounts)
 }
 
+/// Returns the nodes that are there, and as missing those that longshore is to make: once it has made nodes, it keeps
+/// all of the loaded driver's. Another program's driver has the nodes that its installer made, or none.
 fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStatus>, VerbError> {
-    let mut wanted = BTreeMap::new();
+    let dev = paths.host_root.join("dev");
+    let mut known: BTreeMap<PathBuf, Known> = BTreeMap::new();
+    known.extend(listed(&dev).into_iter().map(|path| (path, Known::default())));
+    let makes = live.iter().any(|entry| MakeNodes::recorded(&entry.step).is_some());
     for WantedNode { name, node, keeper } in host.wanted_nodes()? {
         let is_installers = keeper == NodeKeeper::Installer
             || (keeper == NodeKeeper::Loader && !live.iter().any(|e| is_left_to_admin(e)));
-        if is_installers {
-            wanted.insert(paths.host_root.join("dev").join(name), (node, false));
-        }
+        let wanted = Known { node: Some(node), owned: false, is_made: makes && is_installers };
+        known.insert(dev.join(name), wanted);
     }
     for entry in live {
         if let Recorded::MakeNodes(Observed { before, .. }) = &entry.step {
-            wanted.extend(before.nodes.iter().map(|node| (node.path.clone(), (node.made, true))));
+            let made = |node: Node| Known {
+                node: Some(node),
+                owned: true,
+                is_made: true,
+            };
+            known.extend(before.nodes.iter().map(|node| (node.path.clone(), made(node.made))));
         }
     }
-    let status = |(path, (made, owned)): (PathBuf, (longshore_host::verbs::Node, bool))| {
+    let status = |(path, known): (PathBuf, Known)| {
         // A file that is no device node may be in a node's place.
-        let there = host.node(&path).ok().flatten();
-        let correct = there.is_some_and(|there| there.same_device(&made));
-        NodeStatus { path, correct, owned }
+        let found = host.node(&path).ok().flatten();
+        let is_right = |found: &Node| {
+            known.node.is_none_or(|wanted| found.same_device(&wanted))
+        };
+        let correct = found.as_ref().is_some_and(is_right);
+        let present = found.is_some();
+        (present || known.is_made).then_some(NodeStatus {
+            path,
+            present,
+            correct,
+            owned: known.owned,
+        })
     };
-    Ok(wanted.into_iter().map(status).collect())
+    Ok(known.into_iter().filter_map(status).collect())
+}
+
+/// A path at which a node of the driver is, or is to be.
+#[derive(Debug, Default)]
+struct Known {
+    /// The node that is to be there, where the driver says so.
+    node: Option<Node>,
+    owned: bool,
+    /// True if longshore makes it where it is missing.
+    is_made: bool,
+}
+
+/// Returns the paths of this name of the driver in a /dev, and in its directory of capabilities.
+fn listed(dev: &Path) -> Vec<PathBuf> {
+    let names = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_node = |entry: &fs::DirEntry| {
+        entry.file_type().is_ok_and(|kind| kind.is_char_device())
+            && entry.file_name().as_encoded_bytes().starts_with(b"nvidia")
+    };
+    let of = |dir: &Path| names(dir).filter(is_node).map(|entry| entry.path()).take(MOST_NODES);
+    of(dev).chain(of(&dev.join("nvidia-caps"))).collect()
 }
 
 /// True if the nodes of the loaded driver are the administrator's.
@@ -297,72 +349,4 @@ fn is_left_to_admin(entry: &Entry) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::journal::Journal;
-    use crate::steps::{Bind, ModuleOrigin, Mounts, NotLoaded, Share};
-    use longshore_host::fake::{FakeHost, FakeModule};
-    use longshore_host::verbs::{Node, Owner};
-
-    fn paths(root: &Path) -> Paths {
-        Paths { host_root: PathBuf::from("/"), ..Paths::below(root) }
-    }
-
-    #[test]
-    fn a_host_where_no_agent_ran_says_so() {
-        let dir = tempfile::tempdir().unwrap();
-        let report = look(&paths(dir.path()), &FakeHost::default(), None).unwrap();
-        assert_eq!(report.render(), "driver    none\nphase     none\nagent     none\n");
-    }
-
-    #[test]
-    fn what_is_there_is_told_from_what_is_gone_and_ours_from_others() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir_all(dir.path().join("sys/module/nvidia")).unwrap();
-        let host = FakeHost::with_dirs(["/dev"]);
-        let ctl = Node { major: 195, minor: 255, mode: 0o666, owner: Owner::default() };
-        let gpu = Node { minor: 0, ..ctl };
-        let nodes = vec![("nvidiactl".into(), ctl), ("nvidia0".into(), gpu)];
-        let version = Some("535.1".to_owned());
-        host.knows("nvidia", FakeModule { version, nodes, ..FakeModule::default() });
-        host.change(|state| {
-            state.loaded.insert("nvidia".to_owned(), String::new());
-            state.loaded.insert("drm".to_owned(), String::new());
-            state.nodes.insert("/dev/nvidiactl".into(), ctl);
-        });
-        let mut journal = Journal::in_memory();
-        let origin = ModuleOrigin::Kernel { file: "drm.ko".into() };
-        let load = LoadModule {
-            name: "drm".to_owned(),
-            origin,
-            parameters: String::new(),
-            version: None,
-            srcversion: None,
-        };
-        let seq = journal.intend(load.observed(NotLoaded {})).unwrap();
-        journal.mark(seq, EntryState::Done).unwrap();
-        let bind = Bind { source: "/tree".into(), target: "/run/nvidia/driver".into() };
-        journal.intend(bind.observed(Mounts { count: 0 })).unwrap();
-        let share = Share { source: "/run/nvidia/driver/run/d".into(), target: "/run/d".into() };
-        journal.intend(share.observed(Mounts { count: 0 })).unwrap();
-        let report = look(&paths(dir.path()), &host, Some(journal.state())).unwrap();
-        let expected = "\
-driver    535.1
-phase     removed
-agent     none
-module    drm, used by 0 (ours)
-module    nvidia 535.1, used by 0 (not ours)
-mount     /run/nvidia/driver (gone)
-mount     /run/d (gone)
-node      /dev/nvidia0 (not ours, missing or wrong)
-node      /dev/nvidiactl (not ours)
-entry       1 load module drm
-entry       2 mount /tree on /run/nvidia/driver (not finished)
-entry       3 bind-mount /run/nvidia/driver/run/d on /run/d (not finished)
-";
-        assert_eq!(report.render(), expected);
-        serde_json::to_string(&report).unwrap();
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! The specs that runtimes of this host read, whichever program wrote them.
 
 mod reading;
+mod rows;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,6 +14,7 @@ use longshore_core::root::{Root, is_absent};
 use longshore_core::sanitize::in_line;
 
 use reading::Reading;
+pub use rows::rows;
 
 /// Directories of specs; one takes precedence over those before it (pkg/cdi/spec-dirs.go).
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
@@ -102,14 +104,23 @@ fn yaml_value(text: &[u8], key: &str) -> Option<String> {
     Some(value.trim().trim_matches(['"', '\'']).to_owned())
 }
 
-/// Formats a line for each device, with its file, and for each file that has none for readers.
-pub fn render(files: &[SpecFile]) -> String {
+/// Files by the names of their devices.
+fn by_name(files: &[SpecFile]) -> BTreeMap<&str, Vec<&SpecFile>> {
     let mut by_name: BTreeMap<&str, Vec<&SpecFile>> = BTreeMap::new();
     for file in files {
         for name in file.devices() {
             by_name.entry(name).or_default().push(file);
         }
     }
+    by_name
+}
+
+/// Formats a line for each device, with its file, and for each file that has none for readers.
+pub fn render(files: &[SpecFile]) -> String {
+    if files.is_empty() {
+        return format!("no CDI spec is in {}\n", DIRECTORIES.join(" or "));
+    }
+    let by_name = by_name(files);
     let width = by_name.keys().map(|name| name.len()).max().unwrap_or_default();
     let mut text = String::new();
     for file in files {

@@ -2,13 +2,14 @@
 
 use std::io;
 
-use super::{print, put_out};
+use super::{print, print_answer, put_out, verdict_of};
 use crate::cdi::{self, listing};
 use crate::config::Config;
 use crate::status::{LOOK, hangs};
 use longshore_cdi::Spec;
 use longshore_core::bounded_call;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::finding::Verdict;
 use longshore_host::RealHost;
 
 /// Arguments of `cdi`.
@@ -21,14 +22,21 @@ pub(super) enum Cdi {
         json: bool,
     },
     /// List the devices of all CDI specs on this host, each with its file
-    List,
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
+
+/// Format of the JSON of `list`.
+const FORMAT: u32 = 1;
 
 pub(super) fn cdi(config: &Config, asked: &Cdi) -> Result<ExitCode, Failure> {
     match asked {
         // JSON is the only form.
         Cdi::Show { json: _ } => show(config),
-        Cdi::List => list(config),
+        Cdi::List { json } => list(config, *json),
     }
 }
 
@@ -44,14 +52,21 @@ fn show(config: &Config) -> Result<ExitCode, Failure> {
     Ok(ExitCode::Done)
 }
 
-fn list(config: &Config) -> Result<ExitCode, Failure> {
+fn list(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let host_root = config.paths.host_root.clone();
     let files = in_time(move || listing::read(&host_root))?;
-    if files.is_empty() {
-        tracing::info!("no CDI spec is in {}", listing::DIRECTORIES.join(" or "));
+    let failure = listing::failure(&files);
+    if json {
+        let rows = listing::rows(&files);
+        let (verdict, code) = match verdict_of(failure.as_ref()) {
+            (Verdict::Passed, code) if !rows.is_usable() => (Verdict::Warned, code),
+            other => other,
+        };
+        print_answer(FORMAT, verdict, code, &rows)?;
+    } else {
+        print(&listing::render(&files))?;
     }
-    print(&listing::render(&files))?;
-    listing::failure(&files).map_or(Ok(ExitCode::Done), Err)
+    failure.map_or(Ok(ExitCode::Done), Err)
 }
 
 /// Reads the host with the time limit of `longshore status`: a mount or device of it may hang.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{print, print_json};
+use super::{form, print_json, put_out};
 use crate::config::Config;
 use crate::doctor::{self, operator, render};
 use longshore_core::failure::{ExitCode, Failure};
@@ -36,7 +36,7 @@ pub(super) async fn doctor(config: &Config, asked: Doctor) -> Result<ExitCode, F
     if asked.json {
         print_json(&report)?;
     } else {
-        print(&render(&report))?;
+        put_out(&render(&report, form()))?;
     }
     Ok(report.exit_code)
 }
@@ -47,7 +47,7 @@ fn of_operator(config: &Config, asked: Doctor) -> Result<ExitCode, Failure> {
     if asked.json {
         print_json(&report)?;
     } else {
-        print(&operator::render(&report))?;
+        put_out(&operator::render(&report, form()))?;
     }
     Ok(report.exit_code)
 }

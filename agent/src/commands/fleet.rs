@@ -6,13 +6,21 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use super::{print, print_json};
+use super::{print, print_answer_with_old_keys};
 use crate::config::Fragment;
 use crate::fleet::kubectl::Kubectl;
 use crate::fleet::{
     AgentOf, Cleaning, DebugPods, FleetStatus, Question, clean, doctor, logs, plan,
 };
 use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::finding::Verdict;
+
+/// Format of the JSON.
+const FORMAT: u32 = 1;
+
+/// Keys that are also written as before version 0.2, with a hyphen.
+const OLD_KEYS: [&str; 5] =
+    ["not_ready", "dry_run", "more_holders", "last_failure", "next_kernel"];
 
 /// Subcommands of `fleet`.
 #[derive(Debug, Subcommand)]
@@ -151,12 +159,12 @@ pub(super) async fn fleet(
             let mut nodes = kubectl.nodes(all).await?;
             nodes.look_for_agents(&kubectl).await;
             let status = FleetStatus::of(nodes);
-            if json {
-                print_json(&status)?;
-            } else {
-                print(&status.render(Timestamp::now()))?;
+            let code = code(status.not_ready == 0);
+            match json {
+                true => print_fleet(code, &status)?,
+                false => print(&status.render(Timestamp::now()))?,
             }
-            Ok(code(status.not_ready == 0))
+            Ok(code)
         }
         FleetCommand::Plan { cluster, json, namespace, container } => {
             let kubectl = cluster.kubectl();
@@ -172,21 +180,21 @@ pub(super) async fn fleet(
                 container,
             };
             let plans = plan(&kubectl, kubectl.nodes(false).await?, &question).await;
-            if json {
-                print_json(&plans)?;
-            } else {
-                print(&plans.render())?;
+            let code = code(plans.impossible == 0);
+            match json {
+                true => print_fleet(code, &plans)?,
+                false => print(&plans.render())?,
             }
-            Ok(code(plans.impossible == 0))
+            Ok(code)
         }
         FleetCommand::Clean { cluster, json, dry_run, container } => {
             let cleaned = clean(&cluster.kubectl(), &Cleaning { dry_run, container }).await?;
-            if json {
-                print_json(&cleaned)?;
-            } else {
-                print(&cleaned.render())?;
+            let code = code(cleaned.failed == 0);
+            match json {
+                true => print_fleet(code, &cleaned)?,
+                false => print(&cleaned.render())?,
             }
-            Ok(code(cleaned.failed == 0))
+            Ok(code)
         }
         FleetCommand::Doctor { cluster, agent, online } => {
             let arguments: &[&str] = if online { &["--online"] } else { &[] };
@@ -199,4 +207,11 @@ pub(super) async fn fleet(
             Ok(ExitCode::Done)
         }
     }
+}
+
+/// Prints the answer of a subcommand as JSON.
+fn print_fleet(code: ExitCode, answer: &impl serde::Serialize) -> Result<(), Failure> {
+    let is_good = code == ExitCode::Done;
+    let verdict = if is_good { Verdict::Passed } else { Verdict::Refused };
+    print_answer_with_old_keys(FORMAT, verdict, code, answer, &OLD_KEYS)
 }

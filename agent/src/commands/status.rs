@@ -7,8 +7,12 @@ use tokio::time::{Instant, sleep};
 use crate::config::{BoundedDuration, Config};
 use crate::lifecycle::probe::{Question, probe};
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::finding::Verdict;
 
-use super::{print, print_json};
+use super::{print, print_answer, verdict_of};
+
+/// Format of the JSON.
+const FORMAT: u32 = 1;
 
 /// Time between two questions of a wait.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -52,7 +56,11 @@ pub(super) async fn status(config: &Config, asked: Status) -> Result<ExitCode, F
 fn report(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let (report, record) = crate::status::status(config)?;
     if json {
-        print_json(&report)?;
+        let (verdict, code) = match verdict_of(record.as_ref().err()) {
+            (Verdict::Passed, code) if !report.is_ready() => (Verdict::Warned, code),
+            other => other,
+        };
+        print_answer(FORMAT, verdict, code, &report)?;
     } else {
         print(&report.render())?;
     }

@@ -6,13 +6,20 @@ use std::time::SystemTime;
 
 use jiff::tz::TimeZone;
 
-use super::{print, print_json};
+use super::{print, print_answer, print_answer_with_old_keys, verdict_of};
 use crate::config::{Config, SizeBound};
 use crate::upkeep::check::{Health, check};
 use crate::upkeep::gc::{self, Line, Needed, Report};
 use crate::upkeep::inventory::Kind;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::finding::Verdict;
 use longshore_core::store::Store;
+
+/// Format of the JSON of both commands.
+const FORMAT: u32 = 1;
+
+/// Keys of `gc` that are also written as before version 0.2, with a hyphen.
+const OLD_KEYS: [&str; 2] = ["dry_run", "last_used"];
 
 /// Arguments of `gc`.
 #[derive(Debug, clap::Args)]
@@ -58,12 +65,14 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     let report = tokio::task::spawn_blocking(work)
         .await
         .or_fail(FailureKind::Bug, || "removing from the store")??;
+    let is_full = report.bound.is_some_and(|bound| report.after > bound);
     if gc.json {
-        print_json(&report)?
+        let verdict = if is_full { Verdict::Warned } else { Verdict::Passed };
+        print_answer_with_old_keys(FORMAT, verdict, ExitCode::Done, &report, &OLD_KEYS)?
     } else {
         print(&render(&report))?
     }
-    if report.bound.is_some_and(|bound| report.after > bound) {
+    if is_full {
         tracing::warn!("the store stays above its size limit: everything left is needed");
     }
     Ok(ExitCode::Done)
@@ -76,8 +85,10 @@ pub(super) async fn of_store(config: &Config, what: StoreCommand) -> Result<Exit
     let health: Health = tokio::task::spawn_blocking(move || check(&store))
         .await
         .or_fail(FailureKind::Bug, || "reading the store")??;
+    let failure = health.failure();
     if json {
-        print_json(&health)?;
+        let (verdict, code) = verdict_of(failure.as_ref());
+        print_answer(FORMAT, verdict, code, &health)?;
     } else {
         let counts = health.read.iter().map(|(what, count)| format!("{count} {what}"));
         let counts = counts.collect::<Vec<_>>().join(", ");
@@ -88,7 +99,7 @@ pub(super) async fn of_store(config: &Config, what: StoreCommand) -> Result<Exit
         }
         print(&text)?;
     }
-    health.failure().map_or(Ok(ExitCode::Done), Err)
+    failure.map_or(Ok(ExitCode::Done), Err)
 }
 
 fn render(report: &Report) -> String {

@@ -43,13 +43,13 @@ const OF_MISSING_SET: [Code; 5] = [
 ];
 const NOT_ASKED: &str = "archives, registries and .run files were not queried (use --online)";
 
-/// Format of the report.
-const FORMAT: u32 = 1;
+/// Format of the report. In format 1 findings that do not refuse had an exit code, too.
+const FORMAT: u32 = 2;
 
 /// The doctor's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Format of this structure: 1.
+    /// Format of this structure: 2.
     pub format: u32,
     /// Gravest result.
     pub verdict: Verdict,
@@ -75,9 +75,9 @@ pub struct ReportedFinding {
     pub severity: Severity,
     /// Area.
     pub area: Area,
-    /// Exit code of a command that it refuses.
-    #[serde(serialize_with = "as_number")]
-    pub exit_code: ExitCode,
+    /// Exit code of a command that it refuses; None where it does not refuse.
+    #[serde(serialize_with = "as_number_or_none")]
+    pub exit_code: Option<ExitCode>,
     /// Detail: the observed state.
     pub detail: String,
     /// Consequence, if nothing is done about it.
@@ -99,6 +99,13 @@ pub struct Check {
 
 fn as_number<S: Serializer>(code: &ExitCode, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u8(code.number())
+}
+
+fn as_number_or_none<S: Serializer>(
+    code: &Option<ExitCode>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    code.map(ExitCode::number).serialize(serializer)
 }
 
 /// Text of a passed check; an error is the reason why it was skipped.
@@ -274,7 +281,7 @@ fn reported(finding: &Finding) -> ReportedFinding {
         code: finding.code,
         severity: finding.severity,
         area: entry.area,
-        exit_code: entry.kind.exit_code(),
+        exit_code: (finding.severity == Severity::Refusal).then(|| entry.kind.exit_code()),
         detail: finding.detail.clone(),
         consequence: entry.matters,
         remedy: finding.remedy.clone(),

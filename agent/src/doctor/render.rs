@@ -1,20 +1,16 @@
 //! Report as text.
 
-use std::fmt::{self, Write};
-
 use super::{Check, Report, ReportedFinding};
+use crate::text::{Form, Text, Tone};
 use longshore_core::finding::{Area, Severity, Verdict};
 
-/// Formats the verdict, the findings by area and gravest first, passed checks, and skipped checks.
-pub fn render(report: &Report) -> String {
-    let mut text = String::new();
-    // Writing to a String does not fail.
-    let _ = write_all(&mut text, report);
-    text
-}
+/// Columns of a check's name.
+const NAME: usize = 34;
 
-fn write_all(out: &mut String, report: &Report) -> fmt::Result {
-    writeln!(out, "{}", verdict(report))?;
+/// Formats the verdict, the findings by area and gravest first, passed checks, and skipped checks.
+pub fn render(report: &Report, form: Form) -> String {
+    let mut text = Text::new(form);
+    write_verdict(&mut text, report);
     let mut areas: Vec<Area> = Vec::new();
     for finding in &report.findings {
         if !areas.contains(&finding.area) {
@@ -22,16 +18,18 @@ fn write_all(out: &mut String, report: &Report) -> fmt::Result {
         }
     }
     for area in areas {
-        writeln!(out, "\n{}", area.title())?;
+        text.line("");
+        text.line(area.title());
         for finding in report.findings.iter().filter(|finding| finding.area == area) {
-            write_finding(out, finding)?;
+            write_finding(&mut text, finding);
         }
     }
-    write_checks(out, "Passed checks", &report.passed)?;
-    write_checks(out, "Skipped checks", &report.skipped)
+    write_checks(&mut text, "Passed checks", &report.passed);
+    write_checks(&mut text, "Skipped checks", &report.skipped);
+    text.finish()
 }
 
-fn verdict(report: &Report) -> String {
+fn write_verdict(text: &mut Text, report: &Report) {
     let count = |severity: Severity, one: &str| {
         let n = report.findings.iter().filter(|finding| finding.severity == severity).count();
         match n {
@@ -52,22 +50,25 @@ fn verdict(report: &Report) -> String {
         Verdict::Undecided => "CANNOT BE DECIDED HERE",
         Verdict::Refused => "REFUSED",
     };
-    format!("{word}  {}: {counts} (exit code {})", report.host, report.exit_code.number())
+    let words = format!("{}: {counts} (exit code {})", report.host, report.exit_code.number());
+    text.item(&format!("{word}  "), report.verdict.into(), 2, &words);
 }
 
-fn write_finding(out: &mut String, finding: &ReportedFinding) -> fmt::Result {
-    writeln!(out, "  {} {}: {}", finding.severity.as_str(), finding.code, finding.detail)?;
-    writeln!(out, "    why it matters: {}", finding.consequence)?;
-    writeln!(out, "    what to do: {}", finding.remedy)
+fn write_finding(text: &mut Text, finding: &ReportedFinding) {
+    let ReportedFinding { code, severity, detail, consequence, remedy, .. } = finding;
+    let head = format!("  {} ", severity.as_str());
+    text.item(&head, (*severity).into(), 4, &format!("{code}: {detail}"));
+    text.item("    why it matters: ", Tone::Plain, 6, consequence);
+    text.item("    what to do: ", Tone::Plain, 6, remedy);
 }
 
-fn write_checks(out: &mut String, title: &str, checks: &[Check]) -> fmt::Result {
+fn write_checks(text: &mut Text, title: &str, checks: &[Check]) {
     if checks.is_empty() {
-        return Ok(());
+        return;
     }
-    writeln!(out, "\n{title}")?;
+    text.line("");
+    text.line(title);
     for item in checks {
-        writeln!(out, "  {:<34} {}", item.name, item.detail)?;
+        text.item(&format!("  {:<NAME$} ", item.name), Tone::Plain, NAME + 3, &item.detail);
     }
-    Ok(())
 }

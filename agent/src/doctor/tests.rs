@@ -1,10 +1,12 @@
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rstest::rstest;
 
 use super::*;
 use crate::config::{self, Fragment};
+use crate::kept::{assert_kept, assert_narrow, tree, trees};
+use crate::text::Form;
 
 fn config(root: &Path) -> Config {
     let root = root.to_str().unwrap();
@@ -18,10 +20,6 @@ fn config(root: &Path) -> Config {
 
 async fn diagnosed(config: &Config) -> Report {
     diagnose(config, false).await.unwrap()
-}
-
-fn tree(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
 /// Reports of every tree are kept beside this file; WRITE_DOCS=1 regenerates them.
@@ -39,25 +37,32 @@ fn tree(name: &str) -> PathBuf {
 #[case("bookworm-t4-leftovers", 0, &["leftovers"])]
 #[case("bookworm-t4-live", 0, &["nouveau-at-boot"])]
 #[case("bookworm-rt-t4", 0, &["preempt-rt", "nouveau-at-boot"])]
+#[case("bookworm-cloud-no-gpu", 17, &["no-device"])]
+#[case("bookworm-cloud-t4", 0, &[])]
+#[case("bookworm-k80", 15, &["gpu-unsupported", "nouveau-at-boot"])]
+#[case("bookworm-v100", 0, &["nouveau-at-boot"])]
+#[case("bookworm-vm", 17, &["no-device"])]
 #[tokio::test]
 async fn every_tree_gives_its_report(#[case] name: &str, #[case] exit: u8, #[case] codes: &[&str]) {
     let report = diagnosed(&config(&tree(name))).await;
     let found: Vec<&str> = report.findings.iter().map(|finding| finding.code.as_str()).collect();
     assert_eq!(found, codes);
     assert_eq!(report.exit_code.number(), exit);
-    let mut json = serde_json::to_string_pretty(&report).unwrap();
-    json.push('\n');
-    for (text, extension) in [(render(&report), "txt"), (json, "json")] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("src/doctor/reports")
-            .join(format!("{name}.{extension}"));
-        if std::env::var_os("WRITE_DOCS").is_some() {
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, &text).unwrap();
-        }
-        let kept = fs::read_to_string(&path).unwrap_or_default();
-        assert!(kept == text, "{} differs from the report:\n{text}", path.display());
-    }
+    let json = serde_json::to_string_pretty(&report).unwrap();
+    let text = render(&report, Form::PLAIN);
+    assert_narrow(&text);
+    assert_kept(&format!("doctor/reports/{name}.txt"), &text);
+    assert_kept(&format!("doctor/reports/{name}.json"), &format!("{json}\n"));
+}
+
+#[test]
+fn every_tree_is_among_the_reports() {
+    let kept = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/doctor/reports"));
+    let kept = kept.unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut kept: Vec<String> =
+        kept.filter_map(|name| Some(name.strip_suffix(".txt")?.to_owned())).collect();
+    kept.sort();
+    assert_eq!(kept, trees());
 }
 
 /// A copy of a tree that a test may change.

@@ -9,7 +9,7 @@ use super::kubectl::{Answer, Kubectl, why};
 use super::leftovers::{Leftover, NodeLeftovers};
 use super::pods::{Pod, PodList};
 use super::table::columns;
-use super::{AT_ONCE, FORMAT, NAME, bounded};
+use super::{AT_ONCE, NAME, bounded};
 use longshore_cluster::{is_name, names};
 use longshore_core::failure::Failure;
 
@@ -54,7 +54,6 @@ impl CleanOutcome {
 
 /// A node that had leftovers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct NodeClean {
     /// The node's name.
     pub name: String,
@@ -68,10 +67,7 @@ pub struct NodeClean {
 
 /// All nodes that had leftovers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct FleetClean {
-    /// Format of this structure: 1.
-    pub format: u32,
     /// Nothing was changed.
     pub dry_run: bool,
     /// Number of nodes that were cleaned, or would be.
@@ -97,7 +93,7 @@ impl FleetClean {
         let count = |outcome| nodes.iter().filter(|node| node.outcome == outcome).count();
         let (kept, failed) = (count(CleanOutcome::Kept), count(CleanOutcome::Failed));
         let cleaned = nodes.len() - kept - failed;
-        Self { format: FORMAT, dry_run, cleaned, kept, failed, nodes }
+        Self { dry_run, cleaned, kept, failed, nodes }
     }
 
     /// Formats a line for each node, with the reason below it, and the counts.
@@ -172,7 +168,7 @@ async fn remove(
     removed: &mut Vec<Leftover>,
 ) -> Result<(), Obstacle> {
     if !is_name(&node.name) {
-        return Err(Obstacle::Failed("its name is none of a node".to_owned()));
+        return Err(Obstacle::Failed("its name is not a valid node name".to_owned()));
     }
     for _ in 0..MOST_TRIES {
         if let Some(pod) = agent(kubectl, &node, cleaning.container.as_deref()).await? {

@@ -32,9 +32,6 @@ pub use status::{FleetStatus, NodeReport, Readiness};
 
 use longshore_cluster::{NodeStatus, Unreadable};
 
-/// Format of the commands' JSON.
-const FORMAT: u32 = 1;
-
 /// Number of nodes that are asked or cleaned at the same time.
 const AT_ONCE: usize = 16;
 

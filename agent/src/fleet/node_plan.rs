@@ -26,7 +26,6 @@ pub enum Action {
 
 /// Finding that refuses a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Refusal {
     /// Code of the finding (docs/errors.md).
     pub code: String,
@@ -38,7 +37,6 @@ pub struct Refusal {
 
 /// Plan of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct NodePlan {
     /// The node's name.
     pub name: String,

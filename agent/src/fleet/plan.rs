@@ -7,7 +7,7 @@ use super::kubectl::{Kubectl, LARGEST_ANSWER, why};
 use super::node_plan::{Action, NodePlan};
 use super::pods::{Pod, parts};
 use super::table::columns;
-use super::{AT_ONCE, FORMAT, NAME, Node, NodeStatus, Nodes, bounded};
+use super::{AT_ONCE, NAME, Node, NodeStatus, Nodes, bounded};
 
 /// A plan to ask every node for.
 #[derive(Debug, Clone, Default)]
@@ -24,10 +24,7 @@ pub struct Question {
 
 /// The plans of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct FleetPlan {
-    /// Format of this structure: 1.
-    pub format: u32,
     /// Number of nodes with a plan that can be carried out.
     pub possible: usize,
     /// Number of the others.
@@ -41,7 +38,7 @@ impl FleetPlan {
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         let is_bad = |node: &&NodePlan| matches!(node.action, Action::Refused | Action::Unknown);
         let impossible = nodes.iter().filter(is_bad).count();
-        Self { format: FORMAT, possible: nodes.len() - impossible, impossible, nodes }
+        Self { possible: nodes.len() - impossible, impossible, nodes }
     }
 
     /// Formats a line for each node, and the counts.

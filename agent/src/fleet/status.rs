@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::table::columns;
-use super::{DriverCondition, FORMAT, Node, NodeStatus, Nodes};
+use super::{DriverCondition, Node, NodeStatus, Nodes};
 use crate::telemetry::DEGRADED;
 
 /// Readiness of a node's driver.
@@ -23,7 +23,6 @@ pub enum Readiness {
 
 /// A node with its driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct NodeReport {
     /// The node's name.
     pub name: String,
@@ -39,10 +38,7 @@ pub struct NodeReport {
 
 /// The driver on all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct FleetStatus {
-    /// Format of this structure: 1.
-    pub format: u32,
     /// Number of nodes that are ready.
     pub ready: usize,
     /// Number of the others.
@@ -56,7 +52,7 @@ impl FleetStatus {
     pub fn of(nodes: Nodes) -> Self {
         let nodes: Vec<NodeReport> = nodes.0.into_iter().map(NodeReport::of).collect();
         let ready = nodes.iter().filter(|node| node.readiness == Readiness::Ready).count();
-        Self { format: FORMAT, ready, not_ready: nodes.len() - ready, nodes }
+        Self { ready, not_ready: nodes.len() - ready, nodes }
     }
 
     /// Formats a line for each node, with its last failure below it, and the counts. `now` is the time

@@ -78,7 +78,7 @@ fn status(name: &str, other: Value) -> Option<String> {
         "format": 1, "agent": "0.1.0", "pod": format!("gpu/driver-{name}"),
         "kernel": "6.1.0-50-amd64", "phase": "ready", "since": "2026-11-19T11:00:00Z",
         "wanted": "535.261.03", "live": "535.261.03", "flavour": "open", "holders": [],
-        "last-failure": null, "prebuilt": true, "next-kernel": null, "cordoned": false,
+        "last_failure": null, "prebuilt": true, "next_kernel": null, "cordoned": false,
     });
     for (key, value) in other.as_object().expect("an object") {
         status[key] = value.clone();
@@ -105,7 +105,7 @@ fn fleet() -> Vec<Value> {
                 "gpu-2",
                 json!({
                     "phase": "in-use", "since": "2026-11-22T10:30:00Z", "wanted": "550.163.01",
-                    "holders": holders, "last-failure": failure, "prebuilt": false, "cordoned": true,
+                    "holders": holders, "last_failure": failure, "prebuilt": false, "cordoned": true,
                 }),
             ),
         ),
@@ -115,7 +115,7 @@ fn fleet() -> Vec<Value> {
             status(
                 "gpu-1",
                 json!({
-                    "next-kernel": {"release": "6.1.0-51-amd64", "ready": true},
+                    "next_kernel": {"release": "6.1.0-51-amd64", "ready": true},
                 }),
             ),
         ),
@@ -125,7 +125,7 @@ fn fleet() -> Vec<Value> {
                 "gpu-3",
                 json!({
                     "live": null, "phase": "acquiring", "since": "2026-11-22T11:59:18Z", "prebuilt": null,
-                    "next-kernel": {"release": "6.1.0-51-amd64", "ready": false},
+                    "next_kernel": {"release": "6.1.0-51-amd64", "ready": false},
                 }),
             ),
         ),
@@ -233,7 +233,7 @@ async fn every_node_has_its_line_in_the_order_of_names() {
     let json = serde_json::to_value(&status).expect("json");
     let readiness: Vec<&Value> = (0..5).map(|at| &json["nodes"][at]["readiness"]).collect();
     assert_eq!(readiness, ["ready", "not-ready", "not-ready", "no-agent", "not-ready"]);
-    assert_eq!(json["nodes"][1]["status"]["last-failure"]["code"], "in-use");
+    assert_eq!(json["nodes"][1]["status"]["last_failure"]["code"], "in-use");
     assert_eq!(json["nodes"][1]["status"]["holders"][0]["pod"], "team-a/train-0");
     assert_eq!(json["nodes"][4]["reason"], "the node is not ready");
 }
@@ -291,8 +291,8 @@ async fn text_of_an_annotation_is_escaped_and_cut() {
         json!({
             "phase": "ready\nnode-2  ready", "since": "yesterday\u{1b}[2J", "wanted": evil.repeat(9000 / evil.len()),
             "live": evil, "holders": vec![json!({"program": evil, "pod": evil}); 500],
-            "last-failure": {"code": evil, "cause": evil, "remedy": evil},
-            "next-kernel": {"release": evil},
+            "last_failure": {"code": evil, "cause": evil, "remedy": evil},
+            "next_kernel": {"release": evil},
         }),
     );
     let status = status_of(&[node("gpu-1", annotation)], false).await;
@@ -310,7 +310,7 @@ async fn text_of_an_annotation_is_escaped_and_cut() {
 
 #[tokio::test]
 async fn an_annotation_may_lack_fields_and_have_others() {
-    let text = r#"{"format":1,"phase":"ready","live":"1","pod":null,"newer":{"a":1},"holders":[{}],"more-holders":7}"#;
+    let text = r#"{"format":1,"phase":"ready","live":"1","pod":null,"newer":{"a":1},"holders":[{}],"more_holders":7}"#;
     let status = status_of(&[node("gpu-1", Some(text.to_owned()))], false).await;
     assert_eq!(status.ready, 1);
     let text = status.render(now());

@@ -98,7 +98,7 @@ impl<'a> Supply<'a> {
             self.findings.extend(mofed::left_out(catalog, &at_hand.set));
             self.sign(at_hand, standing(&at_hand), catalog);
         } else if live_with_all {
-            self.add_reason("modules", "all wanted modules are loaded already");
+            self.add_choice("modules", "loaded", "all wanted modules are loaded already");
         } else if let Some(finished) = finished {
             self.unread(false, catalog);
             self.read_package(finished);
@@ -126,17 +126,17 @@ impl<'a> Supply<'a> {
         let kernel = &facts.kernel.release;
         match &at_hand.place {
             SetPlace::Store | SetPlace::Package { .. } => {
-                self.add_reason("modules from the store", format!("built for exactly {kernel}"));
+                self.add_choice("modules", "from the store", format!("built for exactly {kernel}"));
             }
             SetPlace::Layout { dir, manifest } => {
                 let why = format!("built for exactly {kernel}, in {}", dir.display());
-                self.add_reason("modules prebuilt", why);
+                self.add_choice("modules", "prebuilt", why);
                 self.acquire
                     .push(Acquire::ImportSet { dir: dir.clone(), manifest: manifest.clone() });
             }
             SetPlace::Registry { registry, manifest } => {
                 let why = format!("built for exactly {kernel}, in {}", registry.reference);
-                self.add_reason("modules from a registry", why);
+                self.add_choice("modules", "from a registry", why);
                 self.acquire.push(Acquire::PullSet {
                     registry: registry.clone(),
                     manifest: manifest.clone(),
@@ -225,12 +225,12 @@ impl<'a> Supply<'a> {
                     ),
                 };
                 let why = format!("{none}; {why}");
-                self.add_reason("modules compiled", why);
+                self.add_choice("modules", "compiled", why);
                 self.passed_over(passed_over);
             }
             Probe::Read(AvailableHeaders::Local { place, compiler, passed_over }) => {
                 let why = format!("{none}; headers from {place}, with {compiler} of the archive");
-                self.add_reason("modules compiled", why);
+                self.add_choice("modules", "compiled", why);
                 self.passed_over(passed_over);
             }
             Probe::Read(AvailableHeaders::BuildRoot { place, digest, compiler }) => {
@@ -239,12 +239,12 @@ impl<'a> Supply<'a> {
                 let why = format!(
                     "{none}; headers from the build root {place} (sha256 {digest}), with {with}"
                 );
-                self.add_reason("modules compiled", why);
+                self.add_choice("modules", "compiled", why);
             }
             Probe::Read(AvailableHeaders::Missing { passed_over, .. })
                 if config.build_root.is_some() =>
             {
-                self.add_reason("modules compiled", none);
+                self.add_choice("modules", "compiled", none);
                 let unfit = Finding::refusal(Code::HeadersMissing, passed_over.join("; "));
                 self.findings.push(unfit.remedy(
                     "make a build root with the headers of exactly this kernel; `longshore build-root inspect` \
@@ -252,12 +252,12 @@ impl<'a> Supply<'a> {
                 ));
             }
             Probe::Read(AvailableHeaders::Missing { nearest, passed_over }) => {
-                self.add_reason("modules compiled", none);
+                self.add_choice("modules", "compiled", none);
                 self.passed_over(passed_over);
                 self.findings.push(with_build_root(headers_missing(release, nearest), facts));
             }
             Probe::Unreadable(why) => {
-                self.add_reason("modules compiled", none);
+                self.add_choice("modules", "compiled", none);
                 let seen =
                     format!("the search for headers and compiler for {release} failed: {why}");
                 let definite = catalog.failures.definite().filter(|_| config.build_root.is_none());
@@ -279,12 +279,12 @@ impl<'a> Supply<'a> {
             ) if !publish.unsigned_headers => {
                 let why =
                     format!("the headers from {place} are unsigned (publish-unsigned-headers)");
-                self.add_reason("modules not published", why);
+                self.add_choice("publication", "off", why);
             }
             _ => {
                 let reference = &publish.reference;
                 let why = format!("one host compiles for all that publish to {reference}");
-                self.add_reason("modules published", why);
+                self.add_choice("publication", "on", why);
             }
         }
     }
@@ -319,8 +319,17 @@ impl<'a> Supply<'a> {
         }
     }
 
-    pub(super) fn add_reason(&mut self, topic: &str, reason: impl Into<String>) {
-        self.reasons.push(Reason { topic: topic.to_owned(), reason: reason.into() });
+    pub(super) fn add_reason(&mut self, topic: &'static str, reason: impl Into<String>) {
+        self.reasons.push(Reason::of(topic, reason));
+    }
+
+    pub(super) fn add_choice(
+        &mut self,
+        topic: &'static str,
+        value: &str,
+        reason: impl Into<String>,
+    ) {
+        self.reasons.push(Reason::chosen(topic, value, reason));
     }
 }
 

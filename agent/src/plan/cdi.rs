@@ -22,7 +22,7 @@ pub(super) struct Publishing {
 /// Plans the spec: for a host with a GPU, where its /var/run/cdi can be reached.
 pub(super) fn publishing(config: &Config, facts: &HostFacts) -> Publishing {
     let reason = |reason: &str| {
-        Some(Reason { topic: "CDI spec not published".to_owned(), reason: reason.to_owned() })
+        Some(Reason::chosen("CDI spec", "not published", reason))
     };
     if config.cdi_spec == CdiSpecs::Off {
         return Publishing { reason: reason("cdi-spec is off"), ..Publishing::default() };

@@ -171,7 +171,7 @@ impl Daemons {
     }
 
     fn decide(&mut self, daemon: &str, reason: &str) {
-        self.reasons.push(Reason { topic: format!("daemon {daemon}"), reason: reason.to_owned() });
+        self.reasons.push(Reason::chosen("daemon", daemon, reason));
     }
 
     fn leave(&mut self, what: &str, socket: &str) {

@@ -174,11 +174,12 @@ impl Question<'_> {
         });
         Some(Choice {
             reasons: vec![
-                reason(
-                    format!("driver {}", live.version),
+                Reason::chosen(
+                    "driver",
+                    live.version.clone(),
                     format!("adopted: loaded in the kernel already{also}"),
                 ),
-                reason(format!("flavour {flavour}"), "that of the loaded driver"),
+                Reason::chosen("flavour", flavour.to_string(), "that of the loaded driver"),
             ],
             version: live.version.clone(),
             flavour,
@@ -251,8 +252,8 @@ impl Question<'_> {
         }
         Choice {
             reasons: vec![
-                reason(format!("driver {version}"), why_version),
-                reason(format!("flavour {flavour}"), why),
+                Reason::chosen("driver", version, why_version),
+                Reason::chosen("flavour", flavour.to_string(), why),
             ],
             version: version.to_owned(),
             flavour,
@@ -424,8 +425,8 @@ impl Question<'_> {
             flavour,
             live: false,
             reasons: vec![
-                reason(format!("driver {version}"), why_version),
-                reason(format!("flavour {flavour}"), why),
+                Reason::chosen("driver", version, why_version),
+                Reason::chosen("flavour", flavour.to_string(), why),
             ],
             findings: Vec::new(),
         }
@@ -456,9 +457,6 @@ fn no_run_file(wanted: &str, candidates: &[Candidate<'_>], catalog: &Catalog) ->
     }
 }
 
-fn reason(topic: impl Into<String>, reason: impl Into<String>) -> Reason {
-    Reason { topic: topic.into(), reason: reason.into() }
-}
 
 fn other(flavour: Flavour) -> Flavour {
     match flavour {

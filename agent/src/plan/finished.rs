@@ -49,7 +49,7 @@ pub(super) fn origin(set: &ModuleSet) -> Reason {
     let linked =
         linker.map_or(String::new(), |linker| format!("; linked here with ld of {linker}"));
     let reason = format!("compiled elsewhere, in {}{linked}", names.join(", "));
-    Reason { topic: "modules of a package".to_owned(), reason }
+    Reason::of("modules of a package", reason)
 }
 
 impl Supply<'_> {
@@ -59,7 +59,7 @@ impl Supply<'_> {
         let linked = finished.linked.as_deref();
         let linked = linked.map_or(String::new(), |linked| format!(", {}", linked.describe()));
         let why = format!("{place} has them for {release}{linked}; nothing is compiled");
-        self.add_reason("modules from a package", why);
+        self.add_choice("modules", "from a package", why);
         self.reads = true;
         self.acquire.push(Acquire::ReadPackage(Box::new(finished.clone())));
     }

@@ -72,7 +72,7 @@ pub(super) fn reasons(config: &Config, facts: &HostFacts) -> Vec<Reason> {
              (conflicting-drivers = \"unload-idle\")",
             bound.join(", ")
         );
-        Reason { topic: format!("unload {name}"), reason }
+        Reason::chosen("unload", name, reason)
     };
     unloaded(config, facts).into_iter().map(reason).collect()
 }

@@ -71,5 +71,5 @@ pub(super) fn reason(facts: &HostFacts) -> Option<Reason> {
         [] => "the host's policy has no labels for containers".to_owned(),
         known => format!("labels of the host's policy: {}", known.join(", ")),
     };
-    Some(Reason { topic: format!("SELinux {mode}"), reason })
+    Some(Reason::chosen("SELinux", mode, reason))
 }

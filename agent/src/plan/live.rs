@@ -64,9 +64,9 @@ pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
         return Differences { finding: Some(finding), ..Differences::default() };
     }
     add_holders(&mut differing, facts);
-    let reason = differing.first().map(|first| Reason {
-        topic: "driver changed in place".to_owned(),
-        reason: format!("{}; the loaded driver stays until everything is available", first.reason),
+    let reason = differing.first().map(|first| {
+        let until = "the loaded driver stays until everything is available";
+        Reason::of("driver changed in place", format!("{}; {until}", first.reason))
     });
     Differences { replaced: differing, reason, finding: None }
 }

@@ -25,7 +25,7 @@ mod sources;
 mod symbols;
 mod user_mode;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub use acquisition::{Acquire, BuildSet};
 pub(crate) use distribution::brings_driver;
@@ -36,7 +36,7 @@ pub use mofed::gives_way;
 pub use next_kernel::PlannedKernel;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub(crate) use render::{device_lines, security_line};
-pub use render::{render, render_for_kernel};
+pub use render::{View, render, render_for_kernel};
 
 pub use longshore_core::finding::{Finding, Severity};
 
@@ -94,12 +94,32 @@ impl From<&Plan> for PlanSummary {
 }
 
 /// A choice with its reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reason {
-    /// Choice, for example `flavour open`.
-    pub topic: String,
+    /// Subject of the choice, always the same words, for example `flavour`.
+    pub topic: &'static str,
+    /// Choice, for example `open`; None where the topic says all.
+    pub value: Option<String>,
     /// The reason.
     pub reason: String,
+}
+
+impl Reason {
+    /// Makes a reason whose topic says all.
+    fn of(topic: &'static str, reason: impl Into<String>) -> Self {
+        Self { topic: topic, value: None, reason: reason.into() }
+    }
+
+    /// Makes the reason of a choice.
+    fn chosen(topic: &'static str, value: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { value: Some(value.into()), ..Self::of(topic, reason) }
+    }
+
+    /// Returns topic and choice as text, for example `flavour open`.
+    pub fn heading(&self) -> String {
+        let Self { topic, value, .. } = self;
+        value.as_ref().map_or_else(|| (*topic).to_owned(), |value| format!("{topic} {value}"))
+    }
 }
 
 impl Plan {
@@ -255,7 +275,7 @@ fn idle(config: &Config, facts: &HostFacts, note: Finding) -> Plan {
         driver_version: wish.to_owned(),
         flavour: config.driver.flavour.unwrap_or(Flavour::Open),
         kernel_release: facts.kernel.release.clone(),
-        reasons: vec![Reason { topic: "nothing to do".to_owned(), reason: reason.to_owned() }],
+        reasons: vec![Reason::of("nothing to do", reason)],
         acquire: Vec::new(),
         replaces: Vec::new(),
         install: Vec::new(),

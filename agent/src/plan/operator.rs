@@ -49,10 +49,10 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
 pub(super) fn reason(config: &Config) -> Option<Reason> {
     let operator = &config.operator;
     let openshift = operator.openshift.as_ref();
-    let on = openshift.map(|version| format!(" on OpenShift {version}")).unwrap_or_default();
+    let on = openshift.map(|version| format!("OpenShift {version}"));
     let reason = match &operator.digest {
         Some(digest) => format!("its driver manager keeps a driver with the digest {digest}"),
         None => "without DRIVER_CONFIG_DIGEST its driver manager unloads any driver".to_owned(),
     };
-    operator.enabled.then(|| Reason { topic: format!("for NVIDIA's GPU operator{on}"), reason })
+    operator.enabled.then(|| Reason { value: on, ..Reason::of("GPU operator", reason) })
 }

@@ -307,7 +307,7 @@ pub(super) fn store_of_host(config: &Config) -> Option<Reason> {
         ),
         StorePlace::AsItIs | StorePlace::InContainer(_) => return None,
     };
-    Some(Reason { topic: "store".into(), reason })
+    Some(Reason::of("store", reason))
 }
 
 fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {

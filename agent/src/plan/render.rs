@@ -1,37 +1,45 @@
 //! Plan as text.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write};
 
 use super::driver::name_of;
 use super::{Acquire, BuildSet, Plan, gpu};
 use crate::steps::MountRoot;
+use crate::text::{Form, Text, Tone};
 use longshore_build::source::runfile::AvailableRunFile;
-use longshore_core::finding::{Finding, Severity, Verdict};
+use longshore_core::finding::{Finding, Verdict};
 use longshore_host::HostFacts;
 use longshore_host::facts::{DeviceKind, ModuleLoading, PciDevice, Probe};
 
-/// Formats verdict, host, devices, choices with reasons, acquisitions, steps and findings.
-pub fn render(plan: &Plan, facts: &HostFacts) -> String {
-    let mut text = String::new();
-    // Writing to a String does not fail.
-    let _ = write_all(&mut text, plan, facts);
-    text
+/// Form of a plan as text.
+#[derive(Debug, Clone, Copy)]
+pub struct View {
+    /// Columns and colours.
+    pub form: Form,
+    /// Also list what a refused plan does not do.
+    pub steps: bool,
 }
 
-fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
-    writeln!(out, "{}", verdict(plan))?;
-    write_findings(out, &plan.findings)?;
-    write_host(out, facts)?;
-    writeln!(out, "\nDecisions")?;
-    for reason in &plan.reasons {
-        writeln!(out, "  {:<28} {}", reason.topic, reason.reason)?;
+/// Column at which reasons begin.
+const REASON: usize = 31;
+/// Column at which facts of the host begin.
+const FACT: usize = 12;
+
+/// Formats verdict, host, devices, choices with reasons, acquisitions, steps and findings.
+pub fn render(plan: &Plan, facts: &HostFacts, view: View) -> String {
+    let mut text = Text::new(view.form);
+    write_head(&mut text, plan);
+    write_host(&mut text, facts);
+    write_reasons(&mut text, plan);
+    let refused = plan.refusal().is_some();
+    let (acquire, steps) = (acquire_lines(plan), step_lines(plan));
+    if refused && !view.steps {
+        write_left_out(&mut text, acquire.len(), steps.len());
+        return text.finish();
     }
-    let refused = plan.findings.iter().any(|f| f.severity == Severity::Refusal);
     let not = if refused { " (not done: refused)" } else { "" };
-    let acquire = plan.acquire.iter().map(acquire_line).collect();
-    write_numbered(out, &format!("To the store first{not}"), acquire)?;
-    write_numbered(out, &format!("Then on the host{not}"), step_lines(plan))?;
+    write_numbered(&mut text, &format!("To the store first{not}"), &acquire);
+    write_numbered(&mut text, &format!("Then on the host{not}"), &steps);
     let prepared = plan.next_kernel.iter().filter(|next| next.prepares);
     let prepared = prepared.map(|next| {
         format!(
@@ -39,42 +47,64 @@ fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
             next.release
         )
     });
-    write_numbered(out, &format!("Once the driver is ready{not}"), prepared.collect())
+    let prepared: Vec<String> = prepared.collect();
+    write_numbered(&mut text, &format!("Once the driver is ready{not}"), &prepared);
+    text.finish()
 }
 
 /// Formats verdict, findings, choices with reasons, and acquisitions of a plan for a kernel that need not run on the
 /// host, with the command that carries them out.
-pub fn render_for_kernel(plan: &Plan, _: &HostFacts) -> String {
-    let mut text = String::new();
-    // Writing to a String does not fail.
-    let _ = write_for_kernel(&mut text, plan);
-    text
-}
-
-fn write_for_kernel(out: &mut String, plan: &Plan) -> fmt::Result {
-    writeln!(out, "{}", verdict(plan))?;
-    write_findings(out, &plan.findings)?;
-    writeln!(out, "\nDecisions")?;
-    for reason in &plan.reasons {
-        writeln!(out, "  {:<28} {}", reason.topic, reason.reason)?;
-    }
+pub fn render_for_kernel(plan: &Plan, _: &HostFacts, view: View) -> String {
+    let mut text = Text::new(view.form);
+    write_head(&mut text, plan);
+    write_reasons(&mut text, plan);
     if plan.refusal().is_some() {
-        return Ok(());
+        return text.finish();
     }
-    write_numbered(out, "To the store", plan.acquire.iter().map(acquire_line).collect())?;
+    write_numbered(&mut text, "To the store", &acquire_lines(plan));
     let Plan { driver_version, kernel_release, .. } = plan;
     let builds = plan.acquire.iter().any(|item| matches!(item, Acquire::BuildSet(_)));
-    match (builds, plan.acquire.is_empty()) {
-        (_, true) => writeln!(out, "\nThe store has everything for this kernel."),
-        (true, _) => writeln!(
-            out,
-            "\nIf it compiles is known once it is compiled:\n  longshore build --kernel {kernel_release} --driver {driver_version}"
-        ),
-        (false, _) => writeln!(
-            out,
-            "\nNothing is compiled. To have it in the store:\n  longshore fetch --kernel {kernel_release} --driver {driver_version}"
-        ),
+    let (line, command) = match (builds, plan.acquire.is_empty()) {
+        (_, true) => ("The store has everything for this kernel.", None),
+        (true, _) => ("If it compiles is known once it is compiled:", Some("build")),
+        (false, _) => ("Nothing is compiled. To have it in the store:", Some("fetch")),
+    };
+    text.line("");
+    text.line(line);
+    if let Some(command) = command {
+        text.line(&format!(
+            "  longshore {command} --kernel {kernel_release} --driver {driver_version}"
+        ));
     }
+    text.finish()
+}
+
+fn write_reasons(text: &mut Text, plan: &Plan) {
+    text.line("");
+    text.line("Decisions");
+    for reason in &plan.reasons {
+        let head = format!("  {:<28} ", reason.heading());
+        text.item(&head, Tone::Plain, REASON, &reason.reason);
+    }
+}
+
+/// Says how much a refused plan would have done.
+fn write_left_out(text: &mut Text, acquisitions: usize, steps: usize) {
+    let counted = |count: usize, one: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        n => Some(format!("{n} {one}s")),
+    };
+    let parts = [counted(acquisitions, "acquisition"), counted(steps, "step")];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if !parts.is_empty() {
+        text.line("");
+        text.line(&format!("Not done, as it is refused: {} (--steps lists them)", parts.join(", ")));
+    }
+}
+
+fn acquire_lines(plan: &Plan) -> Vec<String> {
+    plan.acquire.iter().map(acquire_line).collect()
 }
 
 /// Formats the steps, with placeholders for those that are known only after the acquisition.
@@ -102,57 +132,61 @@ fn step_lines(plan: &Plan) -> Vec<String> {
     lines
 }
 
-fn verdict(plan: &Plan) -> String {
+/// Writes the verdict and the findings.
+fn write_head(text: &mut Text, plan: &Plan) {
     let what = format!(
         "driver {} ({}) for kernel {}",
         plan.driver_version, plan.flavour, plan.kernel_release
     );
     let exit = plan.exit_code().number();
     let gravest = plan.findings.first().map_or("", |gravest| gravest.code.as_str());
-    match plan.verdict() {
+    let (word, words) = match plan.verdict() {
         _ if plan.idle => {
-            format!("NOTHING TO DO  no GPU for kernel {}: `run` waits for one", plan.kernel_release)
+            ("NOTHING TO DO", format!("no GPU for kernel {}: `run` waits for one", plan.kernel_release))
         }
-        Verdict::Refused => format!("REFUSED  {what}: {gravest} (exit code {exit})"),
-        Verdict::Undecided => format!(
-            "CANNOT BE DECIDED HERE  {what}: the tree was captured on another machine, and no source answered \
-             here (exit code {exit})"
+        Verdict::Refused => ("REFUSED", format!("{what}: {gravest} (exit code {exit})")),
+        Verdict::Undecided => (
+            "CANNOT BE DECIDED HERE",
+            format!(
+                "{what}: the tree was captured on another machine, and no source answered here (exit code {exit})"
+            ),
         ),
-        Verdict::Warned => format!("TO BE DONE, WITH WARNINGS  {what}"),
-        Verdict::Passed => format!("TO BE DONE  {what}"),
+        Verdict::Warned => ("TO BE DONE, WITH WARNINGS", what),
+        Verdict::Passed => ("TO BE DONE", what),
+    };
+    text.item(&format!("{word}  "), plan.verdict().into(), 2, &words);
+    for Finding { code, severity, detail, remedy } in &plan.findings {
+        text.line("");
+        let head = format!("  {} ", severity.as_str());
+        text.item(&head, (*severity).into(), 4, &format!("{code}: {detail}"));
+        text.item("    remedy: ", Tone::Plain, 6, remedy);
     }
 }
 
-fn write_findings(out: &mut String, findings: &[Finding]) -> fmt::Result {
-    for finding in findings {
-        let severity = finding.severity.as_str();
-        writeln!(out, "\n  {severity} {}: {}", finding.code, finding.detail)?;
-        writeln!(out, "    remedy: {}", finding.remedy)?;
-    }
-    Ok(())
-}
-
-fn write_host(out: &mut String, facts: &HostFacts) -> fmt::Result {
+fn write_host(text: &mut Text, facts: &HostFacts) {
     let os = facts.os.pretty_name.as_deref().unwrap_or(&facts.os.id);
     let os = if os.is_empty() { "unknown distribution" } else { os };
-    writeln!(out, "\nHost")?;
-    writeln!(out, "  system    {os}, {}", facts.kernel.arch)?;
-    writeln!(out, "  kernel    {} {}", facts.kernel.release, facts.kernel.version)?;
-    writeln!(out, "  security  {}", security_line(facts))?;
+    text.line("");
+    text.line("Host");
+    let mut fact = |label: &str, words: &str| {
+        text.item(&format!("  {label:<9} "), Tone::Plain, FACT, words);
+    };
+    fact("system", &format!("{os}, {}", facts.kernel.arch));
+    fact("kernel", &format!("{} {}", facts.kernel.release, facts.kernel.version));
+    fact("security", &security_line(facts));
     for line in device_lines(&facts.devices) {
-        writeln!(out, "  device    {line}")?;
+        fact("device", &line);
     }
     if facts.devices.is_empty() {
-        writeln!(out, "  device    none")?;
+        fact("device", "none");
     }
     if let Some(live) = &facts.live_driver {
         let flavour = live.flavour.map_or_else(String::new, |flavour| format!(" ({flavour})"));
-        writeln!(out, "  loaded    driver {}{flavour}", live.version)?;
+        fact("loaded", &format!("driver {}{flavour}", live.version));
     }
     for (what, why) in &facts.unread {
-        writeln!(out, "  unread    {what}: {why}")?;
+        fact("unread", &format!("{what}: {why}"));
     }
-    Ok(())
 }
 
 pub(crate) fn security_line(facts: &HostFacts) -> String {
@@ -219,15 +253,15 @@ fn device_line(kind: &str, id: u16, driver: Option<&str>, group: &[&PciDevice]) 
     }
 }
 
-fn write_numbered(out: &mut String, title: &str, lines: Vec<String>) -> fmt::Result {
+fn write_numbered(text: &mut Text, title: &str, lines: &[String]) {
     if lines.is_empty() {
-        return Ok(());
+        return;
     }
-    writeln!(out, "\n{title}")?;
+    text.line("");
+    text.line(title);
     for (n, line) in lines.iter().enumerate() {
-        writeln!(out, "  {:>2}. {line}", n + 1)?;
+        text.item(&format!("  {:>2}. ", n + 1), Tone::Plain, 6, line);
     }
-    Ok(())
 }
 
 fn acquire_line(acquire: &Acquire) -> String {

@@ -10,7 +10,7 @@ use longshore_core::finding::{Code, Finding};
 pub(super) fn judged(catalog: &Catalog, supply: &Supply<'_>) -> (Option<Finding>, Option<Reason>) {
     let fit = supply.set.and_then(|set| catalog.fits.get(&set.key.file_stem()));
     let reason =
-        |reason: String| Some(Reason { topic: "symbols of the modules".to_owned(), reason });
+        |reason: String| Some(Reason::of("symbols of the modules", reason));
     let is_of_build = supply.set.is_none_or(|set| set.key.kernel_build().is_some());
     match fit {
         None => (None, None),

@@ -27,7 +27,7 @@ impl<'a> Supply<'a> {
         };
         self.userspace = catalog.userspace.iter().find(of_choice);
         if self.userspace.is_some() {
-            self.add_reason("user mode from the store", "assembled there already");
+            self.add_choice("user mode", "from the store", "assembled there already");
             self.reasons.extend(sources.map(|_| sources::reason(config, choice, None)));
             return;
         }
@@ -40,7 +40,7 @@ impl<'a> Supply<'a> {
         let with = if sources.is_some() { " with its sources" } else { "" };
         let from = run_file.map_or("the archives' packages", |file| file.name.as_str());
         let why = format!("from {from}: the store has none of this version{with}");
-        self.add_reason("user mode assembled", why);
+        self.add_choice("user mode", "assembled", why);
         self.acquire.push(Acquire::AssembleUserspace {
             driver_version: choice.version.clone(),
             run_file: run_file.cloned(),

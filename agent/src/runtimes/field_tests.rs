@@ -196,8 +196,8 @@ fn the_json_has_its_form() {
     assert_eq!(
         made,
         serde_json::json!({
-            "format": 1,
-            "verdict": "off",
+            "format": 2,
+            "verdict": "refused",
             "exit_code": 19,
             "runtimes": [
                 {
@@ -237,5 +237,5 @@ fn the_json_has_its_form() {
         })
     );
     let none = serde_json::to_value(Report::of(&[])).expect("JSON");
-    assert_eq!((&none["verdict"], &none["exit_code"]), (&"none".into(), &19.into()));
+    assert_eq!((&none["verdict"], &none["exit_code"]), (&"refused".into(), &19.into()));
 }

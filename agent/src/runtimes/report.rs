@@ -6,12 +6,13 @@ use serde::Serialize;
 
 use super::Target;
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::finding::Verdict;
 use longshore_core::redact::redacted_text;
 use longshore_core::sanitize::in_line;
 use longshore_runtimes::{Assessment, Invocation, Source, State};
 
-/// Version of the form of the JSON.
-const FORMAT: u32 = 1;
+/// Version of the form of the JSON. In format 1 the verdict was the state of one of the runtimes.
+const FORMAT: u32 = 2;
 
 /// A runtime with its verdict.
 #[derive(Debug, Clone)]
@@ -26,7 +27,7 @@ pub struct Checked {
 #[derive(Debug, Serialize)]
 pub struct Report {
     format: u32,
-    verdict: &'static str,
+    verdict: Verdict,
     exit_code: u8,
     runtimes: Vec<Row>,
 }
@@ -77,11 +78,14 @@ impl Report {
     /// Makes the report of some runtimes.
     pub fn of(checked: &[Checked]) -> Self {
         let states = || checked.iter().map(|one| &one.assessment.state);
-        let failed = states().find(|state| !state.is_well());
-        let on = || states().find(|state| matches!(state, State::On { .. }));
-        let decisive = failed.or_else(on).or_else(|| states().next());
-        let verdict = decisive.map_or("none", State::name);
-        let is_done = failed.is_none() && !checked.is_empty();
+        let refuses = |state: &State| !state.is_well() && !matches!(state, State::Unknown { .. });
+        let verdict = match checked {
+            [] => Verdict::Refused,
+            _ if states().any(refuses) => Verdict::Refused,
+            _ if states().any(|state| !state.is_well()) => Verdict::Undecided,
+            _ => Verdict::Passed,
+        };
+        let is_done = verdict == Verdict::Passed;
         let exit_code = if is_done { ExitCode::Done } else { ExitCode::Runtime }.number();
         Self { format: FORMAT, verdict, exit_code, runtimes: checked.iter().map(Row::of).collect() }
     }

@@ -21,18 +21,7 @@ impl StatusReport {
             (false, Some(_)) => "owner unknown",
         };
         line("driver", self.driver_version.clone().unwrap_or_else(none));
-        let unknown = || if self.journal_error.is_some() { "unknown".to_owned() } else { none() };
-        let phase = self.phase.map_or_else(unknown, |phase| phase.to_string());
-        let live = self.live.as_ref().filter(|live| live.phase.is_some());
-        line("phase", live.map_or(phase, Live::state));
-        line(
-            "agent",
-            match (self.agent, &self.agent_error) {
-                (Some(pid), _) => format!("running, pid {pid}"),
-                (None, Some(_)) => "unknown".to_owned(),
-                (None, None) => none(),
-            },
-        );
+        self.write_agent(&mut line);
         if let Some(live) = &self.live {
             write_live(live, &mut line);
         }
@@ -47,7 +36,11 @@ impl StatusReport {
             line("mount", format!("{}{gone}", mount.target.display()));
         }
         for node in &self.nodes {
-            let wrong = if node.correct { "" } else { ", missing or wrong" };
+            let wrong = match (node.present, node.correct) {
+                (_, true) => "",
+                (true, false) => ", wrong",
+                (false, false) => ", missing",
+            };
             line("node", format!("{} ({}{wrong})", node.path.display(), owner(node.owned)));
         }
         if let Some(why) = &self.journal_error {
@@ -61,6 +54,22 @@ impl StatusReport {
             write_failure(last, &mut line);
         }
         text
+    }
+
+    fn write_agent(&self, line: &mut impl FnMut(&str, String)) {
+        let agent = match (self.agent, &self.agent_error) {
+            (Some(pid), _) => format!("running, pid {pid}"),
+            (None, Some(_)) => "unknown".to_owned(),
+            (None, None) if self.phase.is_none() && self.journal_error.is_none() => {
+                return line("agent", "no agent has run here since boot".to_owned());
+            }
+            (None, None) => "none".to_owned(),
+        };
+        let unknown = if self.journal_error.is_some() { "unknown" } else { "none" };
+        let phase = self.phase.map_or_else(|| unknown.to_owned(), |phase| phase.to_string());
+        let live = self.live.as_ref().filter(|live| live.phase.is_some());
+        line("phase", live.map_or(phase, Live::state));
+        line("agent", agent);
     }
 }
 

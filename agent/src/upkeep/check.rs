@@ -20,7 +20,6 @@ const NAMED: usize = 5;
 
 /// Numbers of entries read, and the damaged ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Health {
     /// Number of blobs, sets, user-mode trees and drivers read.
     pub read: BTreeMap<&'static str, usize>,
@@ -30,7 +29,6 @@ pub struct Health {
 
 /// A damaged file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Damage {
     /// File or directory.
     pub path: PathBuf,

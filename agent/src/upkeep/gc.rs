@@ -135,7 +135,6 @@ fn shown(store: &Store, driver_root: &Path) -> BTreeSet<String> {
 
 /// Result of a collection, or its preview.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Report {
     /// The store.
     pub store: PathBuf,
@@ -155,7 +154,6 @@ pub struct Report {
 
 /// One item of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Line {
     /// Its kind.
     pub kind: Kind,

@@ -41,7 +41,7 @@ fn specs_of_a_host_are_listed_and_a_refused_one_is_the_failure() {
     let before = names(&scene.path(""));
     let empty = finish(&mut scene.agent(&list));
     empty.assert_done();
-    assert_eq!(empty.out, "");
+    assert_eq!(empty.out, "no CDI spec is in /etc/cdi or /var/run/cdi\n");
     fs::write(cdi.join("net.json"), SPEC).expect("written");
     let ended = finish(&mut scene.agent(&list));
     ended.assert_done();

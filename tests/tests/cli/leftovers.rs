@@ -12,7 +12,7 @@ fn where_nothing_is_there_that_is_said_and_nothing_made() {
     let scene = Scene::new();
     let ended = finish(&mut scene.agent(&["status"]));
     ended.assert_done();
-    assert_eq!(ended.out, "driver    none\nphase     none\nagent     none\n");
+    assert_eq!(ended.out, "driver    none\nagent     no agent has run here since boot\n");
     let ended = finish(&mut scene.agent(&["status", "--json"]));
     ended.assert_done();
     serde_json::from_str::<serde_json::Value>(&ended.out).expect("JSON");

@@ -19,6 +19,7 @@ mod plan;
 mod process_one;
 mod proxies;
 mod runtime;
+mod schemas;
 mod show_combinations;
 mod signals;
 mod store_of_host;

@@ -79,7 +79,7 @@ fn a_kernel_that_does_not_run_is_planned_without_a_compile() {
     assert!(ended.out.starts_with("REFUSED") && ended.out.contains("6.1.0-50-amd64"), "{ended}");
     let ended = plan("6.1.0-99-amd64", &["--json"]);
     let answer: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
-    assert_eq!((&answer["format"], &answer["verdict"]), (&1.into(), &"refused".into()));
+    assert_eq!((&answer["format"], &answer["verdict"]), (&2.into(), &"refused".into()));
     assert_eq!(answer["exit_code"], 11, "{ended}");
     // Every character that uname can have, and none that leads elsewhere.
     for release in ["../6.1", "6.1/0", "", "a b", "6.1\n0"] {

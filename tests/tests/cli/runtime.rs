@@ -90,7 +90,7 @@ fn runtimes_of_snaps_and_of_k3s_are_found_and_remedies_name_their_files() {
     }
     let ended = scene.refuses(agent(&["check", "--json"]), 19, &["docker (snap)"]);
     let report: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
-    assert_eq!((&report["format"], &report["exit_code"]), (&1.into(), &19.into()));
+    assert_eq!((&report["format"], &report["exit_code"]), (&2.into(), &19.into()));
     assert_eq!(report["runtimes"][1]["restart"], "snap restart docker");
     let template = "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl";
     let configured = ["configure", "containerd", "--file", k3s, "--yes"];

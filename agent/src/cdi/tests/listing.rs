@@ -51,8 +51,8 @@ nvidia.com/gpu=1     /var/run/cdi/b.yaml
 }
 
 #[test]
-fn a_host_without_specs_has_an_empty_list() {
-    assert_eq!(listed(&[]), (String::new(), None));
+fn a_host_without_specs_says_so() {
+    assert_eq!(listed(&[]), ("no CDI spec is in /etc/cdi or /var/run/cdi\n".to_owned(), None));
 }
 
 #[test]

@@ -22,14 +22,22 @@ use crate::status::{LOOK, hangs};
 use longshore_core::bounded_call;
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::finding::Verdict;
 use longshore_host::HostFacts;
 
 use place::Place;
 use seen::Seen;
 
+/// Format of the report.
+const FORMAT: u32 = 1;
+
 /// Result of all gates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OperatorReport {
+    /// Format of this structure: 1.
+    pub format: u32,
+    /// Refused where a gate fails, warned where only an installed driver is missing.
+    pub verdict: Verdict,
     /// 0 where no gate fails; 30 where an installed driver lets the failing ones pass; else 15.
     #[serde(serialize_with = "super::as_number")]
     pub exit_code: ExitCode,
@@ -143,7 +151,13 @@ fn read(config: &Config, asked: Asked) -> Result<OperatorReport, Failure> {
 
 fn report(seen: &Seen) -> OperatorReport {
     let gates: Vec<Gate> = gates::answers(seen);
-    OperatorReport { exit_code: exit_code(&gates), gates }
+    let exit_code = exit_code(&gates);
+    let verdict = match exit_code {
+        ExitCode::Done => Verdict::Passed,
+        ExitCode::NotReady => Verdict::Warned,
+        _ => Verdict::Refused,
+    };
+    OperatorReport { format: FORMAT, verdict, exit_code, gates }
 }
 
 fn exit_code(gates: &[Gate]) -> ExitCode {

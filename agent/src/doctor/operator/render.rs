@@ -1,45 +1,41 @@
 //! Gates as text: a line for each, with the remedy below one that fails.
 
-use std::fmt::{self, Write};
-
 use super::{Answer, AskedBy, Gate, OperatorReport};
+use crate::text::{Form, Text, Tone};
 
 /// Formats the result and the gates.
-pub fn render(report: &OperatorReport) -> String {
-    let mut text = String::new();
-    // Writing to a String does not fail.
-    let _ = write_all(&mut text, report);
-    text
-}
-
-fn write_all(out: &mut String, report: &OperatorReport) -> fmt::Result {
+pub fn render(report: &OperatorReport, form: Form) -> String {
+    let mut text = Text::new(form);
     let failing = report.gates.iter().filter(|gate| matches!(gate.answer, Answer::Fails { .. }));
     let (failing, all) = (failing.count(), report.gates.len());
     let code = report.exit_code.number();
-    writeln!(out, "{failing} of {all} gates of the GPU operator fail (exit code {code})")?;
+    text.line(&format!("{failing} of {all} gates of the GPU operator fail (exit code {code})"));
     let mut last = None;
     for gate in &report.gates {
         if last != Some(gate.asked_by) {
-            writeln!(out, "\n{}", gate.asked_by.title())?;
+            text.line("");
+            text.line(gate.asked_by.title());
             last = Some(gate.asked_by);
         }
-        write_gate(out, gate)?;
+        write_gate(&mut text, gate);
     }
-    Ok(())
+    text.finish()
 }
 
-fn write_gate(out: &mut String, gate: &Gate) -> fmt::Result {
-    let (answer, fact) = match &gate.answer {
-        Answer::Passes { fact } => ("passes", fact),
-        Answer::Fails { fact, .. } => ("FAILS", fact),
-        Answer::NotAsked { fact } => ("not asked", fact),
+fn write_gate(text: &mut Text, gate: &Gate) {
+    let (answer, tone, fact) = match &gate.answer {
+        Answer::Passes { fact } => ("passes", Tone::Passed, fact),
+        Answer::Fails { fact, .. } => ("FAILS", Tone::Refused, fact),
+        Answer::NotAsked { fact } => ("not asked", Tone::Plain, fact),
     };
-    writeln!(out, "  {answer:<9}  {:<36} {fact}", gate.name)?;
+    text.item(&format!("  {answer:<9}  "), tone, FACT, &format!("{:<34} {fact}", gate.name));
     if let Answer::Fails { remedy, .. } = &gate.answer {
-        writeln!(out, "  {:<9}  {:<36} remedy: {remedy}", "", "")?;
+        text.item(&format!("{:FACT$}remedy: ", ""), Tone::Plain, FACT, remedy);
     }
-    Ok(())
 }
+
+/// Column of the lines below a gate's first.
+const FACT: usize = 13;
 
 impl AskedBy {
     /// Heading of its gates.

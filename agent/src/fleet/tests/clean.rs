@@ -128,7 +128,7 @@ async fn nodes_without_an_agent_are_cleaned_and_the_others_are_named() {
     let outcomes: Vec<&Value> = (0..4).map(|at| &json["nodes"][at]["outcome"]).collect();
     assert_eq!(outcomes, ["cleaned", "cleaned", "kept", "failed"]);
     assert_eq!(json["nodes"][0]["removed"][0], "label longshore.dev/driver-version");
-    assert_eq!(json["dry-run"], false);
+    assert_eq!(json["dry_run"], false);
     assert!(patches(&dir, "gpu-3").is_empty());
     let [(metadata, first), (of_status, second)] = &patches(&dir, "gpu-2")[..] else {
         panic!("two patches");
@@ -330,7 +330,7 @@ async fn a_node_that_cannot_be_cleaned_has_the_reason(
 #[case::name(
     json!({"/metadata/labels/longshore.dev~1state": "x", "/metadata/name": "--all\u{1b}[2J"}),
     EMPTY,
-    "its name is none of a node"
+    "its name is not a valid node name"
 )]
 #[case::foreign_record(
     json!({"/metadata/annotations/longshore.dev~1cordoned": "me", "/spec/unschedulable": true,

@@ -267,7 +267,7 @@ fn a_build_root_is_named_with_its_digest(#[case] compiler: Option<&str>, #[case]
     let headers = Probe::Read(AvailableHeaders::BuildRoot { place, digest, compiler });
     let catalog = Catalog { headers, ..archives() };
     let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
-    let reason = plan.reasons.iter().find(|r| r.topic == "modules compiled").expect("a reason");
+    let reason = plan.reasons.iter().find(|r| r.heading() == "modules compiled").expect("a reason");
     for text in ["oci://registry.example.com/el9", "(sha256 111111111111)", said] {
         assert!(reason.reason.contains(text), "{}", reason.reason);
     }
@@ -296,7 +296,7 @@ fn the_compiler_is_the_kernels_own_where_no_dependency_names_it() {
         passed_over: Vec::new(),
     });
     let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
-    let text = &plan.reasons.iter().find(|r| r.topic == "modules compiled").unwrap().reason;
+    let text = &plan.reasons.iter().find(|r| r.heading() == "modules compiled").unwrap().reason;
     let wanted = "linux-headers-6.8.0-142-generic 6.8.0-142.142 is in the archive; the compiler is \
                   the kernel's own, stated in the headers";
     assert!(text.ends_with(wanted), "{text}");

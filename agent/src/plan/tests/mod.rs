@@ -15,6 +15,7 @@ mod next_kernel;
 mod operator;
 mod prebuilt;
 mod preflight;
+mod reports;
 mod run_files;
 mod signing;
 mod sources;
@@ -28,6 +29,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
+use crate::text::Form;
 use crate::catalog::{AvailableSet, SetPlace};
 use crate::config::{self, Fragment};
 use crate::steps::{LoadModule, ModuleOrigin};
@@ -175,9 +177,14 @@ fn codes(plan: &Plan, severity: Severity) -> Vec<&str> {
     of.map(|f| f.code.as_str()).collect()
 }
 
+/// Formats a plan in lines that are never broken.
+fn render(plan: &Plan, facts: &HostFacts) -> String {
+    super::render(plan, facts, View { form: Form::UNBROKEN, steps: true })
+}
+
 fn why(plan: &Plan, what: &str) -> String {
-    let reason = plan.reasons.iter().find(|r| r.topic.starts_with(what));
-    reason.map(|r| format!("{}: {}", r.topic, r.reason)).unwrap_or_default()
+    let reason = plan.reasons.iter().find(|r| r.heading().starts_with(what));
+    reason.map(|r| format!("{}: {}", r.heading(), r.reason)).unwrap_or_default()
 }
 
 fn loads(plan: &Plan) -> Vec<String> {

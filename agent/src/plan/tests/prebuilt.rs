@@ -61,7 +61,7 @@ fn where_the_headers_of_a_set_were_from_is_said() {
             let mut catalog = archives();
             catalog.sets.push(at_hand);
             let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
-            let reason = plan.reasons.iter().find(|r| r.topic == "headers of the modules");
+            let reason = plan.reasons.iter().find(|r| r.heading() == "headers of the modules");
             // Modules compiled here with an archive's headers need no mention.
             let is_told = !local || from != HeadersFrom::Archive;
             assert_eq!(reason.is_some(), is_told, "{from:?}");
@@ -71,8 +71,8 @@ fn where_the_headers_of_a_set_were_from_is_said() {
 }
 
 #[rstest]
-#[case::not_for_others(false, "modules not published", "the host's /lib/modules")]
-#[case::all_the_same(true, "modules published", "registry.example.com/a")]
+#[case::not_for_others(false, "publication off", "the host's /lib/modules")]
+#[case::all_the_same(true, "publication on", "registry.example.com/a")]
 fn what_is_compiled_with_headers_that_nobody_signed(
     #[case] all: bool,
     #[case] what: &str,
@@ -94,7 +94,7 @@ fn what_is_compiled_with_headers_that_nobody_signed(
         unsigned_headers: all,
     });
     let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
-    let reason = plan.reasons.iter().find(|reason| reason.topic == what).expect("a reason");
+    let reason = plan.reasons.iter().find(|reason| reason.heading() == what).expect("a reason");
     assert!(reason.reason.contains(why), "{}", reason.reason);
 }
 
@@ -171,9 +171,9 @@ fn what_is_compiled_for_all_is_said_so() {
     config.paths.root = PathBuf::from("/");
     config.paths.host_root = PathBuf::from("/");
     let compiled = plan(&config, &facts, &archives()).unwrap();
-    assert!(why(&compiled, "modules published").contains("registry.example.com/a"));
+    assert!(why(&compiled, "publication on").contains("registry.example.com/a"));
     let mut catalog = archives();
     catalog.sets.push(in_registry(&facts));
     let pulled = plan(&config, &facts, &catalog).unwrap();
-    assert_eq!(why(&pulled, "modules published"), "");
+    assert_eq!(why(&pulled, "publication on"), "");
 }

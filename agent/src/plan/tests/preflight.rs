@@ -164,7 +164,7 @@ fn a_store_that_is_the_hosts_is_not_lost(#[case] place: StorePlace, #[case] deta
     let config = Config { store_place: place, ..config("535", "auto") };
     let plan = plan(&config, &facts, &archives()).unwrap();
     let lost = plan.findings.iter().find(|f| f.code == Code::LostWithContainer);
-    let reason = plan.reasons.iter().find(|r| r.topic == "store");
+    let reason = plan.reasons.iter().find(|r| r.heading() == "store");
     assert_eq!(lost.is_none(), reason.is_some_and(|r| r.reason.contains("through process 1")));
     assert_eq!(lost.is_some(), detail.is_some());
     if let (Some(lost), Some(detail)) = (lost, detail) {

@@ -62,7 +62,7 @@ fn the_plan_names_the_patches_of_the_modules_it_uses() {
     );
     catalog.sets[0].set.key.patches.clear();
     let plain = plan(&config, &facts, &catalog).unwrap();
-    assert!(plain.reasons.iter().all(|reason| reason.topic != "patches"));
+    assert!(plain.reasons.iter().all(|reason| reason.heading() != "patches"));
 }
 
 #[test]

@@ -18,9 +18,10 @@ const MOST_HOLDERS: usize = 40;
 const LONGEST_NAME: usize = 120;
 const LONGEST_TEXT: usize = 600;
 
-/// Status of a node's driver. Keys that an agent does not write are empty.
+/// Status of a node's driver. Keys that an agent does not write are empty. Earlier agents wrote a hyphen in
+/// place of an underscore.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", default)]
+#[serde(default)]
 pub struct NodeStatus {
     /// Format: [`STATUS_FORMAT`].
     pub format: u32,
@@ -44,15 +45,17 @@ pub struct NodeStatus {
     /// Programs that prevent a change or removal of the driver.
     pub holders: Vec<HolderStatus>,
     /// Number of holders that are left out.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(alias = "more-holders", skip_serializing_if = "is_zero")]
     pub more_holders: usize,
     /// The last failure.
+    #[serde(alias = "last-failure")]
     pub last_failure: Option<LastFailure>,
     /// True if the modules of the wanted driver are at hand without compiling them; None where that is not
     /// known.
     pub prebuilt: Option<bool>,
     /// Newest installed kernel, where it is newer than the running one; None where there is none, or that is
     /// not known.
+    #[serde(alias = "next-kernel")]
     pub next_kernel: Option<NextKernel>,
     /// True while longshore has the node cordoned.
     pub cordoned: bool,
@@ -60,7 +63,7 @@ pub struct NodeStatus {
 
 /// A program that holds the driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", default)]
+#[serde(default)]
 pub struct HolderStatus {
     /// Its command name.
     pub program: String,
@@ -73,7 +76,7 @@ pub struct HolderStatus {
 
 /// Failure of an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", default)]
+#[serde(default)]
 pub struct LastFailure {
     /// Name of its exit code, for example `in-use`.
     pub code: String,
@@ -85,7 +88,7 @@ pub struct LastFailure {
 
 /// Kernel that the node may boot next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", default)]
+#[serde(default)]
 pub struct NextKernel {
     /// Release.
     pub release: String,
@@ -234,9 +237,19 @@ mod tests {
         let text = status().to_annotation();
         assert_eq!(
             text,
-            r#"{"format":1,"agent":"0.1.0","pod":"gpu/driver-x7k2p","kernel":"6.12.1","phase":"ready","since":"2026-11-23T03:00:00Z","wanted":null,"live":"535.261.03","flavour":null,"holders":[],"last-failure":null,"prebuilt":null,"next-kernel":null,"cordoned":false}"#
+            r#"{"format":1,"agent":"0.1.0","pod":"gpu/driver-x7k2p","kernel":"6.12.1","phase":"ready","since":"2026-11-23T03:00:00Z","wanted":null,"live":"535.261.03","flavour":null,"holders":[],"last_failure":null,"prebuilt":null,"next_kernel":null,"cordoned":false}"#
         );
         assert_eq!(NodeStatus::of_annotation(&text), Ok(status()));
+    }
+
+    #[test]
+    fn keys_of_an_earlier_agent_are_read() {
+        let text = r#"{"format":1,"more-holders":3,"last-failure":{"code":"in-use"},
+            "next-kernel":{"release":"6.2","ready":true}}"#;
+        let read = NodeStatus::of_annotation(text).unwrap();
+        assert_eq!(read.more_holders, 3);
+        assert_eq!(read.last_failure.map(|failure| failure.code).as_deref(), Some("in-use"));
+        assert!(read.next_kernel.is_some_and(|next| next.ready));
     }
 
     #[test]
