@@ -342,6 +342,11 @@ impl Ended {
         log.pop().filter(|line| coded == 1 && line["level"] == "ERROR")
     }
 
+    /// Returns its output as words with single spaces, whatever the lines are.
+    pub fn words(&self) -> String {
+        self.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
     /// Checks that it did not panic.
     pub fn assert_no_panic(&self) {
         for word in ["panicked", "backtrace", "RUST_BACKTRACE"] {

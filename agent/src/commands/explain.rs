@@ -5,14 +5,13 @@ use std::fmt::Write;
 use clap::Args;
 use serde::Serialize;
 
-use super::{print, print_json};
+use super::{print, print_answer};
+use crate::text::{Form, Text, Tone};
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
-use longshore_core::finding::{Code, Severity};
+use longshore_core::finding::{Code, Severity, Verdict};
 
 /// Format of the JSON.
 const FORMAT: u32 = 1;
-/// Columns of the text.
-const WIDTH: usize = 100;
 /// Number of nearest names in the failure about an unknown code.
 const NEAREST: usize = 3;
 
@@ -39,8 +38,6 @@ pub(super) struct Explain {
 /// Explained codes.
 #[derive(Debug, Serialize)]
 struct Explained {
-    /// Format of this structure: 1.
-    format: u32,
     exit_codes: Vec<ExplainedExitCode>,
     findings: Vec<ExplainedFinding>,
 }
@@ -78,7 +75,7 @@ pub(super) fn explain(asked: &Explain) -> Result<ExitCode, Failure> {
         None => Explained::all(),
     };
     match (asked.json, &asked.name) {
-        (true, _) => print_json(&explained)?,
+        (true, _) => print_answer(FORMAT, Verdict::Passed, ExitCode::Done, &explained)?,
         (false, Some(_)) => print(&explained.render())?,
         (false, None) => print(&explained.list())?,
     }
@@ -88,7 +85,6 @@ pub(super) fn explain(asked: &Explain) -> Result<ExitCode, Failure> {
 impl Explained {
     fn all() -> Self {
         Self {
-            format: FORMAT,
             exit_codes: ExitCode::ALL.iter().copied().map(ExplainedExitCode::of).collect(),
             findings: Code::ALL.iter().copied().map(ExplainedFinding::of).collect(),
         }
@@ -189,30 +185,14 @@ impl ExplainedFinding {
     }
 }
 
-/// Writes words behind a label, in lines of at most [`WIDTH`] columns; nothing for no words.
+/// Writes words behind a label, in lines that go on under the first word; nothing for no words.
 fn write_wrapped(text: &mut String, label: &str, words: &str) {
-    let indent = label.chars().count();
-    let (mut column, mut start) = (indent, true);
     if words.is_empty() {
         return;
     }
-    text.push_str(label);
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if !start && column + 1 + length > WIDTH {
-            text.push('\n');
-            text.push_str(&" ".repeat(indent));
-            (column, start) = (indent, true);
-        }
-        if !start {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += length;
-        start = false;
-    }
-    text.push('\n');
+    let mut lines = Text::new(Form::PLAIN);
+    lines.item(label, Tone::Plain, label.chars().count(), words);
+    text.push_str(&lines.finish());
 }
 
 /// Writes a command in one line, which can be copied.

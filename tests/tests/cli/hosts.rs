@@ -236,10 +236,10 @@ fn the_plan_of_this_machine_ends_as_it_says() {
     let scene = Scene::new();
     let ended = finish(&mut scene.agent(&["plan"]));
     ended.assert_no_panic();
-    let first = ended.out.lines().next().unwrap_or_default();
-    let code = first.split("(exit code ").nth(1).and_then(|rest| rest.split(')').next());
+    let words = ended.words();
+    let code = words.split("(exit code ").nth(1).and_then(|rest| rest.split(')').next());
     assert_eq!(code.map(str::parse), ended.code.map(Ok), "{ended}");
-    assert!(ended.out.contains("no-device"), "a machine with a GPU? {ended}");
-    assert!(ended.out.contains("remedy: run on a node that has one"), "{ended}");
+    assert!(words.contains("no-device"), "a machine with a GPU? {ended}");
+    assert!(words.contains("remedy: run on a node that has one"), "{ended}");
     scene.assert_sound();
 }

@@ -65,6 +65,15 @@ fn plans_and_diagnoses_of_every_tree_are_as_their_schemas_say() {
 }
 
 #[test]
+fn explanations_are_as_their_schema_says() {
+    let scene = Scene::new();
+    for name in [&[][..], &["no-device"], &["15"]] {
+        let explained = scene.agent(&[&["explain", "--json"][..], name].concat());
+        assert_eq!(answer("explain", explained)["verdict"], "passed");
+    }
+}
+
+#[test]
 fn answers_about_the_store_are_as_their_schemas_say() {
     let scene = Scene::new();
     let store = Store::open(&scene.path("store"), disk()).expect("store");

@@ -15,7 +15,7 @@ fn every_code_is_explained_with_its_texts_in_lines_of_bounded_length() {
         let text = text(&name);
         let is_command = |line: &str| line.starts_with("    podman");
         let longest = text.lines().filter(|line| !is_command(line)).map(str::len).max();
-        assert!(longest.is_some_and(|length| length <= WIDTH + 4), "{text}");
+        assert!(longest.is_some_and(|length| length <= 80), "{text}");
     }
     let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for code in Code::ALL {
@@ -62,7 +62,6 @@ fn the_list_and_the_json_have_each_code_once() {
     let all = Explained::all();
     let list = all.list();
     let json = serde_json::to_value(&all).expect("json");
-    assert_eq!(json["format"], 1);
     for code in Code::ALL {
         let lines = list.lines().filter(|line| line.split(' ').next() == Some(code.as_str()));
         assert_eq!(lines.count(), 1, "{code}");

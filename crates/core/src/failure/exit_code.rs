@@ -54,7 +54,7 @@ exit_codes! {
         means "This host, kernel or architecture is not one longshore can serve"
         look "`longshore doctor`"
     Toolchain 11 "toolchain" true
-        means "Kernel headers, the matching compiler, or the sign-file for a configured key are not to be had"
+        means "Kernel headers, the matching compiler, or the sign-file for a configured key are unavailable"
         look "The nearest kernel releases in the message; the configured suites"
     Download 12 "download" true
         means "A download (or an upload to a registry) failed, or what was asked for is in none of the sources"
@@ -75,20 +75,20 @@ exit_codes! {
         means "There is no NVIDIA GPU or NVSwitch to drive; or, with `missing-gpus` set to `refuse`, the driver did not take one that is there"
         look "`lspci -d 10de:`; pass-through of the device; the kernel's line in the message"
     Expose 18 "expose" true
-        means "The driver is loaded but could not be shown to the host, or a daemon it needs does not serve"
+        means "The driver is loaded but could not be exposed to the host, or a daemon it needs does not serve"
         look "Mounts below /run/nvidia; the daemon's last output in the message"
     Runtime 19 "runtime" false
         means "A container runtime does not read CDI specs, or its configuration was not edited or not put back"
         look "`longshore runtime check`; the file and the reason in the message"
     InUse 20 "in-use" true
-        means "The driver is in use and was left as it is: not taken off, or not changed for another"
+        means "The driver is in use and was left as it is: neither uninstalled nor changed for another"
         look "The processes, containers and pods the message names, each with what it is where that is known"
     RolledBack 21 "rolled-back" true
-        means "A failure was rolled back, and the rollback left something behind, or could not bring the former driver back; or what was to be put on or taken off hangs in the kernel"
+        means "A failure was rolled back, and the rollback left something behind, or could not bring the former driver back; or a step of an install or uninstall hangs in the kernel"
         look "What the message says was left; where it says that the host needs a reboot: drain it and reboot"
     NotReady 30 "not-ready" false
-        means "The driver is not ready (`longshore status --ready`) or not there (`longshore cdi show`), or the agent does not live (`--alive`)"
-        look "The line it says; `longshore status`"
+        means "The driver is not ready (`longshore status --ready`) or not there (`longshore cdi show`), or no agent runs, or it is stuck (`--alive`)"
+        look "The line that the command prints; `longshore status`"
     NodesNotReady 31 "nodes-not-ready" false
         means "A node of the cluster is not ready (`longshore fleet status`), would refuse the plan or gave none (`longshore fleet plan`), or could not be cleaned (`longshore fleet clean`)"
         look "The node's line, and the indented one below it"
