@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 /// Names of all captured trees.
 pub(crate) fn trees() -> Vec<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    let entries = fs::read_dir(dir).expect("the fixtures are there").map(|entry| entry.expect("read"));
+    let entries =
+        fs::read_dir(dir).expect("the fixtures are there").map(|entry| entry.expect("read"));
     let dirs = entries.filter(|entry| entry.path().is_dir());
     let mut names: Vec<String> =
         dirs.map(|entry| entry.file_name().into_string().expect("a name")).collect();

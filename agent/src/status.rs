@@ -296,20 +296,14 @@ fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStat
     }
     for entry in live {
         if let Recorded::MakeNodes(Observed { before, .. }) = &entry.step {
-            let made = |node: Node| Known {
-                node: Some(node),
-                owned: true,
-                is_made: true,
-            };
+            let made = |node: Node| Known { node: Some(node), owned: true, is_made: true };
             known.extend(before.nodes.iter().map(|node| (node.path.clone(), made(node.made))));
         }
     }
     let status = |(path, known): (PathBuf, Known)| {
         // A file that is no device node may be in a node's place.
         let found = host.node(&path).ok().flatten();
-        let is_right = |found: &Node| {
-            known.node.is_none_or(|wanted| found.same_device(&wanted))
-        };
+        let is_right = |found: &Node| known.node.is_none_or(|wanted| found.same_device(&wanted));
         let correct = found.as_ref().is_some_and(is_right);
         let present = found.is_some();
         (present || known.is_made).then_some(NodeStatus {

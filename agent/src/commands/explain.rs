@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{print, print_answer};
-use crate::text::{Form, Text, Tone};
+use crate::console::{Form, Text, Tone};
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::finding::{Code, Severity, Verdict};
 

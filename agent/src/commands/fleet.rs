@@ -19,8 +19,7 @@ use longshore_core::finding::Verdict;
 const FORMAT: u32 = 1;
 
 /// Keys that are also written as before version 0.2, with a hyphen.
-const OLD_KEYS: [&str; 5] =
-    ["not_ready", "dry_run", "more_holders", "last_failure", "next_kernel"];
+const OLD_KEYS: [&str; 5] = ["not_ready", "dry_run", "more_holders", "last_failure", "next_kernel"];
 
 /// Subcommands of `fleet`.
 #[derive(Debug, Subcommand)]

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::text::Form;
+use crate::console::Form;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::finding::Verdict;
 use longshore_core::sanitize::printable;

@@ -1,7 +1,7 @@
 //! Report as text.
 
 use super::{Check, Report, ReportedFinding};
-use crate::text::{Form, Text, Tone};
+use crate::console::{Form, Text, Tone};
 use longshore_core::finding::{Area, Severity, Verdict};
 
 /// Columns of a check's name.

@@ -5,8 +5,8 @@ use rstest::rstest;
 
 use super::*;
 use crate::config::{self, Fragment};
+use crate::console::Form;
 use crate::kept::{assert_kept, assert_narrow, tree, trees};
-use crate::text::Form;
 
 fn config(root: &Path) -> Config {
     let root = root.to_str().unwrap();

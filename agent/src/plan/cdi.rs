@@ -21,9 +21,7 @@ pub(super) struct Publishing {
 
 /// Plans the spec: for a host with a GPU, where its /var/run/cdi can be reached.
 pub(super) fn publishing(config: &Config, facts: &HostFacts) -> Publishing {
-    let reason = |reason: &str| {
-        Some(Reason::chosen("CDI spec", "not published", reason))
-    };
+    let reason = |reason: &str| Some(Reason::chosen("CDI spec", "not published", reason));
     if config.cdi_spec == CdiSpecs::Off {
         return Publishing { reason: reason("cdi-spec is off"), ..Publishing::default() };
     }

@@ -457,7 +457,6 @@ fn no_run_file(wanted: &str, candidates: &[Candidate<'_>], catalog: &Catalog) ->
     }
 }
 
-
 fn other(flavour: Flavour) -> Flavour {
     match flavour {
         Flavour::Open => Flavour::Proprietary,

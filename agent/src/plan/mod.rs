@@ -35,8 +35,8 @@ pub use live::Replaced;
 pub use mofed::gives_way;
 pub use next_kernel::PlannedKernel;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
-pub(crate) use render::{device_lines, security_line};
 pub use render::{View, render, render_for_kernel};
+pub(crate) use render::{device_lines, security_line};
 
 pub use longshore_core::finding::{Finding, Severity};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::driver::name_of;
 use super::{Acquire, BuildSet, Plan, gpu};
+use crate::console::{Form, Text, Tone};
 use crate::steps::MountRoot;
-use crate::text::{Form, Text, Tone};
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::finding::{Finding, Verdict};
 use longshore_host::HostFacts;
@@ -99,7 +99,10 @@ fn write_left_out(text: &mut Text, acquisitions: usize, steps: usize) {
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     if !parts.is_empty() {
         text.line("");
-        text.line(&format!("Not done, as it is refused: {} (--steps lists them)", parts.join(", ")));
+        text.line(&format!(
+            "Not done, as it is refused: {} (--steps lists them)",
+            parts.join(", ")
+        ));
     }
 }
 
@@ -141,9 +144,10 @@ fn write_head(text: &mut Text, plan: &Plan) {
     let exit = plan.exit_code().number();
     let gravest = plan.findings.first().map_or("", |gravest| gravest.code.as_str());
     let (word, words) = match plan.verdict() {
-        _ if plan.idle => {
-            ("NOTHING TO DO", format!("no GPU for kernel {}: `run` waits for one", plan.kernel_release))
-        }
+        _ if plan.idle => (
+            "NOTHING TO DO",
+            format!("no GPU for kernel {}: `run` waits for one", plan.kernel_release),
+        ),
         Verdict::Refused => ("REFUSED", format!("{what}: {gravest} (exit code {exit})")),
         Verdict::Undecided => (
             "CANNOT BE DECIDED HERE",

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::kept::{assert_kept, tree, trees};
 use crate::journal::Journal;
+use crate::kept::{assert_kept, tree, trees};
 use crate::steps::{Bind, ModuleOrigin, Mounts, Nodes, NotLoaded, Share};
 use longshore_host::fake::{FakeHost, FakeModule};
 use longshore_host::verbs::Owner;
@@ -110,6 +110,9 @@ fn only_nodes_that_longshore_makes_are_missing() {
     journal.intend(make.observed(before)).unwrap();
     assert_eq!(
         shown(Some(journal.state())),
-        ["node      /host/dev/nvidia0 (not ours)", "node      /host/dev/nvidia1 (not ours, missing)"]
+        [
+            "node      /host/dev/nvidia0 (not ours)",
+            "node      /host/dev/nvidia1 (not ours, missing)"
+        ]
     );
 }

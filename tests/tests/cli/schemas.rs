@@ -154,9 +154,8 @@ fn answers_about_a_fleet_are_as_their_schemas_say() {
     fs::write(&kubectl, KUBECTL).expect("written");
     fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).expect("made executable");
     let node = |name: &str, status: Option<Value>| {
-        let annotations = status.map_or(json!({}), |status| {
-            json!({"longshore.dev/status": status.to_string()})
-        });
+        let annotations =
+            status.map_or(json!({}), |status| json!({"longshore.dev/status": status.to_string()}));
         let labels = json!({"nvidia.com/gpu.present": "true"});
         json!({
             "metadata": {"name": name, "labels": labels, "annotations": annotations, "resourceVersion": "7"},
@@ -189,7 +188,10 @@ fn answers_about_a_fleet_are_as_their_schemas_say() {
     assert_eq!(shown["not_ready"], shown["not-ready"]);
     let of_agent = &shown["nodes"][0]["status"];
     assert_eq!(of_agent["last_failure"], of_agent["last-failure"]);
-    assert_eq!((&of_agent["more_holders"], &of_agent["next_kernel"]["ready"]), (&2.into(), &true.into()));
+    assert_eq!(
+        (&of_agent["more_holders"], &of_agent["next_kernel"]["ready"]),
+        (&2.into(), &true.into())
+    );
     let planned = answer("fleet-plan", fleet(&["plan"]));
     assert_eq!(planned["nodes"][0]["action"], "keeps", "{planned}");
     let cleaned = answer("fleet-clean", fleet(&["clean", "--dry-run"]));

@@ -1,7 +1,7 @@
 //! Gates as text: a line for each, with the remedy below one that fails.
 
 use super::{Answer, AskedBy, Gate, OperatorReport};
-use crate::text::{Form, Text, Tone};
+use crate::console::{Form, Text, Tone};
 
 /// Formats the result and the gates.
 pub fn render(report: &OperatorReport, form: Form) -> String {

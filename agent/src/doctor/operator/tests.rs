@@ -249,7 +249,7 @@ fn no_gate_fails(#[case] changes: &[Change]) {
 #[test]
 fn the_text_has_a_line_for_each_gate_and_a_remedy_for_each_failure() {
     let report = changed(&[Remove(STATE)], with_digest());
-    let text = render(&report, crate::text::Form::UNBROKEN);
+    let text = render(&report, crate::console::Form::UNBROKEN);
     assert!(text.starts_with("1 of 20 gates of the GPU operator fail (exit code 30)\n"), "{text}");
     assert_eq!(text.lines().filter(|line| line.starts_with("  ")).count(), 21);
     let json = serde_json::to_value(&report).unwrap();

@@ -257,7 +257,10 @@ fn a_step_has_before_it_what_such_a_step_has() {
         for (_, before) in &all {
             if before["was"] != right["was"] {
                 let why = refused(step, before).expect("refused");
-                assert!(why.ends_with("the recorded earlier state belongs to another kind of step"), "{at}: {why}");
+                assert!(
+                    why.ends_with("the recorded earlier state belongs to another kind of step"),
+                    "{at}: {why}"
+                );
             }
         }
     }

@@ -29,9 +29,9 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::text::Form;
 use crate::catalog::{AvailableSet, SetPlace};
 use crate::config::{self, Fragment};
+use crate::console::Form;
 use crate::steps::{LoadModule, ModuleOrigin};
 use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
 use longshore_build::source::headers::AvailableHeaders;

@@ -122,7 +122,11 @@ pub fn refusal(findings: &[Finding]) -> Option<Failure> {
     let cause = match refusals().count() {
         1 => format!("{}: {}", gravest.code, gravest.detail),
         n => {
-            let more = if n == 2 { "1 more refusal".to_owned() } else { format!("{} more refusals", n - 1) };
+            let more = if n == 2 {
+                "1 more refusal".to_owned()
+            } else {
+                format!("{} more refusals", n - 1)
+            };
             format!("{}: {} ({more}: see `longshore plan`)", gravest.code, gravest.detail)
         }
     };
@@ -145,7 +149,10 @@ mod tests {
         assert_eq!(codes, [Code::GpuUnsupported, Code::HeadersMissing, Code::HostRootHidden]);
         let failure = refusal(&findings).expect("refused");
         assert_eq!(failure.code(), ExitCode::Preflight);
-        assert_eq!(failure.to_string(), "gpu-unsupported: g (1 more refusal: see `longshore plan`)");
+        assert_eq!(
+            failure.to_string(),
+            "gpu-unsupported: g (1 more refusal: see `longshore plan`)"
+        );
         assert!(refusal(&findings[2..]).is_none());
     }
 

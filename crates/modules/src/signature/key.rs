@@ -49,9 +49,7 @@ impl PublicKey {
         let text = bounded_read::read_text(path, MAX_FILE).or_fail(FailureKind::Usage, what);
         let text = text.map_err(|failure| failure.remedy(PUBLIC_KEY))?;
         Self::from_pem(&text, &path.display().to_string()).map_err(|why| {
-            Failure::new(FailureKind::Usage, what())
-                .with_source(why)
-                .remedy(PUBLIC_KEY)
+            Failure::new(FailureKind::Usage, what()).with_source(why).remedy(PUBLIC_KEY)
         })
     }
 

@@ -234,7 +234,9 @@ fn check_entry(path: &Path, entry: &Entry) -> Result<(), String> {
         Entry::Dir { mode } | Entry::File { mode, .. } if mode & !0o777 != 0 => {
             Err(format!("it has the mode {mode:o}"))
         }
-        Entry::File { sha256, .. } if !is_sha256(sha256) => Err("its digest is not a sha256".into()),
+        Entry::File { sha256, .. } if !is_sha256(sha256) => {
+            Err("its digest is not a sha256".into())
+        }
         Entry::Link { target } if leaves(path, target) => {
             Err(format!("it is a link to {}, which is outside", target.display()))
         }
