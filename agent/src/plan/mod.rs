@@ -107,7 +107,7 @@ pub struct Reason {
 impl Reason {
     /// Makes a reason whose topic says all.
     fn of(topic: &'static str, reason: impl Into<String>) -> Self {
-        Self { topic: topic, value: None, reason: reason.into() }
+        Self { topic, value: None, reason: reason.into() }
     }
 
     /// Makes the reason of a choice.

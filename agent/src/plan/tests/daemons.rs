@@ -110,6 +110,8 @@ fn fabric_finding(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Opti
 
 /// Changes a host with NVSwitches for a case.
 type Change = fn(&mut Config, &mut HostFacts, &mut Catalog);
+/// Name, daemons, change, severity of the finding and its text.
+type Case = (&'static str, &'static [&'static str], Change, Option<Severity>, &'static str);
 
 fn bind(facts: &mut HostFacts, kind: DeviceKind, driver: &str) {
     for device in facts.devices.iter_mut().filter(|device| device.kind == kind) {
@@ -120,7 +122,7 @@ fn bind(facts: &mut HostFacts, kind: DeviceKind, driver: &str) {
 #[test]
 fn a_fabric_manager_that_no_source_has_is_found_before_anything_is_fetched() {
     use Severity::{Refusal, Warning};
-    let cases: [(&str, &[&str], Change, Option<Severity>, &str); 12] = [
+    let cases: [Case; 12] = [
         (
             "none",
             &[],
