@@ -59,7 +59,7 @@ fn somebody_at_work_is_waited_for() {
     let store = Store::open(&scene.path("store"), disk()).expect("store");
     let digest = store.put(b"package").expect("put");
     let tree = longshore_tests::scene::fixture("bookworm-t4");
-    let agent = start(&mut scene.agent(&["plan", "--root", &tree]));
+    let agent = start(&mut scene.agent(&["fetch", "--root", &tree]));
     scene.server.await_request("InRelease");
     let gc = start(&mut scene.agent(&["gc", "--max-size", "0"]));
     // A dry run does not wait.
