@@ -275,6 +275,19 @@ mod tests {
         assert_eq!(filter(&env).is_ok(), wanted);
     }
 
+    /// True if a log with this filter has something of what `say` logs.
+    fn is_written(text: &str, say: impl FnOnce()) -> bool {
+        let env = |name: &str| (name == "LONGSHORE_LOG").then(|| text.to_owned());
+        let written = Written::default();
+        let writer = written.clone();
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter(&env).expect("a filter"))
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(log, say);
+        !written.0.lock().expect("lock").is_empty()
+    }
+
     #[rstest]
     #[case("", false)]
     #[case("warn", false)]
@@ -284,17 +297,10 @@ mod tests {
         #[case] text: &str,
         #[case] shown: bool,
     ) {
-        let env = |name: &str| (name == "LONGSHORE_LOG").then(|| text.to_owned());
-        let written = Written::default();
-        let writer = written.clone();
-        let log = tracing_subscriber::fmt()
-            .with_env_filter(filter(&env).expect("a filter"))
-            .with_writer(move || writer.clone())
-            .finish();
-        tracing::subscriber::with_default(log, || {
+        let said = || {
             tracing::warn!(target: "pgp::composed::signed_key::public", "ignoring a signature");
-        });
-        assert_eq!(!written.0.lock().expect("lock").is_empty(), shown);
+        };
+        assert_eq!(is_written(text, said), shown);
     }
 
     /// The crates' names begin with the program's, and a filter's target is a prefix.
@@ -307,16 +313,7 @@ mod tests {
         #[case] text: &str,
         #[case] shown: bool,
     ) {
-        let env = |name: &str| (name == "LONGSHORE_LOG").then(|| text.to_owned());
-        let written = Written::default();
-        let writer = written.clone();
-        let log = tracing_subscriber::fmt()
-            .with_env_filter(filter(&env).expect("a filter"))
-            .with_writer(move || writer.clone())
-            .finish();
-        tracing::subscriber::with_default(log, || {
-            tracing::debug!(target: "longshore_fetch::http", "connected");
-        });
-        assert_eq!(!written.0.lock().expect("lock").is_empty(), shown);
+        let said = || tracing::debug!(target: "longshore_fetch::http", "connected");
+        assert_eq!(is_written(text, said), shown);
     }
 }

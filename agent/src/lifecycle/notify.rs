@@ -1,14 +1,19 @@
 //! Notifications of a service manager, sd_notify(3): a unit of type `notify` is started once the driver is ready.
 
 use std::io;
+use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::telemetry::{Live, Telemetry};
 
 /// Name of the variable with the manager's socket. podman passes it on with `--sdnotify=container`.
 const SOCKET: &str = "NOTIFY_SOCKET";
+
+/// Time limit for the last message.
+const LAST: Duration = Duration::from_secs(2);
 
 /// Task that notifies the service manager.
 #[derive(Debug)]
@@ -22,10 +27,12 @@ impl Notifier {
         Some(Self(tokio::spawn(async move { follow(&telemetry).await })))
     }
 
-    /// Tells that the agent ends.
+    /// Tells that the agent ends; a manager that does not take it is not waited for.
     pub(super) async fn end(self) {
         self.0.abort();
-        send(vec![Message::Stopping]).await;
+        if timeout(LAST, send(vec![Message::Stopping])).await.is_err() {
+            tracing::warn!("notifying the service manager ({SOCKET}): no answer within {LAST:?}");
+        }
     }
 }
 

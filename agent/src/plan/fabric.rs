@@ -90,11 +90,13 @@ pub(super) fn not_offered(
         unread => format!("; these sources could not be read: {}", unread.join("; ")),
     };
     let detail = format!("{}, and no archive has {what}{unread}", wanted.why);
+    // A source that could not be read may have it: the user-mode files tell, once they are there.
     let mut found = match config.daemons.fabricmanager {
+        Mode::On if !unread.is_empty() => return None,
         Mode::On => Finding::refusal(Code::DaemonMissing, detail),
         _ => missing(config, facts, choice.live, detail),
     };
-    if !unread.is_empty() && found.code == Code::FabricManagerMissing {
+    if !unread.is_empty() {
         found.severity = Severity::Warning;
     }
     let mut others: Vec<&String> = offered.fabric_managers.iter().collect();

@@ -75,6 +75,10 @@ fn read_device(root: &Root, address: &str) -> io::Result<Option<PciDevice>> {
         Err(e) if is_absent(&e) => None,
         Err(e) => return Err(e),
     };
+    // For other users than root the file ends after 64 bytes. A bound device is not read: that would wake one which its
+    // driver has suspended (pci_config_pm_runtime_get in drivers/pci/pci-sysfs.c).
+    let config = || root.read(format!("{dir}/config"));
+    let vgpu = driver.is_none() && config().is_ok_and(|config| vgpu::is_vgpu(&config));
     Ok(Some(PciDevice {
         address: address.to_owned(),
         kind,
@@ -82,8 +86,7 @@ fn read_device(root: &Root, address: &str) -> io::Result<Option<PciDevice>> {
         subsystem_device: low_half(number(root, &format!("{dir}/subsystem_device"))?),
         class,
         driver,
-        // For other users than root the file ends after 64 bytes.
-        vgpu: root.read(format!("{dir}/config")).is_ok_and(|config| vgpu::is_vgpu(&config)),
+        vgpu,
     }))
 }
 

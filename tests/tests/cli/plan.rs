@@ -147,7 +147,7 @@ fn a_plan_and_a_diagnosis_change_nothing() {
     }
 }
 
-/// Whoever is not root is told so, with everything else; the store, which is root's, is not read.
+/// A plan of another user than root, without the contents of the store, which is root's.
 #[test]
 fn another_user_gets_a_plan_too() {
     let scene = debian_12();

@@ -1,5 +1,6 @@
 //! Wait for a GPU on a host without one: nothing of ours is on it, and the agent is Ready all the same.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Agent, Outcome, tell_phase};
@@ -7,6 +8,7 @@ use crate::journal::phase::Phase;
 use crate::lifecycle::watch::Watch;
 use crate::plan::Plan;
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::privileges;
 
 /// Time between two looks at the PCI bus where the kernel's events are not received.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(60);
@@ -33,17 +35,40 @@ impl Agent {
         watch.arm(&[]);
         let is_deaf = !self.world.triggers.kernel || !watch.left_out().is_empty();
         self.world.rest.is(true);
-        let renewed = tokio::select! {
-            biased;
-            () = self.stop.wait() => None,
-            () = self.renewal.asked() => Some(true),
-            () = watch.changed() => Some(false),
-            () = tokio::time::sleep(WITHOUT_EVENTS), if is_deaf => Some(false),
-        };
+        let renewed = self.until_gpu(&mut watch, is_deaf).await;
         self.world.rest.is(false);
         self.asked = ("a change of the PCI bus", Instant::now());
         self.enter(Phase::Probing)?;
         renewed.ok_or(Outcome::Stopped)
+    }
+
+    /// Returns true for a request to read the configuration, false for a bus that may have a GPU, None for a stop.
+    async fn until_gpu(&self, watch: &mut Watch, is_deaf: bool) -> Option<bool> {
+        loop {
+            // Also before the first event: one may have appeared between the plan and the opening of the sources.
+            tokio::select! {
+                biased;
+                () = self.stop.wait() => return None,
+                () = self.renewal.asked() => return Some(true),
+                is_there = self.has_gpu() => if is_there { return Some(false) },
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.wait() => return None,
+                () = self.renewal.asked() => return Some(true),
+                () = watch.changed() => return Some(false),
+                () = tokio::time::sleep(WITHOUT_EVENTS), if is_deaf => {}
+            }
+        }
+    }
+
+    /// True if a GPU is on the bus. A bus that cannot be read is left to the next plan, which names the reason.
+    async fn has_gpu(&self) -> bool {
+        let host = Arc::clone(&self.world.host);
+        match privileges::run_privileged(move || host.gpus()).await {
+            Ok(Ok(gpus)) => !gpus.is_empty(),
+            Ok(Err(_)) | Err(_) => true,
+        }
     }
 
     /// Enters the phase; the record has it as Removed.

@@ -88,3 +88,20 @@ async fn beside_an_earlier_agents_changes_it_does_not_wait() {
     assert_eq!(ended.code(), ExitCode::NoDevice);
     assert_eq!(scene.live_driver().as_deref(), Some("535"), "a whole driver stays");
 }
+
+/// A GPU that appears after the bus was read for the plan, and before events are received, causes none any more.
+#[tokio::test]
+async fn a_gpu_that_appeared_before_the_wait_is_not_missed() {
+    let scene = Scene::new();
+    scene.host.change(|state| {
+        state.gpus.push(longshore_host::gpus::Gpu {
+            address: "0000:01:00.0".into(),
+            device: 0x1eb8,
+            taken: longshore_host::gpus::Taken::Nobody,
+            kernel_message: None,
+        });
+    });
+    let plans = vec![Ok(idle()), Ok(plan("535"))];
+    let (ended, ()) = tokio::join!(scene.live(At::Never, plans), scene.stop_at(Phase::Ready));
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+}

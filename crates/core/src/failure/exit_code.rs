@@ -7,7 +7,7 @@ pub struct ExitCodeEntry {
     pub name: &'static str,
     /// Meaning.
     pub means: &'static str,
-    /// What to look at first; empty for success.
+    /// First thing to look at; empty for success.
     pub look: &'static str,
     /// True where an agent (`longshore run`) can end with it.
     pub ends_agent: bool,

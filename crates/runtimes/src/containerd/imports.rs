@@ -52,7 +52,7 @@ pub(super) fn load(
             found.extend(resolve(files, &next, &import)?);
         }
         match (keeping, next == path) {
-            // What k0s wrote comes before what is added to it.
+            // k0s' own file comes before those that are added to it.
             (Keeping::K0s, true) => {
                 found.into_iter().rev().for_each(|path| pending.push_front(path))
             }
