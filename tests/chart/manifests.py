@@ -228,8 +228,8 @@ DOCTOR = """# `longshore doctor` once on one node whose agent has ended, with th
 # {0}, of which `scripts/check-chart --write` makes it. Where the chart has other values,
 # `longshore fleet doctor NODE` takes those of the cluster's own DaemonSet.
 #   sed s/NODE_TO_DIAGNOSE/gpu-1/ deploy/kubernetes/doctor.yaml | kubectl create --filename -
-#   kubectl --namespace longshore wait pod --selector app.kubernetes.io/name=longshore-doctor \\
-#     --for jsonpath='{{.status.containerStatuses[0].state.terminated}}' --timeout 2m
+#   kubectl --namespace longshore wait job longshore-doctor \\
+#     --for jsonpath='{{.status.conditions[0].status}}'=True --timeout 6m
 #   kubectl --namespace longshore logs job/longshore-doctor
 #   kubectl --namespace longshore delete job longshore-doctor     # without it, ten minutes after its end
 """

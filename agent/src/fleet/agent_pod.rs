@@ -65,10 +65,16 @@ impl AgentOf {
         let container = self.container.as_deref();
         let is_agent = |pod: &Pod| pod.is_on(&self.node) && pod.is_of(place.as_deref(), container);
         let mut pods: Vec<(Pod, String)> = Vec::new();
+        let mut unnamed = None;
         for pod in list.items.into_iter().filter(|pod| is_name(pod.name()) && is_agent(pod)) {
-            if let Ok(name) = pod.spec.agents_container(container) {
-                pods.push((pod, name));
+            match pod.spec.agents_container(container) {
+                Ok(name) => pods.push((pod, name)),
+                Err(why) => unnamed = Some(format!("pod {}: {why}", bounded(pod.name(), NAME))),
             }
+        }
+        if let (true, Some(cause)) = (pods.is_empty(), unnamed) {
+            return Err(Failure::new(FailureKind::Usage, cause)
+                .remedy("name the agent's container with --container"));
         }
         // Of several, as while one is replaced, one that runs.
         pods.sort_by_key(|(pod, name)| (!pod.runs(name), pod.is_deleted(), pod.has_ended()));

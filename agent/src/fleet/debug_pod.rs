@@ -65,6 +65,8 @@ pub(super) struct OneShot<'a> {
 #[derive(Debug)]
 pub(super) struct OneShotEnd {
     pub(super) exit_code: i32,
+    /// Its state as the kubelet reports it, with the reason.
+    pub(super) state: String,
     /// Its output and its log.
     pub(super) output: Vec<u8>,
 }
@@ -119,26 +121,29 @@ impl OneShot<'_> {
         if !created.status.success() {
             return Err(failed("kubectl create pod", &created));
         }
-        let exit_code = self.ended(kubectl).await?;
+        let (exit_code, state) = self.ended(kubectl).await?;
         let in_namespace = format!("--namespace={}", self.namespace);
         let container = format!("--container={CONTAINER}");
         let words = ["logs", self.name, &in_namespace, &container];
         let log = kubectl.call(&words, LARGEST_ANSWER).await?;
         match log.status.success() {
-            true => Ok(OneShotEnd { exit_code, output: log.output }),
-            false => Err(failed("kubectl logs", &log)),
+            true => Ok(OneShotEnd { exit_code, state, output: log.output }),
+            false => {
+                let what = format!("kubectl logs of pod {}, which {state}", self.name);
+                Err(failed(&what, &log))
+            }
         }
     }
 
-    /// Waits for the end of the container, and returns its exit code.
-    async fn ended(&self, kubectl: &Kubectl) -> Result<i32, Failure> {
+    /// Waits for the end of the container, and returns its exit code and state.
+    async fn ended(&self, kubectl: &Kubectl) -> Result<(i32, String), Failure> {
         let in_namespace = format!("--namespace={}", self.namespace);
         let words = ["get", "pod", self.name, &in_namespace, "--output=json"];
         let since = Instant::now();
         loop {
             let pod: Pod = read(kubectl, &words, LARGEST_ANSWER).await?;
             if let Some(code) = pod.exit_code(CONTAINER) {
-                return Ok(code);
+                return Ok((code, pod.describe(CONTAINER)));
             }
             let state = match pod.never_starts(CONTAINER) {
                 Some(why) => why,

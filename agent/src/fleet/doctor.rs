@@ -73,12 +73,15 @@ pub async fn doctor(
         container: &set.container,
         arguments: &arguments,
     };
-    let OneShotEnd { exit_code, output } = one_shot.run(kubectl, &set.template, pods).await?;
+    let OneShotEnd { exit_code, state, output } = one_shot.run(kubectl, &set.template, pods).await?;
     let text = String::from_utf8_lossy(&output).into_owned();
     diagnosis(exit_code, &text).ok_or_else(|| {
         let place = format!("pod {}/{name}", found.namespace);
-        Failure::new(FailureKind::Kubectl, format!("{place} ended with exit code {exit_code}: {}", bounded(&text, 1000)))
-            .remedy("see that the image of the DaemonSet is longshore's; --container names another container")
+        let cause = format!("{place} {state}: {}", bounded(&text, 1000));
+        Failure::new(FailureKind::Kubectl, cause).remedy(
+            "for OOMKilled raise the container's memory limit; else see that the image of the DaemonSet is longshore's; \
+             --container names another container",
+        )
     })
 }
 
@@ -118,7 +121,10 @@ async fn daemon_set(
     let list: Value = read(kubectl, &words, LARGEST).await?;
     let owner = found.pod.as_ref().and_then(|(pod, _)| pod.daemon_set());
     let items = list.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-    let sets = items.iter().filter_map(|item| of_agents(item, asked.container.as_deref()));
+    // The container that was found in the pod is the agent's, whatever its name.
+    let of_pod = found.pod.as_ref().map(|(_, container)| container.as_str());
+    let container = asked.container.as_deref().or(of_pod);
+    let sets = items.iter().filter_map(|item| of_agents(item, container));
     let mut sets: Vec<DaemonSet> =
         sets.filter(|set| owner.is_none_or(|owner| set.name == owner)).collect();
     let none =
