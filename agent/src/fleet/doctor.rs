@@ -73,7 +73,8 @@ pub async fn doctor(
         container: &set.container,
         arguments: &arguments,
     };
-    let OneShotEnd { exit_code, state, output } = one_shot.run(kubectl, &set.template, pods).await?;
+    let OneShotEnd { exit_code, state, output } =
+        one_shot.run(kubectl, &set.template, pods).await?;
     let text = String::from_utf8_lossy(&output).into_owned();
     diagnosis(exit_code, &text).ok_or_else(|| {
         let place = format!("pod {}/{name}", found.namespace);

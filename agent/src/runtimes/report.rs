@@ -7,9 +7,8 @@ use serde::Serialize;
 use super::Target;
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::finding::Verdict;
-use longshore_core::redact::redacted_text;
 use longshore_core::sanitize::in_line;
-use longshore_runtimes::{Assessment, Invocation, Source, State};
+use longshore_runtimes::{Assessment, Flag, Invocation, Source, State};
 
 /// Version of the form of the JSON. In format 1 the verdict was the state of one of the runtimes.
 const FORMAT: u32 = 2;
@@ -69,9 +68,24 @@ impl Called {
             unit: invocation.unit.clone(),
             file: invocation.at.as_ref().map(|at| at.file.clone()),
             line: invocation.at.as_ref().map(|at| at.line),
-            argv: invocation.argv.iter().map(|word| redacted_text(word).into_owned()).collect(),
+            argv: argv_of(invocation),
         }
     }
+}
+
+/// Flags whose values decide about CDI. Those of others are not shown: logging drivers and proxies take secrets so.
+const SHOWN: [&str; 8] =
+    ["config", "c", "config-file", "config-dir", "d", "feature", "cdi-spec-dir", "cdi-spec-dirs"];
+
+/// Returns the program and its flags.
+fn argv_of(invocation: &Invocation) -> Vec<String> {
+    let shown = |flag: Flag| match flag.value {
+        Some(value) if SHOWN.contains(&flag.name.as_str()) => format!("--{}={value}", flag.name),
+        Some(_) => format!("--{}=***", flag.name),
+        None => format!("--{}", flag.name),
+    };
+    let program = invocation.argv.iter().take(1).cloned();
+    program.chain(invocation.flags().into_iter().map(shown)).collect()
 }
 
 impl Report {

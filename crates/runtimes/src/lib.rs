@@ -24,7 +24,7 @@ mod version;
 pub use difference::difference;
 pub use distribution::Distribution;
 pub use files::Files;
-pub use invocation::{Invocation, Source};
+pub use invocation::{Flag, Invocation, Source};
 pub use runtime::Runtime;
 pub use verdict::{Assessment, Edit, State};
 pub use version::Version;

@@ -190,7 +190,7 @@ impl Proxies {
         let first = |names: &[&'static str]| {
             names.iter().find_map(|name| {
                 let value = env(name).filter(|value| !value.is_empty())?;
-                Some(Proxy::parse(&value, PORT).map_err(|why| unusable(name, &value, &why)))
+                Some(Proxy::parse(&value, PORT).map_err(|why| unusable(name, &why)))
             })
         };
         Ok(Self {
@@ -221,11 +221,10 @@ impl Proxies {
     }
 }
 
-fn unusable(name: &str, value: &str, why: &str) -> Failure {
-    let shown = longshore_core::redact::redacted(value.trim());
-    // A value that cannot be taken apart may have its password anywhere.
-    let shown = if value.contains('@') { "its value is not shown".to_owned() } else { shown };
-    let cause = format!("the variable {name} is no usable proxy ({shown}): {why}");
+/// Returns the failure of a variable that is no proxy. Its value is not shown: one that cannot be taken apart may have a
+/// password anywhere.
+fn unusable(name: &str, why: &str) -> Failure {
+    let cause = format!("the variable {name} is no usable proxy: {why}");
     Failure::new(FailureKind::Usage, cause).remedy(
         "write http://USER:PASSWORD@HOST:PORT without quotation marks, in user and password @ as %40, : as %3A, / \
          as %2F, # as %23 and ? as %3F; or unset it",
