@@ -167,7 +167,9 @@ fn configure(
         (_, Some(edit)) => edit,
         (State::On { .. }, None) if consent.restart => {
             print(&checked.line())?;
-            return restart_pending(host, target);
+            let pending = host.pending_restarts(runtime)?;
+            let here = pending.into_iter().filter(|one| one.restart == target.restart);
+            return restart_all(host, runtime, &here.collect::<Vec<_>>());
         }
         (state, None) if state.is_well() => return print(&checked.line()),
         _ => return Err(checked.failure()),
@@ -195,30 +197,29 @@ fn revert(
     force: bool,
     restart: bool,
 ) -> Result<(), Failure> {
-    let target = host.edited_target(runtime)?;
     match host.revert(runtime, force)? {
-        Reverted::Restored(difference) => {
+        Reverted::Restored { path, difference } => {
             print(&difference)?;
-            follow_up(host, &target, restart, usual_effect(runtime))
+            let target = host.target(runtime, Some(&path))?;
+            return follow_up(host, &target, restart, usual_effect(runtime));
         }
         Reverted::AsBefore => {
             print(&format!("{runtime}: its configuration is as it was before\n"))?;
-            if restart { restart_pending(host, &target) } else { Ok(()) }
         }
-        Reverted::Nothing => {
-            print(&format!("{runtime}: longshore has configured nothing\n"))?;
-            if restart { restart_pending(host, &target) } else { Ok(()) }
-        }
+        Reverted::Nothing => print(&format!("{runtime}: longshore has configured nothing\n"))?,
+    }
+    match restart {
+        true => restart_all(host, runtime, &host.pending_restarts(runtime)?),
+        false => Ok(()),
     }
 }
 
-/// Restarts the runtime where it was not restarted since its configuration was changed.
-fn restart_pending(host: &HostRuntimes, target: &Target) -> Result<(), Failure> {
-    let runtime = target.runtime();
-    match host.is_restart_pending(runtime)? {
-        true => host.restart(target),
-        false => print(&format!("{runtime}: no edit of longshore's waits for a restart\n")),
+/// Restarts those whose configuration was changed since they were restarted.
+fn restart_all(host: &HostRuntimes, runtime: Runtime, pending: &[Target]) -> Result<(), Failure> {
+    if pending.is_empty() {
+        return print(&format!("{runtime}: no edit of longshore's waits for a restart\n"));
     }
+    pending.iter().try_for_each(|target| host.restart(target))
 }
 
 /// Restarts the runtime if that was asked for, and else names the command and its effect.

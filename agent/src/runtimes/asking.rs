@@ -5,9 +5,9 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::host_files::HostFiles;
-use super::saved::{ORIGINALS, Originals};
+use super::saved::ORIGINALS;
 use super::target::Target;
-use super::{HostRuntimes, programs};
+use super::{HostRuntimes, in_originals, programs};
 use longshore_core::paths::STORE;
 use longshore_runtimes::containerd::{self, Dump};
 use longshore_runtimes::{Edit, Runtime, Version};
@@ -138,20 +138,17 @@ impl HostRuntimes {
     fn validate(&self, target: &Target, file: &Path) -> Answer {
         let file = file.to_string_lossy();
         let started = target.next.as_ref().or(target.invocation.as_ref());
-        let mut arguments: Vec<String> = Vec::new();
-        for flag in started.map(|started| started.flags()).unwrap_or_default() {
-            let dashes = if flag.name.len() == 1 { "-" } else { "--" };
-            match (flag.name.as_str(), flag.value) {
-                ("config-file" | "validate", _) => {}
-                (name, Some(value)) if dashes == "-" => {
-                    arguments.extend([format!("-{name}"), value]);
-                }
-                (name, Some(value)) => arguments.push(format!("--{name}={value}")),
-                (name, None) => arguments.push(format!("{dashes}{name}")),
+        let mut arguments: Vec<&str> = Vec::new();
+        let mut words = started.iter().flat_map(|started| started.argv.iter().skip(1));
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--validate" => {}
+                "--config-file" => drop(words.next()),
+                other if other.starts_with("--config-file=") => {}
+                other => arguments.push(other),
             }
         }
-        arguments.extend(["--validate".to_owned(), "--config-file".to_owned(), file.into_owned()]);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        arguments.extend(["--validate", "--config-file", &file]);
         match self.ask(target, &arguments) {
             Answer::Failed(why) if why.contains("unknown flag: --validate") => Answer::NotAsked,
             answer => answer,
@@ -164,13 +161,13 @@ impl HostRuntimes {
         files: &[(PathBuf, String)],
         ask: impl FnOnce() -> Answer,
     ) -> io::Result<Answer> {
-        let originals = Originals::make(&self.root, Path::new(STORE), self.disk)?;
+        let originals = self.originals_made()?;
         let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let files: Vec<(String, &str)> =
             files.iter().filter_map(|(path, text)| Some((name(path)?, text.as_str()))).collect();
         let written = files.iter().try_for_each(|(name, text)| originals.put(name, text));
         let answer = written.map(|()| ask());
         let removed = files.iter().try_for_each(|(name, _)| originals.take_away(name));
-        removed.and(answer)
+        removed.and(answer).map_err(in_originals)
     }
 }

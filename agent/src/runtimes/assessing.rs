@@ -31,7 +31,11 @@ impl HostRuntimes {
                 },
                 notes: Vec::new(),
             },
-            _ => self.with(target, target.invocation.as_ref(), version, unasked.as_deref()),
+            _ => {
+                let file = target.running_file.as_ref().unwrap_or(&target.file);
+                let running = Target { file: file.clone(), ..target.clone() };
+                self.with(&running, target.invocation.as_ref(), version, unasked.as_deref())
+            }
         };
         if let Some(next) = &target.next {
             made.notes.push(format!(
@@ -39,9 +43,24 @@ impl HostRuntimes {
             ));
             if !matches!(made.state, State::Manual { .. } | State::Refused { .. }) {
                 let after = self.with(target, Some(next), version, unasked.as_deref());
-                if matches!(after.state, State::Manual { .. } | State::Refused { .. }) {
-                    made.state = after.state;
-                }
+                made.state = match (after.state, &target.running_file) {
+                    (state @ (State::Manual { .. } | State::Refused { .. }), _) => state,
+                    (_, None) => made.state,
+                    // An edit counts from the next start on, in the file that is read then.
+                    (state, Some(_)) if !state.is_well() => state,
+                    (_, Some(_)) if made.state.is_well() => made.state,
+                    (_, Some(_)) => State::Manual {
+                        reason: format!(
+                            "{}; {}, read from the next start on, has it",
+                            made.state.reason(),
+                            target.file.display()
+                        ),
+                        remedy: match target.restart.command() {
+                            Some(command) => format!("restart it: `{command}`"),
+                            None => "restart it".to_owned(),
+                        },
+                    },
+                };
             }
         }
         made.notes.extend(unasked);

@@ -18,8 +18,9 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -52,8 +53,13 @@ pub struct HostRuntimes {
 /// Outcome of a revert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reverted {
-    /// The original is back; the difference.
-    Restored(String),
+    /// The original is back.
+    Restored {
+        /// The file.
+        path: PathBuf,
+        /// The difference.
+        difference: String,
+    },
     /// The file is as it was before.
     AsBefore,
     /// Nothing was configured.
@@ -129,8 +135,10 @@ impl HostRuntimes {
         let runtime = target.runtime();
         let (originals, earlier) =
             self.prepare(runtime, edit).map_err(|e| unwritten(&edit.path, e))?;
-        let pending = originals.is_restart_pending(runtime).unwrap_or(true);
-        let carried_out = originals.mark_restart(runtime, true).and_then(|()| self.carry_out(edit));
+        let pending = originals.pending(runtime).map_err(in_originals);
+        let pending = pending.map_err(|error| unwritten(&edit.path, error))?;
+        let marked = originals.mark(runtime, &with(&pending, &edit.path)).map_err(in_originals);
+        let carried_out = marked.and_then(|()| self.carry_out(edit));
         let Err(error) = carried_out else { return Ok(()) };
         // A rename that was not synced is there all the same, and needs its original.
         if !self.is_edited(edit) {
@@ -138,7 +146,7 @@ impl HostRuntimes {
                 Some(earlier) => originals.write(runtime, earlier),
                 None => originals.remove(runtime),
             };
-            let restored = restored.and_then(|()| originals.mark_restart(runtime, pending));
+            let restored = restored.and_then(|()| originals.mark(runtime, &pending));
             if let Err(error) = restored {
                 tracing::warn!("the saved original of {runtime} is not as before: {error}");
             }
@@ -155,8 +163,8 @@ impl HostRuntimes {
     /// Saves the original; returns the one that was saved before.
     fn prepare(&self, runtime: Runtime, edit: &Edit) -> io::Result<(Originals, Option<Saved>)> {
         let dir = edit.path.parent().unwrap_or(Path::new("/"));
-        let originals = Originals::make(&self.root, Path::new(STORE), self.disk)?;
-        let earlier = originals.read(runtime)?;
+        let originals = self.originals_made()?;
+        let earlier = originals.read(runtime).map_err(in_originals)?;
         if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.path != edit.path) {
             return Err(io::Error::other(format!(
                 "{} is configured already: `longshore runtime revert {runtime}` first",
@@ -164,7 +172,7 @@ impl HostRuntimes {
             )));
         }
         let made_dir = !self.root.exists(dir)?;
-        originals.write(runtime, &Saved::of(edit, made_dir))?;
+        originals.write(runtime, &Saved::of(edit, made_dir)).map_err(in_originals)?;
         Ok((originals, earlier))
     }
 
@@ -195,9 +203,7 @@ impl HostRuntimes {
     /// container alone.
     pub fn revert(&self, runtime: Runtime, force: bool) -> Result<Reverted, Failure> {
         self.check_originals()?;
-        let unread = |error| unwritten(&Path::new(STORE).join(ORIGINALS), error);
-        let originals = Originals::open(&self.root, Path::new(STORE), self.disk).map_err(unread)?;
-        let Some(originals) = originals else { return Ok(Reverted::Nothing) };
+        let Some(originals) = self.originals()? else { return Ok(Reverted::Nothing) };
         let Some(saved) = originals.read(runtime).map_err(unread)? else {
             return Ok(Reverted::Nothing);
         };
@@ -210,9 +216,10 @@ impl HostRuntimes {
             Found::Before => Reverted::AsBefore,
             Found::Changed if !force => return Err(edited(runtime, &saved, present)),
             Found::After | Found::Changed => {
-                originals.mark_restart(runtime, true).map_err(unread)?;
+                let pending = originals.pending(runtime).map_err(unread)?;
+                originals.mark(runtime, &with(&pending, &saved.path)).map_err(unread)?;
                 self.restore(&saved, &place).map_err(failed)?;
-                Reverted::Restored(shown(&saved, present))
+                Reverted::Restored { difference: shown(&saved, present), path: saved.path.clone() }
             }
         };
         originals.remove(runtime).map_err(unread)?;
@@ -232,33 +239,39 @@ impl HostRuntimes {
         Ok(())
     }
 
-    /// True if the runtime was not restarted by this program since it changed the configuration.
+    /// Opens the saved originals; None where nothing was ever configured.
+    fn originals(&self) -> Result<Option<Originals>, Failure> {
+        Originals::open(&self.root, Path::new(STORE), self.disk).map_err(unread)
+    }
+
+    /// As [`HostRuntimes::originals`]; makes their directory where it is absent.
+    fn originals_made(&self) -> io::Result<Originals> {
+        Originals::make(&self.root, Path::new(STORE), self.disk).map_err(in_originals)
+    }
+
+    /// Returns the runtimes whose configuration this program changed since it restarted them.
     ///
     /// # Errors
     /// Exit code 19 where that cannot be read.
-    pub fn is_restart_pending(&self, runtime: Runtime) -> Result<bool, Failure> {
-        let marked = Originals::open(&self.root, Path::new(STORE), self.disk).and_then(|found| {
-            found.map_or(Ok(false), |originals| originals.is_restart_pending(runtime))
-        });
-        marked.map_err(|error| unwritten(&Path::new(STORE).join(ORIGINALS), error))
+    pub fn pending_restarts(&self, runtime: Runtime) -> Result<Vec<Target>, Failure> {
+        let Some(originals) = self.originals()? else { return Ok(Vec::new()) };
+        let files = originals.pending(runtime).map_err(unread)?;
+        let mut found: Vec<Target> = Vec::new();
+        for file in &files {
+            let target = target::of_file(&self.root, runtime, file);
+            if found.iter().all(|known| known.restart != target.restart) {
+                found.push(target);
+            }
+        }
+        Ok(found)
     }
 
-    fn forget_restart(&self, runtime: Runtime) -> io::Result<()> {
-        let originals = Originals::open(&self.root, Path::new(STORE), self.disk)?;
-        originals.map_or(Ok(()), |originals| originals.mark_restart(runtime, false))
-    }
-
-    /// Returns the runtime whose configuration was edited, for its restart; else the one that a command
-    /// without a file acts on.
-    ///
-    /// # Errors
-    /// As [`HostRuntimes::target`]; exit code 19 where the original cannot be read.
-    pub fn edited_target(&self, runtime: Runtime) -> Result<Target, Failure> {
-        let unread = |error| unwritten(&Path::new(STORE).join(ORIGINALS), error);
-        let originals = Originals::open(&self.root, Path::new(STORE), self.disk).map_err(unread)?;
-        let saved = originals.map(|originals| originals.read(runtime)).transpose();
-        let saved = saved.map_err(unread)?.flatten();
-        self.target(runtime, saved.as_ref().map(|saved| saved.path.as_path()))
+    fn forget_restart(&self, target: &Target) -> Result<(), Failure> {
+        let runtime = target.runtime();
+        let Some(originals) = self.originals()? else { return Ok(()) };
+        let mut files = originals.pending(runtime).map_err(unread)?;
+        files.retain(|file| target::of_file(&self.root, runtime, file).restart != target.restart);
+        originals.mark(runtime, &files).map_err(unread)
     }
 
     /// Restarts the service of a runtime, and notes that.
@@ -293,14 +306,28 @@ impl HostRuntimes {
         let none = || failed(io::Error::other(format!("this host has no {program}")));
         let program = programs::find(&self.root, program).ok_or_else(none)?;
         programs::output(self.root.path(), &program, &arguments, RESTARTING).map_err(failed)?;
-        self.forget_restart(runtime)
-            .map_err(|error| unwritten(&Path::new(STORE).join(ORIGINALS), error))
+        self.forget_restart(target)
     }
 }
 
 fn shown(saved: &Saved, present: Option<Vec<u8>>) -> String {
     let present = present.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     difference(&saved.path.to_string_lossy(), present.as_deref(), saved.before.as_deref())
+}
+
+fn with(files: &BTreeSet<PathBuf>, file: &Path) -> BTreeSet<PathBuf> {
+    files.iter().cloned().chain([file.to_path_buf()]).collect()
+}
+
+/// Names the directory of the originals in an error of it.
+fn in_originals(error: io::Error) -> io::Error {
+    let dir = Path::new(STORE).join(ORIGINALS);
+    io::Error::new(error.kind(), format!("{}: {error}", dir.display()))
+}
+
+/// Returns the failure of a directory of originals that cannot be read or written.
+fn unread(error: io::Error) -> Failure {
+    unwritten(&Path::new(STORE).join(ORIGINALS), error)
 }
 
 fn unwritten(path: &Path, error: io::Error) -> Failure {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use super::target::is_program;
+use longshore_core::bounded_call;
 use longshore_core::root::Root;
 use longshore_runtimes::{Invocation, Source};
 
@@ -11,6 +13,8 @@ use longshore_runtimes::{Invocation, Source};
 const MOST: usize = 1 << 17;
 /// Size limit of a command line, and of the other files of a process.
 const LONGEST: u64 = 1 << 17;
+/// Time limit for reading a command line.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// Returns the process of one of these units that runs `program` as root. A process of a container, or of a
 /// user's own service manager, has another cgroup, whatever its name is.
@@ -24,13 +28,13 @@ pub(super) fn of_units(root: &Root, program: &str, units: &[&str]) -> Option<Inv
 fn of_process(root: &Root, pid: u32, program: &str, units: &[&str]) -> Option<Invocation> {
     let dir = Path::new("proc").join(pid.to_string());
     let read = |name: &str| root.read_small_text(dir.join(name), LONGEST).ok();
-    // The name first: reading a command line can wait for the process.
+    // The name first: a command line is read for a few processes alone.
     (read("comm")?.trim_end() == program).then_some(())?;
     let unit = unit_of(&read("cgroup")?)?;
     let unit = units.iter().find(|known| **known == unit)?;
     is_roots(&read("status")?).then_some(())?;
-    let argv: Vec<String> =
-        read("cmdline")?.trim_end_matches('\0').split('\0').map(str::to_owned).collect();
+    let line = command_line(root, &dir)?;
+    let argv: Vec<String> = line.trim_end_matches('\0').split('\0').map(str::to_owned).collect();
     is_program(&argv, program).then(|| Invocation {
         argv,
         variables: BTreeMap::new(),
@@ -38,6 +42,19 @@ fn of_process(root: &Root, pid: u32, program: &str, units: &[&str]) -> Option<In
         unit: (*unit).to_owned(),
         at: None,
     })
+}
+
+/// Reads a process's command line, for which the kernel waits for its memory's lock: without an end for one that
+/// hangs in the kernel.
+fn command_line(root: &Root, dir: &Path) -> Option<String> {
+    let (root, file) = (root.path().to_path_buf(), dir.join("cmdline"));
+    let shown = file.display().to_string();
+    let read = move || Root::open(&root)?.read_small_text(file, LONGEST);
+    let line = bounded_call::in_time("command-line", LIMIT, read);
+    if line.is_none() {
+        tracing::warn!("{shown} is not readable within {LIMIT:?}: the unit's command line counts");
+    }
+    line?.ok()
 }
 
 /// Returns the unit of a process of the host's service manager: its cgroup is below slices alone, none of

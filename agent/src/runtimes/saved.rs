@@ -1,14 +1,17 @@
 //! Saved originals of edited configurations, in the directory `runtimes` of the store's usual place on the
 //! host: the same for every container and setting, so that `revert` finds them.
 //!
-//! An empty file beside an original marks a runtime that has to be restarted for an edit or its undoing.
+//! A file beside an original lists those whose runtime has to be restarted for an edit or its undoing.
 //!
 //! They outlive a boot, as the edit does, which the journal's directory does not. Beside the edited file
 //! they could be read as configuration: `imports = ["conf.d/*"]` takes any name.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -143,13 +146,7 @@ impl Originals {
     /// # Errors
     /// The kernel's error.
     pub(super) fn write(&self, runtime: Runtime, saved: &Saved) -> io::Result<()> {
-        let (name, next) = (name(runtime), format!("{runtime}.next"));
-        self.dir.remove(&next)?;
-        let mut file = self.dir.create(&next)?;
-        file.write_all(&serde_json::to_vec(saved)?)?;
-        self.disk.sync(&file)?;
-        self.dir.rename(&next, &name)?;
-        self.dir.sync(self.disk)
+        self.replace(&name(runtime), &serde_json::to_vec(saved)?)
     }
 
     /// Writes a file for a program to read; it need not outlive this process.
@@ -180,26 +177,40 @@ impl Originals {
 }
 
 impl Originals {
-    /// True if the runtime was not restarted since its configuration was changed.
+    /// Returns the files that were changed since their runtime was restarted.
     ///
     /// # Errors
     /// The kernel's error.
-    pub(super) fn is_restart_pending(&self, runtime: Runtime) -> io::Result<bool> {
-        self.dir.read(&mark(runtime), 0).map(|found| found.is_some())
+    pub(super) fn pending(&self, runtime: Runtime) -> io::Result<BTreeSet<PathBuf>> {
+        let bytes = self.dir.read(&mark(runtime), MOST)?.unwrap_or_default();
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        Ok(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).collect())
     }
 
-    /// Sets or clears that mark durably.
+    /// Writes these durably.
     ///
     /// # Errors
     /// The kernel's error.
-    pub(super) fn mark_restart(&self, runtime: Runtime, is_pending: bool) -> io::Result<()> {
-        if self.is_restart_pending(runtime)? == is_pending {
+    pub(super) fn mark(&self, runtime: Runtime, files: &BTreeSet<PathBuf>) -> io::Result<()> {
+        if self.pending(runtime)? == *files {
             return Ok(());
         }
-        match is_pending {
-            true => self.disk.sync(&self.dir.create(&mark(runtime))?)?,
-            false => self.dir.remove(&mark(runtime))?,
+        if files.is_empty() {
+            self.dir.remove(&mark(runtime))?;
+            return self.dir.sync(self.disk);
         }
+        let lines = files.iter().flat_map(|file| [file.as_os_str().as_bytes(), b"\n"]);
+        self.replace(&mark(runtime), &lines.collect::<Vec<_>>().concat())
+    }
+
+    /// Replaces a file durably.
+    fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let next = format!("{name}.next");
+        self.dir.remove(&next)?;
+        let mut file = self.dir.create(&next)?;
+        file.write_all(bytes)?;
+        self.disk.sync(&file)?;
+        self.dir.rename(&next, name)?;
         self.dir.sync(self.disk)
     }
 }

@@ -16,8 +16,10 @@ use longshore_runtimes::{Assessment, Distribution, Files, Invocation, Runtime, c
 pub struct Target {
     /// The program that brings it.
     pub distribution: &'static Distribution,
-    /// Configuration that its daemon reads first.
+    /// Configuration that its daemon reads first, from its next start on.
     pub file: PathBuf,
+    /// The one that the running process has read, where it is another.
+    pub running_file: Option<PathBuf>,
     /// File that is to have the edit, where it is not that one: a drop-in that was named.
     pub edited: Option<PathBuf>,
     /// File that the user named.
@@ -182,12 +184,20 @@ fn of(root: &Root, one: &'static Distribution, named: Option<&Path>) -> Target {
         }
         None => (service, None),
     };
-    let by_flag = invocation.as_ref().and_then(|invocation| flagged(one, invocation));
+    let read_by = |it: &Invocation| flagged(one, it).unwrap_or_else(|| PathBuf::from(one.file));
+    let by_flag = next.as_ref().or(invocation.as_ref()).map(read_by);
+    let running_file = match (named, &next) {
+        (None, Some(_)) => {
+            invocation.as_ref().map(read_by).filter(|file| Some(file) != by_flag.as_ref())
+        }
+        _ => None,
+    };
     let named_top = named.and_then(|file| one.top_of(file));
     let file = named_top.clone().or_else(|| named.map(Path::to_path_buf)).or(by_flag);
     Target {
         distribution: one,
         file: file.unwrap_or_else(|| PathBuf::from(one.file)),
+        running_file,
         edited: named_top.and(named.map(Path::to_path_buf)),
         named: named.map(Path::to_path_buf),
         invocation,

@@ -102,7 +102,7 @@ fn an_absent_file_is_absent_again() {
         scene.configure(Runtime::Docker);
         assert_eq!(fs::metadata(scene.at(DAEMON)).expect("made").mode() & 0o7777, 0o644);
         let reverted = scene.host.revert(Runtime::Docker, false).expect("reverted");
-        assert!(matches!(reverted, Reverted::Restored(_)));
+        assert!(matches!(reverted, Reverted::Restored { .. }));
         assert_eq!(scene.at("etc/docker").exists(), with_dir);
         assert_eq!(scene.host.revert(Runtime::Docker, false).expect("reverted"), Reverted::Nothing);
     }
@@ -160,7 +160,7 @@ fn a_killed_process_leaves_a_host_that_reverts_and_configures() {
             scene.write(DAEMON, b"{}");
             let edit = scene.edit(Runtime::Docker).expect("an edit");
             match point {
-                0 => scene.write("/var/lib/longshore/runtimes/docker.next", b"{"),
+                0 => scene.write("/var/lib/longshore/runtimes/docker.json.next", b"{"),
                 1 => {
                     scene.host.prepare(Runtime::Docker, &edit).expect("saved");
                 }
@@ -284,7 +284,7 @@ fn an_edit_that_is_cut_off_leaves_no_half_of_a_file_in_its_directory() {
 #[test]
 fn a_restart_is_pending_from_an_edit_until_it_went_well() {
     let scene = Scene::new();
-    let pending = || scene.host.is_restart_pending(Runtime::Docker).expect("read");
+    let pending = || !scene.host.pending_restarts(Runtime::Docker).expect("read").is_empty();
     scene.write(DAEMON, b"{}");
     assert!(!pending());
     scene.configure(Runtime::Docker);
@@ -292,17 +292,51 @@ fn a_restart_is_pending_from_an_edit_until_it_went_well() {
     // The host of this test has no systemctl.
     scene.host.restart(&scene.target(Runtime::Docker)).expect_err("no systemctl");
     assert!(pending());
-    scene.host.forget_restart(Runtime::Docker).expect("noted");
+    scene.host.forget_restart(&scene.target(Runtime::Docker)).expect("noted");
     assert!(!pending());
     scene.host.revert(Runtime::Docker, false).expect("reverted");
     assert!(pending(), "the runtime has the reverted configuration");
     assert_eq!(scene.host.revert(Runtime::Docker, false).expect("reverted"), Reverted::Nothing);
     assert!(pending());
-    scene.host.forget_restart(Runtime::Docker).expect("noted");
+    scene.host.forget_restart(&scene.target(Runtime::Docker)).expect("noted");
     let edit = scene.edit(Runtime::Docker).expect("an edit");
     scene.write(DAEMON, b"{ }");
     scene.host.configure(&scene.target(Runtime::Docker), &edit).expect_err("it changed");
     assert!(!pending(), "nothing was edited");
+}
+
+/// The snap's docker and the package's are restarted on their own.
+#[test]
+fn a_restart_that_is_pending_is_of_the_runtime_whose_file_was_changed() {
+    const SNAP: &str = "/var/snap/docker/current/config/daemon.json";
+    let scene = Scene::new();
+    let restarts = || {
+        let pending = scene.host.pending_restarts(Runtime::Docker).expect("read");
+        pending.iter().filter_map(|one| one.restart.command()).collect::<Vec<_>>()
+    };
+    for file in [SNAP, DAEMON] {
+        scene.write(file, b"{}");
+        let target = scene.host.target(Runtime::Docker, Some(Path::new(file))).expect("one");
+        let edit = scene.host.assess(&target).state.edit().cloned().expect("an edit");
+        scene.host.configure(&target, &edit).expect("configured");
+        let reverted = scene.host.revert(Runtime::Docker, false).expect("reverted");
+        assert!(matches!(&reverted, Reverted::Restored { path, .. } if path == Path::new(file)));
+    }
+    assert_eq!(restarts(), ["systemctl restart docker.service", "snap restart docker"]);
+    let snap = scene.host.target(Runtime::Docker, Some(Path::new(SNAP))).expect("one");
+    scene.host.forget_restart(&snap).expect("noted");
+    assert_eq!(restarts(), ["systemctl restart docker.service"]);
+}
+
+#[test]
+fn an_error_of_the_originals_names_their_directory() {
+    let scene = Scene::new();
+    scene.write(DAEMON, b"{}");
+    scene.write("/var/lib/longshore/runtimes", b"a file");
+    let edit = scene.edit(Runtime::Docker).expect("an edit");
+    let failure = scene.host.configure(&scene.target(Runtime::Docker), &edit);
+    let failure = failure.expect_err("no directory").one_line();
+    assert!(failure.contains("/var/lib/longshore/runtimes: "), "{failure}");
 }
 
 const INITIAL: &str = "pid:[4026531836]";

@@ -116,12 +116,8 @@ fn state(
 
 /// The state where the value is on: the directories of specs are what is left to check.
 fn on(asked: Question<'_>, layers: &[Layer], computed: &Computed) -> State {
-    let dirs = layers.iter().rev().find_map(|layer| Some((layer, layer.spec_dirs()?)));
-    let lacking = dirs.and_then(|(layer, dirs)| {
-        spec_dirs::missing(&format!("cdi_spec_dirs in {}", layer.path.display()), &dirs)
-    });
-    if let Some((reason, remedy)) = lacking {
-        return State::Manual { reason, remedy };
+    if let Some(state) = lacking_dirs(layers) {
+        return state;
     }
     match dumped(asked.dump) {
         Some(true) if computed.on != Some(true) => {
@@ -131,13 +127,25 @@ fn on(asked: Question<'_>, layers: &[Layer], computed: &Computed) -> State {
     }
 }
 
-/// The state where the value is off, or not known: the edit, or the place that lasts.
+/// The state where the list of directories lacks that of longshore's spec; None where it has it.
+fn lacking_dirs(layers: &[Layer]) -> Option<State> {
+    let (layer, dirs) = layers.iter().rev().find_map(|layer| Some((layer, layer.spec_dirs()?)))?;
+    let setting = format!("cdi_spec_dirs in {}", layer.path.display());
+    let (reason, remedy) = spec_dirs::missing(&setting, &dirs)?;
+    Some(State::Manual { reason, remedy })
+}
+
+/// The state where the value is off, or not known: the edit, or the place that lasts. An edit of the value does
+/// not add a directory, so that a list without longshore's comes first.
 fn off(
     asked: Question<'_>,
     files: &dyn Files,
     layers: &[Layer],
     computed: &Computed,
 ) -> Result<State, Refusal> {
+    if let Some(state) = lacking_dirs(layers) {
+        return Ok(state);
+    }
     let reason = computed.reason.clone();
     let made = match generated::lasting(asked, layers) {
         Some(remedy) if computed.on.is_none() => {

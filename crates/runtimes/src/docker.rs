@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::invocation::Invocation;
+use crate::invocation::{Flag, Invocation};
 use crate::json_text;
 use crate::runtime::Runtime;
 use crate::spec_dirs;
@@ -89,11 +89,14 @@ fn state(
     let in_file = flag(path, &value)?;
     if let Some(invocation) = invocation {
         check_conflicts(path, &value, invocation)?;
-        if let Some(state) = by_flags(version, path, invocation) {
-            return Ok(state);
-        }
     }
-    let lacking = lacking_dirs(path, &value, invocation);
+    // An edit would not change that: pods and containers would still find no spec.
+    if let Some((reason, remedy)) = lacking_dirs(path, &value, invocation) {
+        return Ok(State::Manual { reason, remedy });
+    }
+    if let Some(state) = invocation.and_then(|invocation| by_flags(version, path, invocation)) {
+        return Ok(state);
+    }
     let on = match in_file {
         Some(true) => Some(format!("{} has features.cdi = true", path.display())),
         None if version.is_some_and(|version| version >= DEFAULT) => {
@@ -101,10 +104,8 @@ fn state(
         }
         _ => None,
     };
-    match (on, lacking) {
-        (Some(_), Some((reason, remedy))) => return Ok(State::Manual { reason, remedy }),
-        (Some(reason), None) => return Ok(State::on(reason)),
-        (None, _) => {}
+    if let Some(reason) = on {
+        return Ok(State::on(reason));
     }
     let after = json_text::with_flag(text, FLAG.0, FLAG.1).map_err(|why| unedited(path, &why))?;
     let edit = Edit { path: path.to_path_buf(), before, after };
@@ -126,6 +127,16 @@ fn state(
     })
 }
 
+/// Returns the name of a flag: of short ones in one word the last, which can have its value behind it (pflag).
+fn name_of(flag: &Flag) -> &str {
+    if !flag.is_short {
+        return &flag.name;
+    }
+    let rest = flag.name.trim_start_matches('D');
+    let name = if rest.is_empty() { &flag.name } else { rest };
+    name.chars().next().map_or("", |first| &name[..first.len_utf8()])
+}
+
 /// Returns the key of a flag in daemon.json.
 fn key_of(flag: &str) -> &str {
     KEYS.iter().find(|(name, _)| *name == flag).map_or(flag, |(_, key)| key)
@@ -135,12 +146,13 @@ fn key_of(flag: &str) -> &str {
 /// findConfigurationConflicts).
 fn check_conflicts(path: &Path, value: &Value, invocation: &Invocation) -> Result<(), Refusal> {
     for flag in invocation.flags() {
-        let key = key_of(&flag.name);
+        let name = name_of(&flag);
+        let key = key_of(name);
         let set = value.get(key).is_some_and(|value| !value.is_null());
         if key == IN_BOTH || !set {
             continue;
         }
-        let name = dashed(&flag.name);
+        let name = dashed(name);
         return Err(Refusal::new(
             format!(
                 "docker does not start: {key} is set by the flag {name} ({invocation}) and in {}, and dockerd \
@@ -183,10 +195,7 @@ fn by_flags(version: Option<Version>, path: &Path, invocation: &Invocation) -> O
         .collect();
     let reload = format!("`systemctl daemon-reload`, `systemctl restart {unit}`");
     Some(match on {
-        Some(true) => match lacking_dirs(path, &Value::Null, Some(invocation)) {
-            Some((reason, remedy)) => State::Manual { reason, remedy },
-            None => State::on(format!("dockerd has the flag --feature cdi ({invocation})")),
-        },
+        Some(true) => State::on(format!("dockerd has the flag --feature cdi ({invocation})")),
         Some(false) => State::Manual {
             reason: format!("dockerd has the flag --feature cdi=false ({invocation})"),
             remedy: format!("write --feature cdi in its place ({invocation}), then {reload}"),
@@ -309,6 +318,11 @@ mod tests {
     #[case::directories((28, 2), "{}", "--cdi-spec-dir /etc/cdi", "off", "--cdi-spec-dir (")]
     #[case::directories_twice((28, 2), "{\"cdi-spec-dirs\": [\"/run/cdi\"]}", "--cdi-spec-dir /etc/cdi", "refused", "cdi-spec-dirs is set by the flag")]
     #[case::both_directories((28, 2), "{}", "--cdi-spec-dir /etc/cdi --cdi-spec-dir=/var/run/cdi/", "on", "by default")]
+    #[case::directories_without_cdi((27, 3), "{\"cdi-spec-dirs\": [\"/etc/cdi\"]}", "-D", "off", "lists no /var/run/cdi")]
+    #[case::directories_and_a_flag((27, 3), "{\"cdi-spec-dirs\": [\"/etc/cdi\"]}", "--feature cdi", "off", "lists no /var/run/cdi")]
+    #[case::directories_by_default((28, 2), "{\"cdi-spec-dirs\": [\"/etc/cdi\"]}", "--feature other", "off", "lists no /var/run/cdi")]
+    #[case::a_value_behind_its_flag((27, 3), "{\"hosts\": []}", "-Hfd://", "refused", "hosts is set by the flag -H")]
+    #[case::short_flags_in_one_word((27, 3), "{\"hosts\": []}", "-DHfd://", "refused", "hosts is set by the flag -H")]
     #[case::no_directory((28, 2), "{\"cdi-spec-dirs\": [\"\"]}", "-D", "off", "lists no /var/run/cdi")]
     fn flags_count(
         #[case] version: (u32, u32),
@@ -320,6 +334,7 @@ mod tests {
         let state = started(version, file, flags);
         assert_eq!(state.name(), name, "{state:?}");
         assert!(state.reason().contains(reason), "{state:?}");
+        assert!(!reason.contains("lists no") || state.edit().is_none(), "{state:?}");
     }
 
     #[rstest]

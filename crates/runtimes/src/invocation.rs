@@ -34,6 +34,8 @@ pub struct Invocation {
 pub struct Flag {
     /// Name without its dashes.
     pub name: String,
+    /// True if it has one dash.
+    pub is_short: bool,
     /// Value; None where the flag stands alone.
     pub value: Option<String>,
 }
@@ -64,7 +66,8 @@ impl Invocation {
                     Some((name, value)) => (name, Some(value.to_owned())),
                     None => (name, None),
                 };
-                found.push(Flag { name: name.to_owned(), value });
+                let is_short = !word.starts_with("--");
+                found.push(Flag { name: name.to_owned(), is_short, value });
             } else if let Some(last) = found.last_mut().filter(|last| last.value.is_none()) {
                 last.value = Some(word.clone());
             }

@@ -10,7 +10,7 @@ use crate::files::Files;
 use crate::invocation::Invocation;
 use crate::runtime::Runtime;
 use crate::spec_dirs;
-use crate::verdict::{Assessment, Refusal, State, text_of};
+use crate::verdict::{Assessment, Refusal, State, text_of, toml_of, unread};
 use crate::version::Version;
 
 /// First CRI-O with CDI.
@@ -258,15 +258,7 @@ fn values(files: &dyn Files, path: &Path) -> Result<Option<Table>, Refusal> {
     let Some(bytes) = files.read(path).map_err(|error| unread(path, &error))? else {
         return Ok(None);
     };
-    let values = text_of(path, bytes)?.parse::<Table>().map_err(|error| {
-        let why = error.to_string().lines().collect::<Vec<_>>().join(" ");
-        Refusal::new(format!("{} is not TOML: {why}", path.display()), "correct the file")
-    })?;
-    Ok(Some(values))
-}
-
-fn unread(path: &Path, error: &std::io::Error) -> Refusal {
-    Refusal::new(format!("reading {}: {error}", path.display()), "make it readable")
+    toml_of("its runtime", path, &text_of(path, bytes)?).map(Some)
 }
 
 #[cfg(test)]

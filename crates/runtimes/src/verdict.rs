@@ -156,6 +156,24 @@ impl State {
     }
 }
 
+/// Refuses a file that cannot be read.
+pub(crate) fn unread(path: &std::path::Path, error: &std::io::Error) -> Refusal {
+    Refusal::new(format!("reading {}: {error}", path.display()), "make it a readable file")
+}
+
+/// Parses a configuration in TOML, which `program` reads.
+pub(crate) fn toml_of(
+    program: &str,
+    path: &std::path::Path,
+    text: &str,
+) -> Result<toml::Table, Refusal> {
+    text.parse::<toml::Table>().map_err(|error| {
+        let why = error.to_string().lines().collect::<Vec<_>>().join(" ");
+        let reason = format!("{} is not TOML, so {program} refuses it: {why}", path.display());
+        Refusal::new(reason, "correct the file")
+    })
+}
+
 /// Decodes a configuration's text.
 pub(crate) fn text_of(path: &std::path::Path, bytes: Vec<u8>) -> Result<String, Refusal> {
     String::from_utf8(bytes).map_err(|error| {

@@ -69,6 +69,33 @@ fn a_running_process_counts_and_so_does_the_next_start() {
     assert_eq!(checked.assessment.state.edit(), None, "it would not start after the restart");
 }
 
+/// A process that was started with one file, of a unit that names another by now.
+#[rstest]
+#[case::on_before_and_off_after(ON, "{}", "off", "the running process has other flags", Some(NEXT))]
+#[case::off_in_both("{}", "{}", "off", "features.cdi is not set", Some(NEXT))]
+#[case::off_before_and_on_after("{}", ON, "off", "`systemctl restart docker.service`", None)]
+#[case::on_in_both(ON, ON, "on", "features.cdi = true", None)]
+fn the_file_of_the_next_start_has_the_edit(
+    #[case] running: &str,
+    #[case] next: &str,
+    #[case] state: &str,
+    #[case] text: &str,
+    #[case] edited: Option<&str>,
+) {
+    let line = format!("[Service]\nExecStart=\nExecStart=/usr/bin/dockerd --config-file {NEXT}\n");
+    let host = docker("27.3.1", &[(OVERRIDE, &line), (NEXT, next), (RUNNING, running)], "");
+    let argv = ["/usr/bin/dockerd", "--config-file", RUNNING];
+    host.process(42, "docker.service", &argv);
+    let checked = host.check(Runtime::Docker, None);
+    assert_is(&checked, state, &[text]);
+    let edit = checked.assessment.state.edit();
+    assert_eq!(edit.map(|edit| edit.path.to_str().expect("UTF-8")), edited);
+}
+
+const ON: &str = "{\"features\":{\"cdi\":true}}";
+const RUNNING: &str = "/etc/docker/a.json";
+const NEXT: &str = "/etc/docker/b.json";
+
 /// dockerd judges the edited text, with the flags of its unit, before the file is replaced.
 #[rstest]
 #[case::takes_it(
@@ -81,9 +108,15 @@ fn a_running_process_counts_and_so_does_the_next_start() {
 )]
 #[case::has_no_such_flag("echo 'unknown flag: --validate' >&2; exit 125", None)]
 #[case::is_given_its_flags("[ \"$1 $2 $3\" = '-H fd:// --validate' ]", None)]
+#[case::is_given_a_short_flag_with_its_value("[ \"$1 $2\" = '-Hfd:// --validate' ]", None)]
 #[case::hangs("kill -STOP $$", Some("could not be asked"))]
 fn dockerd_judges_an_edit_first(#[case] script: &str, #[case] refused: Option<&str>) {
-    let host = docker("27.3.1", &[], script);
+    let short = (
+        "/usr/lib/systemd/system/docker.service",
+        "[Service]\nExecStart=/usr/bin/dockerd -Hfd://\n",
+    );
+    let units = if script.contains("-Hfd") { &[short][..] } else { &[] };
+    let host = docker("27.3.1", units, script);
     let before = fs::read(host.at(DAEMON)).expect("read");
     let checked = host.check(Runtime::Docker, None);
     let asking = if script.starts_with("kill") {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut, value};
 
 use super::imports;
-use crate::distribution::Keeping;
+use super::layer::Layer;
+use crate::distribution::{K0S_DROP_INS, Keeping};
 use crate::files::{Files, Overlay};
 use crate::verdict::Edit;
 
@@ -35,7 +36,13 @@ pub fn candidate(
                 imports.extend(at.map(|at| name(at).to_string_lossy().into_owned()));
             }
         }
-        if document.contains_key("imports") {
+        if let (Keeping::K0s, 0) = (keeping, index) {
+            // The imports that k0s adds at its start.
+            let added = |layer: &Layer| layer.path.parent() == Some(Path::new(K0S_DROP_INS));
+            let added = layers.iter().enumerate().filter(|(_, layer)| added(layer));
+            imports.extend(added.map(|(at, _)| name(at).to_string_lossy().into_owned()));
+        }
+        if document.contains_key("imports") || !imports.is_empty() {
             document.insert("imports", value(imports));
         }
         made.push((name(index), document.to_string()));

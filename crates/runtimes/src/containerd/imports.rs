@@ -1,7 +1,6 @@
 //! The files of containerd's configuration, in the order in which it reads them.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use glob::Pattern;
@@ -9,7 +8,7 @@ use glob::Pattern;
 use super::layer::Layer;
 use crate::distribution::{K0S_DROP_INS, Keeping};
 use crate::files::Files;
-use crate::verdict::Refusal;
+use crate::verdict::{Refusal, unread};
 
 /// Number of files above which the configuration is refused.
 const MOST: usize = 64;
@@ -97,10 +96,6 @@ fn clean(path: &Path) -> PathBuf {
         }
     }
     clean
-}
-
-fn unread(path: &Path, error: &io::Error) -> Refusal {
-    Refusal::new(format!("reading {}: {error}", path.display()), "make it a readable file")
 }
 
 fn absent(path: &Path) -> Refusal {

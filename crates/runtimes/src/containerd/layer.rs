@@ -7,7 +7,7 @@ use toml::{Table, Value};
 use super::KEY;
 use super::reading::Reading;
 use crate::spec_dirs;
-use crate::verdict::{Refusal, text_of};
+use crate::verdict::{Refusal, text_of, toml_of};
 
 /// Section of the CRI plugin in files of version 2.
 pub(super) const OLD_SECTION: &str = "io.containerd.grpc.v1.cri";
@@ -27,11 +27,7 @@ pub(super) struct Layer {
 impl Layer {
     pub(super) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self, Refusal> {
         let text = text_of(path, bytes)?;
-        let values = text.parse::<Table>().map_err(|error| {
-            let why = error.to_string().lines().collect::<Vec<_>>().join(" ");
-            let reason = format!("{} is not TOML, so containerd refuses it: {why}", path.display());
-            Refusal::new(reason, "correct the file")
-        })?;
+        let values = toml_of("containerd", path, &text)?;
         Ok(Self { path: path.to_path_buf(), text, values })
     }
 

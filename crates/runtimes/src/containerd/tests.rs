@@ -267,7 +267,24 @@ fn k0s_reads_its_directory_whether_it_runs_or_not() {
     let made = of(None, &[(top, text)]);
     assert!(made.state.remedy().is_some_and(|remedy| remedy.contains(drop_in)), "{made:?}");
     assert_eq!(of(None, &[(top, text), (drop_in, on)]).state.name(), "on");
-    assert!(of(Some(drop_in), &[(top, text)]).state.edit().is_some());
+    let made = of(Some(drop_in), &[(top, text)]);
+    let edit = made.state.edit().expect("an edit");
+    let files = Memory::of(&[(top, text)]);
+    let copy = candidate(&files, Path::new(top), Keeping::K0s, edit, Path::new("/d"));
+    let copy = copy.expect("made");
+    assert!(copy[0].1.contains("imports = [\"/d/1.toml\"]"), "the drop-in is judged: {copy:?}");
+    assert_eq!(copy[1].1, edit.after);
+}
+
+#[test]
+fn no_edit_is_offered_while_the_directory_of_specs_is_missing_from_the_list() {
+    let text =
+        "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\ncdi_spec_dirs = [\"/etc/cdi\"]\n";
+    for version in [Some((1, 7)), Some((2, 1)), None] {
+        let made = assessed(version, &[(TOP, text)], None);
+        assert!(matches!(made.state, State::Manual { .. }), "{made:?}");
+        assert!(made.state.reason().contains("lists no /var/run/cdi"), "{made:?}");
+    }
 }
 
 #[test]
