@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use futures_util::StreamExt;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, signal_name};
 use signal_hook_tokio::Signals;
 
@@ -316,7 +316,8 @@ async fn dispatch(
         Command::Status(asked) => stoppable(status::status(config, asked)).await,
         Command::Fleet(asked) => {
             let pods = DebugPods::default();
-            let ended = stoppable(fleet::fleet(&flags, asked, &pods)).await;
+            let ended =
+                stoppable_by(&[SIGTERM, SIGINT, SIGHUP], fleet::fleet(&flags, asked, &pods)).await;
             // Also after a signal.
             pods.delete().await;
             ended
@@ -333,8 +334,17 @@ async fn dispatch(
 async fn stoppable(
     work: impl Future<Output = Result<ExitCode, Failure>>,
 ) -> Result<CommandOutcome, Failure> {
+    stoppable_by(&[SIGTERM, SIGINT], work).await
+}
+
+/// As [`stoppable`], with other signals. One that is ignored, as SIGHUP below nohup(1), stays ignored.
+async fn stoppable_by(
+    signals: &[i32],
+    work: impl Future<Output = Result<ExitCode, Failure>>,
+) -> Result<CommandOutcome, Failure> {
+    let signals = signals.iter().filter(|signal| !signals::is_ignored(**signal));
     let mut signals =
-        Signals::new([SIGTERM, SIGINT]).or_fail(FailureKind::Bug, || "setting signal handlers")?;
+        Signals::new(signals).or_fail(FailureKind::Bug, || "setting signal handlers")?;
     tokio::select! {
         biased;
         Some(signal) = signals.next() => {

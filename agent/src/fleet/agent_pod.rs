@@ -1,8 +1,8 @@
 //! Search for the agent's pod of one node.
 
-use super::kubectl::{Answer, Kubectl, LARGEST_ANSWER, failed};
+use super::kubectl::{Kubectl, LARGEST_ANSWER};
 use super::pods::{Pod, PodList};
-use super::{NAME, Node, SENTENCE, bounded};
+use super::{NAME, Node, bounded};
 use longshore_cluster::is_name;
 use longshore_core::failure::{Failure, FailureKind};
 
@@ -61,7 +61,7 @@ impl AgentOf {
         let only = format!("--field-selector=spec.nodeName={}", self.node);
         let in_namespace = format!("--namespace={namespace}");
         let words = ["get", "pods", &in_namespace, &only, "--output=json"];
-        let list: PodList = read(kubectl, &words, LARGEST).await?;
+        let list: PodList = kubectl.read(&words, LARGEST, "a list of pods").await?;
         let container = self.container.as_deref();
         let is_agent = |pod: &Pod| pod.is_on(&self.node) && pod.is_of(place.as_deref(), container);
         let mut pods: Vec<(Pod, String)> = Vec::new();
@@ -86,39 +86,11 @@ impl AgentOf {
             return Err(not_a_name("node", &self.node));
         }
         let words = ["get", "node", &self.node, "--output=json"];
-        let answer = answered(kubectl, &words, LARGEST_ANSWER).await?;
-        Node::read(&answer.output).map_err(|error| not_read(&words, &error))
+        kubectl.read_with(&words, LARGEST_ANSWER, "a node", Node::read).await
     }
 }
 
 fn not_a_name(kind: &str, name: &str) -> Failure {
     Failure::new(FailureKind::Usage, format!("{:?} is no name of a {kind}", bounded(name, NAME)))
         .remedy("take the name that kubectl shows")
-}
-
-fn not_read(words: &[&str], error: &serde_json::Error) -> Failure {
-    let cause = format!("kubectl {}: not the object: {error}", words[..2].join(" "));
-    Failure::new(FailureKind::Kubectl, bounded(&cause, SENTENCE))
-}
-
-/// Calls kubectl, which has to succeed.
-async fn answered(kubectl: &Kubectl, words: &[&str], most: u64) -> Result<Answer, Failure> {
-    let answer = kubectl.call(words, most).await?;
-    match answer.status.success() {
-        true => Ok(answer),
-        false => Err(failed(&format!("kubectl {}", words[..2].join(" ")), &answer)),
-    }
-}
-
-/// Reads an object that kubectl prints as JSON.
-///
-/// # Errors
-/// Exit code 32 where kubectl fails, or prints another object.
-pub(super) async fn read<T: serde::de::DeserializeOwned>(
-    kubectl: &Kubectl,
-    words: &[&str],
-    most: u64,
-) -> Result<T, Failure> {
-    let answer = answered(kubectl, words, most).await?;
-    serde_json::from_slice(&answer.output).map_err(|error| not_read(words, &error))
 }

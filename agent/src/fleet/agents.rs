@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Nodes;
-use super::kubectl::{Kubectl, why};
+use super::kubectl::Kubectl;
 use super::pods::{Pod, PodList};
 use longshore_cluster::is_name;
 
@@ -27,9 +27,12 @@ impl Nodes {
             tracing::warn!("{namespace} is one namespace too many: {UNTOLD}");
         }
         for namespace in namespaces.iter().take(MOST_NAMESPACES) {
-            match pods(kubectl, namespace).await {
+            let in_namespace = format!("--namespace={namespace}");
+            let words = ["get", "pods", &in_namespace, "--output=json"];
+            match kubectl.read::<PodList>(&words, LARGEST, "a list of pods").await {
                 Ok(list) => self.compare(namespace, &list.items),
-                Err(why) => {
+                Err(failure) => {
+                    let why = failure.one_line();
                     tracing::warn!("the pods of {namespace} are not listed: {why}: {UNTOLD}");
                 }
             }
@@ -47,14 +50,4 @@ impl Nodes {
             node.has_agent = Some(pods.iter().any(is_agent));
         }
     }
-}
-
-async fn pods(kubectl: &Kubectl, namespace: &str) -> Result<PodList, String> {
-    let in_namespace = format!("--namespace={namespace}");
-    let words = ["get", "pods", &in_namespace, "--output=json"];
-    let answer = kubectl.call(&words, LARGEST).await.map_err(|failure| failure.one_line())?;
-    if !answer.status.success() {
-        return Err(why(&answer));
-    }
-    serde_json::from_slice(&answer.output).map_err(|error| format!("not a list of pods: {error}"))
 }

@@ -5,7 +5,7 @@ use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::kubectl::{Answer, Kubectl, why};
+use super::kubectl::{Kubectl, object};
 use super::leftovers::{Leftover, NodeLeftovers};
 use super::pods::{Pod, PodList};
 use super::table::columns;
@@ -238,42 +238,23 @@ async fn patched(
     let mut words = vec!["patch", "node", name];
     words.extend(kind);
     words.extend([patch.as_str(), "--output=json"]);
-    let answer = call(kubectl, &words).await?;
+    let answer = kubectl.call(&words, LARGEST).await?;
     // kubectl prints the reason of the server's status in brackets.
     if !answer.status.success() && answer.message.contains("(Conflict)") {
         return Ok(None);
     }
-    node_of(&words, &answer).map(Some)
+    Ok(object(&words, &answer, "a node", NodeLeftovers::read).map(Some)?)
 }
 
 async fn read(kubectl: &Kubectl, name: &str) -> Result<NodeLeftovers, Obstacle> {
     let words = ["get", "node", name, "--output=json"];
-    node_of(&words, &call(kubectl, &words).await?)
+    Ok(kubectl.read_with(&words, LARGEST, "a node", NodeLeftovers::read).await?)
 }
 
-fn node_of(words: &[&str], answer: &Answer) -> Result<NodeLeftovers, Obstacle> {
-    let json = output(words, answer)?;
-    NodeLeftovers::read(json).map_err(|error| not_read(words, "a node", &error))
-}
-
-async fn call(kubectl: &Kubectl, words: &[&str]) -> Result<Answer, Obstacle> {
-    kubectl.call(words, LARGEST).await.map_err(|failure| Obstacle::Failed(failure.one_line()))
-}
-
-fn output<'a>(words: &[&str], answer: &'a Answer) -> Result<&'a [u8], Obstacle> {
-    match answer.status.success() {
-        true => Ok(&answer.output),
-        false => Err(Obstacle::Failed(format!("{}: {}", name(words), why(answer)))),
+impl From<Failure> for Obstacle {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(bounded(&failure.one_line(), NAME))
     }
-}
-
-fn not_read(words: &[&str], wanted: &str, error: &serde_json::Error) -> Obstacle {
-    Obstacle::Failed(bounded(&format!("{}: not {wanted}: {error}", name(words)), NAME))
-}
-
-/// Command and kind of object, for a message; the node's name is in its line.
-fn name(words: &[&str]) -> String {
-    format!("kubectl {}", words[..2].join(" "))
 }
 
 /// Returns the place of an agent's pod on a node: one with such a container, or that the status names.
@@ -284,10 +265,7 @@ async fn agent(
 ) -> Result<Option<String>, Obstacle> {
     let only = format!("--field-selector=spec.nodeName={}", node.name);
     let words = ["get", "pods", "--all-namespaces", &only, "--output=json"];
-    let answer = call(kubectl, &words).await?;
-    let json = output(&words, &answer)?;
-    let list: PodList =
-        serde_json::from_slice(json).map_err(|error| not_read(&words, "a list of pods", &error))?;
+    let list: PodList = kubectl.read(&words, LARGEST, "a list of pods").await?;
     let is_agent = |pod: &&Pod| pod.is_agent_on(&node.name, node.pod.as_deref(), container);
     Ok(list.items.iter().find(is_agent).map(|pod| bounded(&pod.place(), NAME)))
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::agent_pod::read;
 use super::kubectl::{Kubectl, LARGEST_ANSWER, failed, why};
 use super::pods::Pod;
 use super::{NAME, bounded};
@@ -81,6 +80,11 @@ impl DebugPods {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(pod);
     }
 
+    fn forget(&self, namespace: &str, name: &str) {
+        let mut pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.retain(|(_, of, pod)| of != namespace || pod != name);
+    }
+
     /// Deletes all pods. One that cannot be deleted is a warning with the command for a person.
     pub async fn delete(&self) {
         let pods = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
@@ -119,6 +123,10 @@ impl OneShot<'_> {
         let words = ["create", "--filename=-", "--output=name"];
         let created = kubectl.call_with(&words, Some(pod.as_bytes()), LARGEST_ANSWER).await?;
         if !created.status.success() {
+            // The server refused it: there is none to delete.
+            if created.message.contains("(Forbidden)") {
+                pods.forget(self.namespace, self.name);
+            }
             return Err(failed("kubectl create pod", &created));
         }
         let (exit_code, state) = self.ended(kubectl).await?;
@@ -141,7 +149,7 @@ impl OneShot<'_> {
         let words = ["get", "pod", self.name, &in_namespace, "--output=json"];
         let since = Instant::now();
         loop {
-            let pod: Pod = read(kubectl, &words, LARGEST_ANSWER).await?;
+            let pod: Pod = kubectl.read(&words, LARGEST_ANSWER, "a pod").await?;
             if let Some(code) = pod.exit_code(CONTAINER) {
                 return Ok((code, pod.describe(CONTAINER)));
             }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::agent_pod::{AgentOf, Found, read};
+use super::agent_pod::{AgentOf, Found};
 use super::debug_pod::{DebugPods, OneShot, OneShotEnd};
 use super::kubectl::{Kubectl, LARGEST_ANSWER, why};
 use super::{NAME, bounded};
@@ -119,7 +119,7 @@ async fn daemon_set(
     found: &Found,
 ) -> Result<DaemonSet, Failure> {
     let words = ["get", "daemonsets", &found.in_namespace(), "--output=json"];
-    let list: Value = read(kubectl, &words, LARGEST).await?;
+    let list: Value = kubectl.read(&words, LARGEST, "a list of DaemonSets").await?;
     let owner = found.pod.as_ref().and_then(|(pod, _)| pod.daemon_set());
     let items = list.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
     // The container that was found in the pod is the agent's, whatever its name.

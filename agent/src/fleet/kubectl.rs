@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -63,14 +64,36 @@ impl Kubectl {
         &self,
         read: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
     ) -> Result<T, Failure> {
-        let answer = self.call(&["get", "nodes", "--output=json"], LARGEST_LIST).await?;
-        if !answer.status.success() {
-            return Err(failed("kubectl get nodes", &answer));
-        }
-        read(&answer.output).map_err(|error| {
-            let cause = format!("kubectl get nodes: not a list of nodes: {error}");
-            Failure::new(FailureKind::Kubectl, bounded(&cause, SHOWN))
-        })
+        let words = ["get", "nodes", "--output=json"];
+        self.read_with(&words, LARGEST_LIST, "a list of nodes", read).await
+    }
+
+    /// Reads an object that kubectl prints as JSON; `wanted` is its kind for a message.
+    ///
+    /// # Errors
+    /// Exit code 32 where kubectl fails, or prints another object.
+    pub(super) async fn read<T: DeserializeOwned>(
+        &self,
+        words: &[&str],
+        most: u64,
+        wanted: &str,
+    ) -> Result<T, Failure> {
+        self.read_with(words, most, wanted, |json| serde_json::from_slice(json)).await
+    }
+
+    /// As [`Kubectl::read`], with a reader of the object.
+    ///
+    /// # Errors
+    /// As [`Kubectl::read`].
+    pub(super) async fn read_with<T>(
+        &self,
+        words: &[&str],
+        most: u64,
+        wanted: &str,
+        read: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
+    ) -> Result<T, Failure> {
+        let answer = self.call(words, most).await?;
+        object(words, &answer, wanted, read)
     }
 
     /// Calls kubectl with these arguments, and waits for its end.
@@ -151,6 +174,27 @@ impl Kubectl {
             .with_source(error)
             .remedy("install kubectl, or give its path with --kubectl")
     }
+}
+
+/// Reads the object that kubectl printed as JSON.
+///
+/// # Errors
+/// As [`Kubectl::read`].
+pub(super) fn object<T>(
+    words: &[&str],
+    answer: &Answer,
+    wanted: &str,
+    read: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
+) -> Result<T, Failure> {
+    // Command and kind of object; the names of objects are for the callers to say.
+    let name = format!("kubectl {}", words[..2].join(" "));
+    if !answer.status.success() {
+        return Err(failed(&name, answer));
+    }
+    read(&answer.output).map_err(|error| {
+        let cause = format!("{name}: not {wanted}: {error}");
+        Failure::new(FailureKind::Kubectl, bounded(&cause, SHOWN))
+    })
 }
 
 /// Failure of a call that kubectl itself reported.

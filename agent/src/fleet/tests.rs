@@ -1,7 +1,6 @@
 //! The fleet's commands with a stand-in for kubectl: a script that prints files.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use tokio::time::Instant;
 use super::kubectl::Kubectl;
 use super::*;
 use longshore_core::failure::ExitCode;
+use longshore_core::testing::write_program;
 
 mod clean;
 mod doctor;
@@ -28,9 +28,7 @@ fn now() -> Timestamp {
 fn scripted(script: &str, limit: Duration) -> (tempfile::TempDir, Kubectl) {
     let dir = tempfile::tempdir().expect("a directory");
     let program = dir.path().join("kubectl");
-    fs::write(&program, format!("#!/bin/sh\ncd '{}'\n{script}\n", dir.path().display()))
-        .expect("written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("made executable");
+    write_program(&program, &format!("#!/bin/sh\ncd '{}'\n{script}\n", dir.path().display()));
     (dir, Kubectl { program, context: None, kubeconfig: None, limit })
 }
 

@@ -36,6 +36,22 @@ pub fn release() {
     let _ = HELD.iter().copied().collect::<SigSet>().thread_unblock();
 }
 
+/// True if this process was started with the signal ignored, as nohup(1) does with HUP.
+pub fn is_ignored(signal: i32) -> bool {
+    // Without /proc the signal counts as one that ends the process, as by default.
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| has_ignored(&status, signal))
+}
+
+/// Reads the mask of a process's status (proc(5), SigIgn): bit N - 1 is signal N.
+fn has_ignored(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    u32::try_from(signal - 1)
+        .ok()
+        .and_then(|bit| mask.checked_shr(bit))
+        .is_some_and(|mask| mask & 1 == 1)
+}
+
 /// Request to read the configuration again. It is kept until it is handled; two requests before
 /// that are one.
 #[derive(Debug, Clone, Default)]
@@ -92,5 +108,22 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.handle.close();
         self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::hup("Name:\tx\nSigIgn:\t0000000000000001\n", SIGHUP, true)]
+    #[case::another("SigIgn:\t0000000000001000\n", SIGHUP, false)]
+    #[case::term("SigIgn:\t0000000000004001\n", SIGTERM, true)]
+    #[case::none("SigIgn:\t0000000000000000\n", SIGTERM, false)]
+    #[case::no_line("", SIGHUP, false)]
+    #[case::no_signal("SigIgn:\tffffffffffffffff\n", 0, false)]
+    fn ignored(#[case] status: &str, #[case] signal: i32, #[case] wanted: bool) {
+        assert_eq!(has_ignored(status, signal), wanted);
     }
 }

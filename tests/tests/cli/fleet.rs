@@ -2,11 +2,11 @@
 //! configuration.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
 
+use longshore_core::testing::write_program;
 use longshore_tests::scene::{finish, longshore, send, start, until, wait};
 
 const KUBECTL: &str = r#"#!/bin/sh
@@ -26,20 +26,28 @@ const SETS: &str = r#"{"items": [{"metadata": {"name": "longshore"}, "spec": {"t
 /// The signal comes while the pod's end is waited for.
 #[test]
 fn a_doctor_that_is_stopped_deletes_its_pod() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+    for (hangup, signals) in [
+        ("--default-signal=HUP", &[Signal::SIGTERM][..]),
+        ("--default-signal=HUP", &[Signal::SIGINT]),
+        // The terminal is closed.
+        ("--default-signal=HUP", &[Signal::SIGHUP]),
+        // Below nohup(1).
+        ("--ignore-signal=HUP", &[Signal::SIGHUP, Signal::SIGTERM]),
+    ] {
         let dir = tempfile::tempdir().expect("temporary directory");
         let kubectl = dir.path().join("kubectl");
-        fs::write(&kubectl, KUBECTL).expect("written");
-        fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).expect("executable");
+        write_program(&kubectl, KUBECTL);
         fs::write(dir.path().join("sets"), SETS).expect("written");
-        let mut command = Command::new(longshore());
+        let mut command = Command::new("env");
+        command.arg(hangup).arg(longshore());
         command.args(["fleet", "doctor", "gpu-1", "--namespace", "gpu", "--kubectl"]).arg(&kubectl);
         let child = start(&mut command);
         let calls = || fs::read_to_string(dir.path().join("calls")).unwrap_or_default();
         until("the pod is waited for", || calls().contains("get pod longshore-doctor-"));
-        send(&child, signal);
+        signals.iter().for_each(|signal| send(&child, *signal));
         let ended = wait(child);
-        assert_eq!(ended.signal, Some(signal as i32), "{ended}");
+        let last = signals.last().map(|signal| *signal as i32);
+        assert_eq!(ended.signal, last, "{ended}");
         let calls = calls();
         let last = calls.lines().last().unwrap_or_default();
         assert!(last.starts_with("delete pod longshore-doctor-"), "{calls}");
