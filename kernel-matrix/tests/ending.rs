@@ -36,9 +36,7 @@ fn start() -> Run {
     let dir = tempfile::tempdir().expect("temporary directory");
     let (matrix, program) = (dir.path().join("matrix.toml"), dir.path().join("longshore"));
     fs::write(&matrix, MATRIX).expect("written");
-    fs::write(&program, LONGSHORE).expect("written");
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("executable");
+    longshore_core::testing::write_program(&program, LONGSHORE);
     let child = Command::new(env!("CARGO_BIN_EXE_kernel-matrix"))
         .arg("--matrix")
         .arg(&matrix)

@@ -60,11 +60,10 @@ impl Scene {
             lock.push_str(&format!("[[driver]]\nid = '{branch}-open'\n{revision}"));
         }
         let longshore = LONGSHORE.replace("INPUTS", &"2".repeat(64));
-        for (name, text) in [("rules.toml", RULES), ("lock", &lock), ("longshore", &longshore)] {
+        for (name, text) in [("rules.toml", RULES), ("lock", &lock)] {
             fs::write(scene.path(name), text).expect("written");
         }
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(scene.path("longshore"), mode).expect("executable");
+        longshore_core::testing::write_program(&scene.path("longshore"), &longshore);
         scene
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use longshore_build::build::sandbox::{self, Bind, Outcome, SUBCOMMAND, Spec};
 use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::testing::write_program;
 
 const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-stages");
 const MINUTE: Duration = Duration::from_secs(60);
@@ -272,8 +273,7 @@ fn a_sandbox_that_does_not_end_keeps_no_thread_of_the_runtime() {
     let scene = Scene::new();
     let helper = scene.path("helper");
     // Like a process that is stuck in the kernel: it does not notice that its lifeline is closed.
-    fs::write(&helper, "#!/bin/sh\necho started\nexec sleep 4\n").expect("write");
-    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).expect("mode");
+    write_program(&helper, "#!/bin/sh\necho started\nexec sleep 4\n");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let held = std::sync::Arc::new(());

@@ -1,7 +1,7 @@
 //! The re-enacted gates of the GPU operator (tests/operator-gates), over directories made for them.
 
+use longshore_core::testing::write_program;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -27,8 +27,13 @@ impl Scene {
     }
 
     fn program(&self, path: &str, code: i32) {
-        self.write(path, &format!("#!/bin/sh\nexit {code}\n"));
-        fs::set_permissions(self.at(path), fs::Permissions::from_mode(0o755)).expect("set");
+        self.script(path, &format!("#!/bin/sh\nexit {code}\n"));
+    }
+
+    fn script(&self, path: &str, text: &str) {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        write_program(&path, text);
     }
 
     /// Runs a gate, and returns whether it passed.
@@ -88,8 +93,7 @@ fn the_driver_manager_unloads_unless_the_digest_is_the_same() {
         scene.write("run/nvidia-driver.state", stored);
         scene.write("run/nvidia-driver.pid", "1");
         let unloaded = scene.at("unloaded");
-        scene.write("bin/rmmod", &format!("#!/bin/sh\necho \"$1\" >>'{}'\n", unloaded.display()));
-        fs::set_permissions(scene.at("bin/rmmod"), fs::Permissions::from_mode(0o755)).expect("set");
+        scene.script("bin/rmmod", &format!("#!/bin/sh\necho \"$1\" >>'{}'\n", unloaded.display()));
         assert!(scene.passes("driver-manager", &[("DRIVER_CONFIG_DIGEST", digest)]), "{digest}");
         assert_eq!(unloaded.exists(), unloads, "{stored} {digest}");
         assert!(!scene.at("run/nvidia-driver.pid").exists());

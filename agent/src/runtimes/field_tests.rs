@@ -5,12 +5,13 @@ mod containerd;
 mod docker;
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
 use super::report::{Checked, Report};
 use super::*;
+use longshore_core::testing::write_program;
 use rstest::rstest;
 
 /// A host in a directory, with a shell for its programs.
@@ -57,13 +58,9 @@ impl Host {
 
     /// Writes a program that prints its version, and otherwise does as the script says.
     fn program(&self, path: &str, version: &str, script: &str) -> &Self {
-        self.write(
-            path,
-            &format!(
-                "#!/bin/sh\nif [ \"$1\" = --version ]; then echo '{version}'; exit; fi\n{script}\n"
-            ),
-        );
-        fs::set_permissions(self.at(path), fs::Permissions::from_mode(0o755)).expect("mode");
+        fs::create_dir_all(self.at(path).parent().expect("parent")).expect("made");
+        let version = format!("if [ \"$1\" = --version ]; then echo '{version}'; exit; fi");
+        write_program(&self.at(path), &format!("#!/bin/sh\n{version}\n{script}\n"));
         self
     }
 
@@ -135,8 +132,7 @@ fn bad_input_has_one_answer() {
     let host = Host::with(&[(DAEMON, "{}"), (TOP, "version = 3\n")]);
     for program in ["dockerd", "containerd"] {
         let path = format!("/usr/bin/{program}");
-        host.write(&path, "#!/bin/sh\nkill -STOP $$\n");
-        fs::set_permissions(host.at(&path), fs::Permissions::from_mode(0o755)).expect("mode");
+        write_program(&host.at(&path), "#!/bin/sh\nkill -STOP $$\n");
     }
     let host = Host {
         runtimes: HostRuntimes { asking: Duration::from_millis(300), ..host.runtimes },
@@ -210,7 +206,7 @@ fn the_json_has_its_form() {
                         "unit": "docker.service",
                         "file": OVERRIDE,
                         "line": 3,
-                        "argv": ["/usr/bin/dockerd", "--http-proxy=http://***@proxy.example.com"],
+                        "argv": ["/usr/bin/dockerd", "--http-proxy=***"],
                     },
                     "file": DAEMON,
                     "state": "off",

@@ -1,7 +1,7 @@
 //! Helpers of the tests of several crates.
 
 use std::fs::{self, File, Permissions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -99,6 +99,24 @@ impl Drop for Holder {
 pub fn for_all() -> tempfile::TempDir {
     let everybody = Permissions::from_mode(0o755);
     tempfile::Builder::new().permissions(everybody).tempdir().expect("temporary directory")
+}
+
+/// Writes a program. Another process has the file open for writing: while this one has, a child that a parallel
+/// test starts can have it too until its execve(2), and the program's own start fails with ETXTBSY.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn write_program(path: &Path, text: &str) {
+    let mut writer = Command::new("sh")
+        .args(["-c", "cat >\"$1\" && chmod 755 \"$1\"", "sh"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    let mut input = writer.stdin.take().expect("a pipe");
+    input.write_all(text.as_bytes()).expect("written");
+    drop(input);
+    assert!(writer.wait().expect("an end").success(), "{}", path.display());
 }
 
 /// Lets everybody open `dir`, and `root` above it: as if something loosened a store after it was opened.

@@ -1,7 +1,7 @@
 //! Tests of files in the agent's image.
 
+use longshore_core::testing::write_program;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -27,8 +27,7 @@ fn nvidia_smi_is_that_of_the_driver_root_with_its_libraries_and_arguments() {
     let program = root.join("usr/bin/nvidia-smi");
     fs::create_dir_all(root.join("usr/bin")).expect("directory");
     let text = "#!/bin/sh\necho \"$LD_LIBRARY_PATH|$1|$2|$#\"\nexit 9\n";
-    fs::write(&program, text).expect("program");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("mode");
+    write_program(&program, text);
     // As longshore mounts it: read-only.
     let mounted = "mount --bind \"$ROOT\" \"$ROOT\" && mount -o remount,bind,ro \"$ROOT\" && \
         LONGSHORE_DRIVER_ROOT=$ROOT exec \"$0\" \"$@\"";

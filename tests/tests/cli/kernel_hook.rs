@@ -1,5 +1,6 @@
 //! The hook for /etc/kernel/postinst.d, with a stand-in for the command that it runs.
 
+use longshore_core::testing::write_program;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -14,8 +15,7 @@ fn run(script: &str, settings: &str, release: &str) -> (String, String) {
     let dir = tempfile::tempdir().expect("temporary directory");
     let (program, got) = (dir.path().join("podman"), dir.path().join("got"));
     let script = format!("#!/bin/sh\necho \"$@\" > {}\n{script}\n", got.display());
-    fs::write(&program, script).expect("written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
+    write_program(&program, &script);
     let defaults = dir.path().join("defaults");
     let settings = settings.replace("PROGRAM", &program.display().to_string());
     fs::write(&defaults, settings).expect("written");

@@ -1,11 +1,11 @@
 //! The JSON of the commands: real answers are held to the schemas of docs/schemas, and docs/json.md names each of them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use longshore_core::store::Store;
+use longshore_core::testing::write_program;
 use longshore_tests::scene::{Scene, disk, finish, fixture, names};
 use serde_json::{Value, json};
 
@@ -151,8 +151,7 @@ esac
 fn answers_about_a_fleet_are_as_their_schemas_say() {
     let scene = Scene::new();
     let kubectl = scene.path("kubectl");
-    fs::write(&kubectl, KUBECTL).expect("written");
-    fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).expect("made executable");
+    write_program(&kubectl, KUBECTL);
     let node = |name: &str, status: Option<Value>| {
         let annotations =
             status.map_or(json!({}), |status| json!({"longshore.dev/status": status.to_string()}));

@@ -1,8 +1,7 @@
 //! `scripts/show-combinations` with stand-ins for apt, dkms and longshore: one row is about one revision of a driver.
 
+use longshore_core::testing::write_program;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Command;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/show-combinations");
@@ -57,7 +56,7 @@ fn run(in_suites: &[&str], longshore: &str) -> (bool, String) {
     fs::create_dir(&bin).expect("made");
     for (name, script) in PROGRAMS.into_iter().chain([("longshore", longshore)]) {
         let script = script.replace("DIR", &dir.path().display().to_string());
-        executable(&bin.join(name), &format!("#!/bin/sh\n{script}\n"));
+        write_program(&bin.join(name), &format!("#!/bin/sh\n{script}\n"));
     }
     let output = Command::new(SCRIPT)
         .arg("trixie-backports/trixie/nvidia-kernel-dkms")
@@ -68,11 +67,6 @@ fn run(in_suites: &[&str], longshore: &str) -> (bool, String) {
         .expect("the script runs");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).expect("text"))
-}
-
-fn executable(path: &Path, script: &str) {
-    fs::write(path, script).expect("written");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("executable");
 }
 
 #[test]

@@ -3,7 +3,6 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nix::mount::MntFlags;
@@ -15,6 +14,7 @@ use super::calls::{decoded, encoded, make_all};
 use super::*;
 use crate::real::RealHost;
 use crate::verbs::{Host, Node, Owner};
+use longshore_core::testing::write_program;
 
 const AMPLE: Duration = Duration::from_secs(60);
 
@@ -22,8 +22,7 @@ const AMPLE: Duration = Duration::from_secs(60);
 fn scripted(script: &str, within: Duration) -> (tempfile::TempDir, KernelCalls) {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("child");
-    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, &format!("#!/bin/sh\n{script}\n"));
     let program = Some(program);
     (dir, KernelCalls { program, load: within, unload: within, ..KernelCalls::direct() })
 }
