@@ -18,7 +18,7 @@ const LOGINS: &str = "/etc/environment";
 
 impl HostRuntimes {
     /// Assesses a runtime: by the command line of its running process, and where the unit has another, also
-    /// by that, with which the next start reads an edit.
+    /// by that, with which the next start reads an edit. It is on where both are.
     pub fn assess(&self, target: &Target) -> Assessment {
         let (version, unasked) = self.version(target);
         let mut made = match (&target.problem, &target.invocation) {
@@ -41,26 +41,13 @@ impl HostRuntimes {
             made.notes.push(format!(
                 "the running process has other flags than {next}, which counts from the next start on"
             ));
-            if !matches!(made.state, State::Manual { .. } | State::Refused { .. }) {
-                let after = self.with(target, Some(next), version, unasked.as_deref());
-                made.state = match (after.state, &target.running_file) {
-                    (state @ (State::Manual { .. } | State::Refused { .. }), _) => state,
-                    (_, None) => made.state,
-                    // An edit counts from the next start on, in the file that is read then.
-                    (state, Some(_)) if !state.is_well() => state,
-                    (_, Some(_)) if made.state.is_well() => made.state,
-                    (_, Some(_)) => State::Manual {
-                        reason: format!(
-                            "{}; {}, read from the next start on, has it",
-                            made.state.reason(),
-                            target.file.display()
-                        ),
-                        remedy: match target.restart.command() {
-                            Some(command) => format!("restart it: `{command}`"),
-                            None => "restart it".to_owned(),
-                        },
-                    },
-                };
+            let after = self.with(target, Some(next), version, unasked.as_deref()).state;
+            let now = std::mem::replace(&mut made.state, after);
+            match (now.is_well(), made.state.is_well()) {
+                (true, false) => made.notes.push(format!("on until then: {}", now.reason())),
+                (true, true) => made.state = now,
+                (false, true) => made.state = restarted(target, &now, &made.state),
+                (false, false) => {}
             }
         }
         made.notes.extend(unasked);
@@ -142,6 +129,16 @@ impl HostRuntimes {
             )
         })
     }
+}
+
+/// The state where the next start alone has CDI on.
+fn restarted(target: &Target, now: &State, after: &State) -> State {
+    let reason = format!("{}; from the next start on: {}", now.reason(), after.reason());
+    let remedy = match target.restart.command() {
+        Some(command) => format!("restart it: `{command}`"),
+        None => "restart it".to_owned(),
+    };
+    State::Manual { reason, remedy }
 }
 
 fn is_elsewhere(variables: &BTreeMap<String, String>) -> bool {

@@ -97,6 +97,11 @@ mod tests {
         assert_eq!(unit_of(cgroup).as_deref(), wanted);
     }
 
+    #[test]
+    fn the_page_about_deadlines_has_the_span() {
+        longshore_core::testing::assert_in_page("command line of a container runtime", LIMIT);
+    }
+
     #[rstest]
     #[case("Name:\tx\nUid:\t0\t0\t0\t0\n", true)]
     #[case("Uid:\t1000\t0\t0\t0\n", false)]

@@ -52,8 +52,12 @@ fn a_running_process_counts_and_so_does_the_next_start() {
     let checked = host.check(Runtime::Docker, None);
     assert_is(
         &checked,
-        "on",
-        &["process 42 of docker.service", "the running process has other flags"],
+        "off",
+        &[
+            "the running process has other flags",
+            "on until then: dockerd has the flag --feature cdi (process 42 of docker.service)",
+            "off by default",
+        ],
     );
     let json = serde_json::to_value(Report::of(&[checked])).expect("JSON");
     assert_eq!(json["runtimes"][0]["invocation"]["source"], "process");
@@ -67,6 +71,14 @@ fn a_running_process_counts_and_so_does_the_next_start() {
         &["--feature x (/etc/systemd/system/docker.service.d/override.conf, line 3)"],
     );
     assert_eq!(checked.assessment.state.edit(), None, "it would not start after the restart");
+    host.write(OVERRIDE, "[Service]\nExecStart=\nExecStart=/usr/bin/dockerd --feature cdi\n");
+    let checked = host.check(Runtime::Docker, None);
+    assert_is(
+        &checked,
+        "off",
+        &["off by default", "restart it: `systemctl restart docker.service`"],
+    );
+    assert_eq!(checked.assessment.state.edit(), None, "the unit has what is wanted");
 }
 
 /// A process that was started with one file, of a unit that names another by now.
