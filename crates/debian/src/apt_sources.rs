@@ -43,7 +43,7 @@ pub fn named(left_out: &[LeftOut]) -> String {
 }
 
 /// Keys whose signatures a source accepts.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SignedBy {
     /// Keyring files, as the host sees them.
     pub files: Vec<PathBuf>,

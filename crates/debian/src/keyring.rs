@@ -42,7 +42,7 @@ pub struct Keyring {
 }
 
 /// A key that may sign, as apt's Signed-By names it (sources.list(5)).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Signer {
     /// Fingerprint (hex) of a primary key or of a subkey.
     pub fingerprint: String,

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::BufReader;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::StreamExt;
+use futures_util::future::try_join_all;
+use futures_util::stream;
 
 use super::archive::holds;
 use super::compression::decompressed;
@@ -20,6 +22,9 @@ use longshore_fetch::http::{Expected, FetchError, Fetcher, WriterGroup, WriterGu
 
 /// Compression suffixes of an index, best first.
 const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];
+
+/// Number of suites that are read at a time: more than a host has, and fewer than a process may open files.
+const MOST_AT_ONCE: usize = 200;
 
 /// Beginning of the Origin or Label of an archive of drivers by their maker.
 const MAKER: &str = "nvidia";
@@ -45,7 +50,8 @@ pub(super) async fn load(
         alive: writers.alive(),
         total: AtomicU64::new(0),
     };
-    let loaded = join_all(wanted.iter().map(|wanted| loader.suite(wanted))).await;
+    let suites: Vec<_> = wanted.iter().map(|wanted| loader.suite(wanted)).collect();
+    let loaded = stream::iter(suites).buffered(MOST_AT_ONCE).collect().await;
     writers.all_ended().await;
     seen.keep();
     loaded

@@ -8,9 +8,11 @@
 //! is the distribution's ID. A flat source has no suite: it is read where its Release's Origin or Label
 //! is that of the distribution, or of the drivers' maker. A host source that fails is a warning.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use super::apt_sources::{self, AptSource, LeftOut};
+use super::apt_sources::{self, AptSource, LeftOut, SignedBy};
 use super::keyring::Keyring;
 use super::release::is_flat;
 use super::resolve::release_of;
@@ -59,7 +61,7 @@ pub(super) enum Need {
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) url: String,
-    pub(super) keyring: Keyring,
+    pub(super) keyring: Arc<Keyring>,
 }
 
 /// The suites to read.
@@ -111,7 +113,8 @@ fn none(config: &ArchiveConfig, left_out: &[LeftOut]) -> Failure {
 
 impl Selection {
     fn add_configured(&mut self, source: &ArchiveSource, host_root: &Path) -> Result<(), Failure> {
-        let place = Place { url: source.url.clone(), keyring: keyring_of(source, host_root)? };
+        let keyring = Arc::new(keyring_of(source, host_root)?);
+        let place = Place { url: source.url.clone(), keyring };
         for suite in &source.suites {
             self.add(Wanted {
                 suite: suite.clone(),
@@ -154,6 +157,7 @@ impl Selection {
         self.problems.extend(found.problems);
         self.left_out.extend(found.left_out);
         let mut own: Vec<(AptSource, Place)> = Vec::new();
+        let mut keyrings: BTreeMap<SignedBy, Arc<Keyring>> = BTreeMap::new();
         for mut source in found.sources {
             let is_wanted = |suite: &String| {
                 is_flat(suite) || os.has(suite) || config.host_suites.contains(suite)
@@ -168,8 +172,12 @@ impl Selection {
             if source.suites.is_empty() {
                 continue;
             }
-            match source.signed_by.keyring(host_root, &os.origins) {
+            // Many sources name the same files.
+            let known = keyrings.get(&source.signed_by).map(Arc::clone);
+            let read = || source.signed_by.keyring(host_root, &os.origins).map(Arc::new);
+            match known.map_or_else(read, Ok) {
                 Ok(keyring) => {
+                    keyrings.insert(source.signed_by.clone(), Arc::clone(&keyring));
                     let place = Place { url: source.url.clone(), keyring };
                     own.push((source, place));
                 }
@@ -247,8 +255,9 @@ impl Selection {
 
     /// Adds a suite, or its components to the same suite of the same archive.
     fn add(&mut self, wanted: Wanted) {
-        let url =
-            |wanted: &Wanted| wanted.places.first().map(|p| p.url.trim_end_matches('/').to_owned());
+        fn url(wanted: &Wanted) -> Option<&str> {
+            wanted.places.first().map(|place| place.url.trim_end_matches('/'))
+        }
         let same = self
             .wanted
             .iter_mut()

@@ -1,6 +1,7 @@
 //! Archives that lack the wanted package, do not answer, or give a wrong answer.
 
 use std::fs;
+use std::process::Command;
 
 use longshore_tests::archive::{self, Suite};
 use longshore_tests::packages::{self, DRIVER, Item, KERNEL, deb};
@@ -247,6 +248,33 @@ fn a_captured_tree_without_an_answer_of_its_sources_is_not_decided() {
     // A host that no driver is for is refused all the same.
     let ended = finish(&mut scene.agent(&["plan", "--root", &fixture("bookworm-no-gpu")]));
     assert_eq!(ended.code, Some(17), "{ended}");
+}
+
+/// The keyring is read once, the server that is away asked a bounded number of times, and the answer stays short.
+#[test]
+fn a_host_with_ten_thousand_sources_is_answered_in_a_bounded_time_and_length() {
+    let scene = Scene::new();
+    let (tree, closed) = (scene.path("tree"), Closed::new());
+    let copied = Command::new("cp").arg("-a").arg(fixture("bookworm-t4")).arg(&tree).status();
+    assert!(copied.expect("cp runs").success());
+    let keyring = tree.join("usr/share/keyrings/many.asc");
+    fs::create_dir_all(keyring.parent().expect("a directory")).expect("made");
+    fs::copy(scene.path("keyring.asc"), &keyring).expect("copied");
+    let source = |number: usize| {
+        let url = format!("{}/{number}", closed.url());
+        format!("deb [signed-by=/usr/share/keyrings/many.asc] {url} bookworm main\n")
+    };
+    let sources: String = (0..10_000).map(source).collect();
+    fs::create_dir_all(tree.join("etc/apt/sources.list.d")).expect("made");
+    fs::write(tree.join("etc/apt/sources.list.d/many.list"), sources).expect("written");
+    let tree = tree.to_str().expect("a path");
+    scene.configure("");
+    let ended = finish(&mut scene.agent(&["plan", "--host-apt", "--root", tree]));
+    assert_eq!(ended.code, Some(12), "{ended}");
+    assert!(ended.out.starts_with("CANNOT BE DECIDED HERE"), "{ended}");
+    assert!(ended.out.contains(&closed.url()) && ended.out.len() < 10_000, "{ended}");
+    let lines = ended.err.lines().count();
+    assert!(lines < 5 * 200 + 20, "{lines} lines");
 }
 
 /// A typo in a path is told as such: with nothing in the store, nothing could be installed without it.

@@ -1,6 +1,7 @@
 //! Texts of `longshore explain`, and the pages that name its commands.
 
 use super::*;
+use crate::kept::assert_kept;
 use rstest::rstest;
 
 fn text(name: &str) -> String {
@@ -39,6 +40,15 @@ fn a_finding_names_its_exit_code_and_an_exit_code_its_findings() {
     assert!(both.contains("no-device  finding") && both.contains("no-device  exit code 17"));
     // No agent ends with it.
     assert!(!text("31").contains("podman"));
+}
+
+/// The list, and an answer of each form: a finding's, an exit code's of an agent, another one's, and both.
+#[test]
+fn its_answers_are_the_kept_ones() {
+    assert_kept("commands/explain/reports/list.txt", &Explained::all().list());
+    for name in ["signature-required", "15", "31", "no-device"] {
+        assert_kept(&format!("commands/explain/reports/{name}.txt"), &text(name));
+    }
 }
 
 #[rstest]
