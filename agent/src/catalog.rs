@@ -98,6 +98,14 @@ impl SourceFailures {
 }
 
 impl Catalog {
+    /// Notes that the archives could not be read, by this failure.
+    pub(crate) fn without_archives(&mut self, failure: Failure) {
+        self.drivers = Probe::Unreadable(failure.one_line());
+        self.headers = Probe::Unreadable(failure.one_line());
+        self.leave_out_key(&failure);
+        self.failures.archives = Some(failure);
+    }
+
     /// Returns a catalog without anything, whose sources were not read for the reason `why`.
     pub fn without_sources(why: &str) -> Self {
         Self {

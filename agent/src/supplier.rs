@@ -20,6 +20,7 @@ mod store_access;
 
 pub(crate) use attest::{attest_compiled, compile_record};
 pub use inventory::Inventory;
+pub(crate) use inventory::failure_behind;
 pub use next_kernel::HostKernels;
 pub(crate) use next_kernel::at_boot_of;
 pub use provisioner::Provisioner;

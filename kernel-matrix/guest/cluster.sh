@@ -55,12 +55,48 @@ events() { kube get events -o 'jsonpath={range .items[*]}{.involvedObject.kind} 
 
 now() { read -r NOW _ </proc/uptime; }
 
+# told COMMAND...: prints what it says, and its exit code in a last line.
+told() {
+    code=0
+    "$@" 2>&1 || code=$?
+    echo "exit code $code"
+}
+
+# fleet ARGUMENT...: calls the program of an administrator's machine.
+fleet() {
+    pod_podman run --rm --network host -v "$NODE_FILES:$NODE_FILES:ro" -e "KUBECONFIG=$NODE_FILES/admin.kubeconfig" \
+        "$IMAGE" fleet "$@" --kubectl "$NODE_FILES/kubectl"
+}
+
+crash_loops() {
+    kube get pods -l "app.kubernetes.io/name=$NAME" -o 'jsonpath={..state.waiting.reason}' | grep -q CrashLoopBackOff
+}
+
+# crash_loop: reports what the commands of docs/runbook.md say of an agent that ends with each start: it is told to
+# install a driver that nobody has. No agent may report on this node: the namespace is asked for.
+crash_loop() {
+    phase crash-loop
+    wanted=$AGENT_ARGUMENTS
+    AGENT_ARGUMENTS=$(echo "$wanted" | sed 's/--driver [0-9.]*/--driver 999/')
+    manifest | kube apply -f -
+    AGENT_ARGUMENTS=$wanted
+    patiently crash_loops
+    section looped.exec told kube exec daemonset/$NAME -- longshore doctor
+    section looped.asked told fleet doctor "$NODE"
+    section looped.logs told fleet logs "$NODE" --previous --namespace default
+    section looped.doctor told fleet doctor "$NODE" --namespace default
+    section looped.pods kube get pods --all-namespaces --field-selector "spec.nodeName=$NODE"
+    kube delete daemonset $NAME
+    patiently without_pods $NAME
+}
+
 start_daemons
 prepare_consumers
 preload
 touch /run/matrix/mark
 state before
 look before
+crash_loop
 watch_exits
 phase start
 now

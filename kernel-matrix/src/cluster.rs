@@ -154,6 +154,29 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = checks::ready(expected, records, "ready");
     wrong.extend(condition(records));
     wrong.extend(through_kubelet(records));
+    wrong.extend(looped(records));
+    wrong
+}
+
+/// Checks the answers about an agent that was told to install driver 999, and ended with each start: there is no
+/// container for `kubectl exec`; log and diagnosis are there all the same, and no pod of a diagnosis is left.
+fn looped(records: &Records) -> Vec<String> {
+    let pods = records.text("looped.pods");
+    let mut wrong: Vec<String> = [
+        ("looped.exec", &["container not found", "exit code 1"][..]),
+        ("looped.asked", &["an agent's container are in default", "exit code 2"]),
+        ("looped.logs", &["no archive is configured", "exit code 0"]),
+        ("looped.doctor", &["REFUSED", "no archive is configured", "exit code 12"]),
+        ("looped.pods", &["CrashLoopBackOff"]),
+    ]
+    .iter()
+    .flat_map(|(section, wanted)| wanted.iter().map(move |text| (section, text)))
+    .filter(|(section, text)| !records.text(section).contains(**text))
+    .map(|(section, text)| format!("{section} has no `{text}`: {}", records.text(section)))
+    .collect();
+    if pods.contains("longshore-doctor") {
+        wrong.push(format!("a pod of a diagnosis is left: {pods}"));
+    }
     wrong
 }
 
@@ -228,6 +251,43 @@ mod tests {
                 records.sections.insert(section.into(), vec![text.to_owned()]);
             }
             assert_eq!(through_kubelet(&records).len(), faults, "{logs}, {exec}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_answer_about_a_crash_loop_is_found() {
+        let loops = "longshore-x 0/1 CrashLoopBackOff 2 1m";
+        let good = [
+            (
+                "looped.exec",
+                "error: unable to upgrade connection: container not found\nexit code 1",
+            ),
+            ("looped.asked", "an agent's container are in default\nexit code 2"),
+            ("looped.logs", "no archive is configured\nexit code 0"),
+            ("looped.doctor", "REFUSED (exit code 12)\n  no archive is configured\nexit code 12"),
+            ("looped.pods", loops),
+        ];
+        for (section, text, fault) in [
+            ("", "", ""),
+            ("looped.exec", "PASSED\nexit code 0", "looped.exec has no `container not found`"),
+            ("looped.asked", "exit code 2", "looped.asked has no `an agent's container"),
+            ("looped.logs", "\nexit code 0", "looped.logs has no `no archive is configured`"),
+            ("looped.doctor", "exit code 32", "looped.doctor has no `REFUSED`"),
+            ("looped.pods", "longshore-x 1/1 Running", "looped.pods has no `CrashLoopBackOff`"),
+            (
+                "looped.pods",
+                &format!("{loops}\nlongshore-doctor-1 0/1 Completed"),
+                "a pod of a diagnosis is left",
+            ),
+        ] {
+            let mut records = Records::default();
+            for (name, answer) in good.iter().chain([&(section, text)]) {
+                let lines = answer.lines().map(str::to_owned).collect();
+                records.sections.insert((*name).to_owned(), lines);
+            }
+            let wrong = looped(&records).join("; ");
+            assert!(wrong.starts_with(fault), "{wrong}");
+            assert_eq!(wrong.is_empty(), fault.is_empty(), "{wrong}");
         }
     }
 

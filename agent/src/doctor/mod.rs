@@ -22,12 +22,13 @@ use crate::config::{Config, StorePlace};
 use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::Prebuilt;
-use crate::supplier::Inventory;
+use crate::supplier::{Inventory, failure_behind};
 use longshore_core::failure::FailureKind;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::finding::{self, Area, Code, Finding, Severity, Verdict};
 use longshore_core::root::Root;
 use longshore_core::store::Store;
+use longshore_debian::archive::Archive;
 use longshore_host::HostFacts;
 
 /// Codes that need a query to a source.
@@ -193,14 +194,17 @@ struct Planned {
 impl Look<'_> {
     /// Returns the findings of a plan, and the plan itself where there is one.
     async fn plan(&self) -> Result<Planned, Failure> {
+        let nothing_to_ask = self.nothing_to_ask();
+        // What would be asked is known then.
+        let is_asked = self.online || nothing_to_ask.is_some();
         let planned = if self.online {
             Inventory::for_looking(self.config).decide().await.map(|(_, plan)| plan)
         } else {
-            self.at_hand().and_then(|catalog| plan::plan(self.config, self.facts, &catalog))
+            self.offline(nothing_to_ask)
         };
         match planned {
             Ok(mut plan) => {
-                let asked = |f: &Finding| self.online || !OF_SOURCES.contains(&f.code);
+                let asked = |f: &Finding| is_asked || !OF_SOURCES.contains(&f.code);
                 plan.findings.retain(|f| asked(f) && !self.may_be_elsewhere(f));
                 let findings = std::mem::take(&mut plan.findings);
                 Ok(Planned { plan: Some(plan), findings, failed: None })
@@ -212,7 +216,7 @@ impl Look<'_> {
                 let mut findings = plan::plan(self.config, self.facts, &catalog)?.findings;
                 findings.retain(|f| f.code.entry().area != Area::Sources);
                 let code = match failure.kind() {
-                    FailureKind::Download => Code::ArchivesUnread,
+                    FailureKind::Download | FailureKind::NoSource => Code::ArchivesUnread,
                     _ => Code::SourcesUnread,
                 };
                 let mut found = Finding::refusal(code, failure.one_line());
@@ -223,6 +227,35 @@ impl Look<'_> {
                 Ok(Planned { plan: None, findings, failed: Some(failure.code()) })
             }
         }
+    }
+
+    /// Returns the plan with what is at hand, and without a source where there is none to ask.
+    fn offline(&self, nothing_to_ask: Option<Failure>) -> Result<Plan, Failure> {
+        let mut catalog = self.at_hand()?;
+        if let Some(failure) = nothing_to_ask {
+            catalog.without_archives(failure);
+        }
+        let plan = plan::plan(self.config, self.facts, &catalog)?;
+        match failure_behind(self.config, &plan, &catalog) {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(plan),
+        }
+    }
+
+    /// Returns the failure of sources of which none can be asked: there is none, or a file that the configuration names
+    /// is missing. None where a query may have an answer.
+    fn nothing_to_ask(&self) -> Option<Failure> {
+        let Config { archives, paths, registries, run_files, .. } = self.config;
+        if !registries.is_empty() || !run_files.is_empty() || self.config.needs_no_archive() {
+            return None;
+        }
+        let apt_root = match paths.apt_root() {
+            Some(root) => root,
+            // Those of the machine that asks, which may be another one tomorrow.
+            None if archives.use_host_apt => return None,
+            None => &paths.host_root,
+        };
+        Archive::check(archives, apt_root).err().filter(|failure| failure.kind().is_definite())
     }
 
     /// True if a missing set may be in a registry that was not queried.

@@ -7,6 +7,8 @@ use super::*;
 use crate::config::{self, Fragment};
 use crate::console::Form;
 use crate::kept::{assert_kept, assert_narrow, tree, trees};
+use longshore_debian::settings::ArchiveSource;
+use longshore_modules::registry::RegistrySource;
 
 fn config(root: &Path) -> Config {
     let root = root.to_str().unwrap();
@@ -53,6 +55,35 @@ async fn every_tree_gives_its_report(#[case] name: &str, #[case] exit: u8, #[cas
     assert_narrow(&text);
     assert_kept(&format!("doctor/reports/{name}.txt"), &text);
     assert_kept(&format!("doctor/reports/{name}.json"), &format!("{json}\n"));
+}
+
+/// As `run` ends there: what is not configured needs no query.
+#[rstest]
+#[case::no_source(None, false, Some((Code::ArchivesUnread, 12)))]
+#[case::no_keyring(Some("/nonexistent.asc"), false, Some((Code::SourcesUnread, 2)))]
+#[case::apt_of_another_machine(None, true, None)]
+#[tokio::test]
+async fn sources_of_which_none_can_be_asked_refuse_without_a_query(
+    #[case] keyring: Option<&str>,
+    #[case] host_apt: bool,
+    #[case] wanted: Option<(Code, u8)>,
+) {
+    let mut config = config(&tree("bookworm-t4"));
+    config.archives.use_host_apt = host_apt;
+    config.archives.sources.extend(keyring.map(|keyring| ArchiveSource {
+        url: "https://archive.example.com/debian".to_owned(),
+        suites: vec!["bookworm".to_owned()],
+        components: vec!["main".to_owned()],
+        keyring: keyring.into(),
+    }));
+    let report = diagnosed(&config).await;
+    let refusal = report.findings.iter().find(|found| found.severity == Severity::Refusal);
+    let found = refusal.map(|found| (found.code, report.exit_code.number()));
+    assert_eq!(found, wanted);
+    // A registry may have what is wanted.
+    let registry = "registry.example.com/drivers".parse().unwrap();
+    config.registries.push(RegistrySource { reference: registry, mirrors: Vec::new() });
+    assert_eq!(diagnosed(&config).await.exit_code.number(), 0);
 }
 
 #[test]

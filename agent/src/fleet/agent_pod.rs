@@ -1,5 +1,7 @@
 //! Search for the agent's pod of one node.
 
+use std::collections::BTreeSet;
+
 use super::kubectl::{Kubectl, LARGEST_ANSWER};
 use super::pods::{Pod, PodList};
 use super::{NAME, Node, bounded};
@@ -8,6 +10,9 @@ use longshore_core::failure::{Failure, FailureKind};
 
 /// Size limit of the list of a node's pods, in bytes.
 const LARGEST: u64 = 64 << 20;
+
+/// Number of namespaces that a message names.
+const SHOWN: usize = 8;
 
 /// A node, and the search for its agent.
 #[derive(Debug, Clone, Default)]
@@ -48,12 +53,7 @@ impl AgentOf {
         let of_status =
             place.as_deref().and_then(|place| Some(place.split_once('/')?.0.to_owned()));
         let Some(namespace) = self.namespace.clone().or(of_status) else {
-            let cause = format!(
-                "no agent reported on node {}, so that its namespace is not known",
-                node.name
-            );
-            return Err(Failure::new(FailureKind::Usage, cause)
-                .remedy("name the namespace of the agents' pods with --namespace"));
+            return Err(self.not_reported(kubectl).await);
         };
         if !is_name(&namespace) {
             return Err(not_a_name("namespace", &namespace));
@@ -79,6 +79,42 @@ impl AgentOf {
         // Of several, as while one is replaced, one that runs.
         pods.sort_by_key(|(pod, name)| (!pod.runs(name), pod.is_deleted(), pod.has_ended()));
         Ok(Found { namespace, pod: pods.into_iter().next() })
+    }
+
+    /// Failure of a node on which no agent reported: one whose agents failed before they could, or may not. Names the
+    /// namespaces of the node's pods with an agent's container, for a person to choose.
+    async fn not_reported(&self, kubectl: &Kubectl) -> Failure {
+        let cause =
+            format!("no agent reported on node {}, so that its namespace is not known", self.node);
+        let only = format!("--field-selector=spec.nodeName={}", self.node);
+        let words = ["get", "pods", "--all-namespaces", &only, "--output=json"];
+        let listed: Result<PodList, Failure> =
+            kubectl.read(&words, LARGEST, "a list of pods").await;
+        let is_agent =
+            |pod: &Pod| pod.is_on(&self.node) && pod.is_of(None, self.container.as_deref());
+        let (seen, remedy) = match listed {
+            Ok(list) => {
+                let pods =
+                    list.items.iter().filter(|pod| is_agent(pod) && is_name(pod.namespace()));
+                let seen: BTreeSet<&str> = pods.map(Pod::namespace).collect();
+                let seen = seen.into_iter().take(SHOWN).collect::<Vec<_>>().join(", ");
+                (
+                    seen,
+                    "no pod on it has an agent's container: see that the DaemonSet selects it, and name its namespace",
+                )
+            }
+            Err(failure) => {
+                tracing::warn!("the pods of node {} are not listed: {failure}", self.node);
+                (String::new(), "name the namespace of the agents' pods")
+            }
+        };
+        let failure = Failure::new(FailureKind::Usage, cause);
+        match seen.as_str() {
+            "" => failure.remedy(format!("{remedy} with --namespace")),
+            seen => failure.remedy(format!(
+                "give the one that is your agents' with --namespace; pods with an agent's container are in {seen}"
+            )),
+        }
     }
 
     async fn read_node(&self, kubectl: &Kubectl) -> Result<Node, Failure> {

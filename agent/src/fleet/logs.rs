@@ -29,6 +29,8 @@ pub async fn logs(
         ));
     };
     tracing::info!("pod {} {}", bounded(&pod.place(), NAME), pod.describe(container));
+    // Until the container starts again, the run that ended is the one that kubectl counts as the last.
+    let previous = previous && !pod.has_just_ended(container);
     let (in_namespace, container) = (found.in_namespace(), format!("--container={container}"));
     let tail = format!("--tail={lines}");
     let mut words = vec!["logs", pod.name(), &in_namespace, &container, &tail];

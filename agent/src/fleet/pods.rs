@@ -109,6 +109,11 @@ impl Pod {
         &self.metadata.name
     }
 
+    /// Returns its namespace.
+    pub(super) fn namespace(&self) -> &str {
+        &self.metadata.namespace
+    }
+
     /// True for a pod that is being deleted.
     pub(super) fn is_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
@@ -128,6 +133,11 @@ impl Pod {
     /// True if this container runs.
     pub(super) fn runs(&self, container: &str) -> bool {
         self.container(container).is_some_and(|found| found.state.running.is_some())
+    }
+
+    /// True if this container has ended, and does not wait for its restart yet.
+    pub(super) fn has_just_ended(&self, container: &str) -> bool {
+        self.container(container).is_some_and(|found| found.state.terminated.is_some())
     }
 
     /// Returns the exit code of this container, once it has ended.

@@ -97,24 +97,10 @@ impl<'a> Inventory<'a> {
             Some(plan) => plan.clone(),
             None => plan::plan(self.config, &of.facts, &of.catalog)?,
         };
-        match self.failure_behind(&plan, &of.catalog) {
+        match failure_behind(self.config, &plan, &of.catalog) {
             Some(failure) => Err(failure.clone()),
             None => Ok(plan),
         }
-    }
-
-    fn failure_behind<'c>(&self, plan: &Plan, catalog: &'c Catalog) -> Option<&'c Failure> {
-        // A captured tree has no sources of its own. A file that the configuration names is read here all the same.
-        let counts = |failure: &&Failure| {
-            !self.config.paths.is_captured() || failure.kind() == FailureKind::Usage
-        };
-        let gravest = plan.findings.iter().find(|f| f.severity == Severity::Refusal)?;
-        let failure = match gravest.code {
-            Code::ArchivesUnread | Code::SignFileMissing => catalog.failures.archives.as_ref(),
-            Code::RunFileUnread => catalog.failures.run_files.as_ref(),
-            _ => None,
-        };
-        failure.filter(counts)
     }
 
     /// Returns the inputs of a plan for the host, or for another kernel, that `read` returns.
@@ -207,12 +193,7 @@ impl<'a> Inventory<'a> {
                 catalog.add_archives(self.config, kernel, archive);
                 self.leave_out_excluded(catalog);
             }
-            Err(failure) => {
-                catalog.drivers = Probe::Unreadable(failure.one_line());
-                catalog.headers = Probe::Unreadable(failure.one_line());
-                catalog.leave_out_key(&failure);
-                catalog.failures.archives = Some(failure);
-            }
+            Err(failure) => catalog.without_archives(failure),
         }
     }
 
@@ -362,6 +343,24 @@ pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
         facts.ours = state.driver_modules(&facts.loaded);
     }
     Ok(facts.with_places(paths, &journal::recorded(paths)))
+}
+
+/// Returns the failure of a source for which a plan is refused.
+pub(crate) fn failure_behind<'c>(
+    config: &Config,
+    plan: &Plan,
+    catalog: &'c Catalog,
+) -> Option<&'c Failure> {
+    // A captured tree has no sources of its own. A file that the configuration names is read here all the same.
+    let counts =
+        |failure: &&Failure| !config.paths.is_captured() || failure.kind() == FailureKind::Usage;
+    let gravest = plan.findings.iter().find(|f| f.severity == Severity::Refusal)?;
+    let failure = match gravest.code {
+        Code::ArchivesUnread | Code::SignFileMissing => catalog.failures.archives.as_ref(),
+        Code::RunFileUnread => catalog.failures.run_files.as_ref(),
+        _ => None,
+    };
+    failure.filter(counts)
 }
 
 #[cfg(test)]

@@ -131,13 +131,9 @@ impl<'a> Sources<'a> {
         self.no_archive.get_or_try_init(none).await
     }
 
-    /// Returns the root of the apt sources to read: the host's. A captured tree without apt sources
-    /// uses those of this machine.
     fn apt_root(&self) -> &Path {
-        let host_root = &self.config.paths.host_root;
-        let apt = host_root.join("etc/apt");
-        let has_sources = ["sources.list", "sources.list.d"].iter().any(|n| apt.join(n).exists());
-        if self.config.paths.is_captured() && !has_sources { Path::new("/") } else { host_root }
+        let root = self.config.paths.apt_root();
+        root.unwrap_or_else(|| Path::new("/"))
     }
 }
 

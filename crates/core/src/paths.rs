@@ -77,4 +77,12 @@ impl Paths {
     pub fn is_captured(&self) -> bool {
         self.root != Path::new("/")
     }
+
+    /// Returns the root of the apt sources of the host; None for a captured tree without any, for which those of this
+    /// machine are read.
+    pub fn apt_root(&self) -> Option<&Path> {
+        let apt = self.host_root.join("etc/apt");
+        let has_sources = ["sources.list", "sources.list.d"].iter().any(|n| apt.join(n).exists());
+        (!self.is_captured() || has_sources).then_some(&self.host_root)
+    }
 }

@@ -69,6 +69,14 @@ impl Archive {
         Self::open_with(Policy::default(), config, host_root, store, progress).await
     }
 
+    /// Checks that there is a source to read, and that its keyring is there; asks none.
+    ///
+    /// # Errors
+    /// As [`Archive::open`], without those of downloads.
+    pub fn check(config: &ArchiveConfig, host_root: &Path) -> Result<(), Failure> {
+        selection::select(config, host_root, Machine::this()?.debian).map(drop)
+    }
+
     /// Like [`Archive::open_with`], but gives up an unresponsive archive after some seconds: for
     /// callers that have a fallback. Later fetches use the full timeouts.
     ///

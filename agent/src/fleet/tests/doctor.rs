@@ -269,13 +269,23 @@ async fn a_doctor_that_is_stopped_leaves_a_pod_that_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_not_known_is_asked_for_and_no_other_one_is_looked_at() {
-    let mut scene = Scene::new(None);
+async fn a_namespace_that_is_not_known_is_asked_for_and_no_pod_is_taken_for_its_container() {
+    let mut scene = Scene::new(Some(crash_looping()));
     scene.put("node", &node("gpu-1", None).to_string());
-    let failure = scene.doctor().await.expect_err("not known");
-    assert_eq!(failure.code(), ExitCode::Usage);
-    assert!(failure.report().contains("--namespace"), "{failure}");
-    assert!(!scene.calls().contains("pods"), "{}", scene.calls());
+    for (pods, wanted) in [
+        (None, "an agent's container are in gpu"),
+        (Some(r#"{"items": []}"#), "no pod on it has an agent's container"),
+        (Some("Forbidden"), "name the namespace of the agents' pods with --namespace"),
+    ] {
+        pods.into_iter().for_each(|pods| scene.put("pods", pods));
+        let failure = scene.doctor().await.expect_err("not known");
+        assert_eq!(failure.code(), ExitCode::Usage);
+        let report = failure.report();
+        assert!(report.contains(wanted) && report.contains("--namespace"), "{report}");
+    }
+    let calls = scene.calls();
+    assert!(!calls.contains("exec") && !calls.contains("create"), "{calls}");
+    scene.put("pods", r#"{"items": []}"#);
     scene.asked.namespace = Some("drivers".into());
     scene.made(&ended(0));
     scene.put("log", "PASSED\n");
@@ -317,6 +327,11 @@ async fn logs_are_those_of_the_agent_s_container_also_of_the_run_before() {
             format!("logs driver-gpu-1 --namespace=gpu --container=longshore --tail=50{option}");
         assert!(scene.calls().ends_with(&call), "{}", scene.calls());
     }
+    // kubelet refuses `--previous` until a container that ended for the first time starts again.
+    let ended = agent(&json!({ "terminated": { "exitCode": 12 } }), &json!({}));
+    scene.put("pods", &json!({ "items": [ended] }).to_string());
+    logs(&scene.kubectl, &scene.asked, true, 50).await.expect("a log");
+    assert!(scene.calls().ends_with(" --tail=50\n"), "{}", scene.calls());
     let failure = logs(&scene.kubectl, &Scene::new(None).asked, false, 1).await;
     assert!(failure.is_ok(), "the same node");
     let none = Scene::new(None);
