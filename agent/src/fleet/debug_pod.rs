@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::kubectl::{Kubectl, LARGEST_ANSWER, failed, why};
-use super::pods::Pod;
+use super::pods::{Container, Pod};
 use super::{NAME, bounded};
 use longshore_core::failure::{Failure, FailureKind};
 
@@ -56,7 +56,7 @@ pub(super) struct OneShot<'a> {
     pub(super) node: &'a str,
     /// The agent's container in the template.
     pub(super) container: &'a str,
-    /// Words after `longshore`.
+    /// Words after `longshore`; the flags of the agent's own command follow them.
     pub(super) arguments: &'a [&'a str],
 }
 
@@ -216,8 +216,11 @@ impl OneShot<'_> {
             container.remove(key);
         }
         container.insert("name".into(), json!(CONTAINER));
+        let flags = serde_json::from_value(Value::Object(of_template.clone()));
+        let flags = flags.map(|of: Container| of.flags()).unwrap_or_default();
+        let words = self.arguments.iter().copied().chain(flags.iter().map(String::as_str));
+        container.insert("args".into(), words.collect());
         container.insert("command".into(), json!(["longshore"]));
-        container.insert("args".into(), json!(self.arguments));
         // Nothing is reserved: the node may be full, and the agent's own pod has its share.
         let limits =
             of_template.get("resources").and_then(|resources| resources.get("limits")).cloned();

@@ -47,9 +47,14 @@ pub async fn doctor(
         Some((pod, container)) => {
             let place = bounded(&pod.place(), NAME);
             tracing::info!("pod {place} on node {node} {}", pod.describe(container));
+            // Variables in a command are replaced by kubelet alone.
+            let flags = pod.flags(container);
+            let words: Vec<&str> =
+                arguments.iter().copied().chain(flags.iter().map(String::as_str)).collect();
             if pod.runs(container)
+                && !flags.iter().any(|flag| flag.contains("$("))
                 && let Some(diagnosis) =
-                    in_pod(kubectl, &found, pod.name(), container, arguments).await?
+                    in_pod(kubectl, &found, pod.name(), container, &words).await?
             {
                 return Ok(diagnosis);
             }

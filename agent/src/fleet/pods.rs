@@ -47,9 +47,27 @@ pub(super) struct Spec {
     containers: Vec<Container>,
 }
 
-#[derive(Deserialize)]
-struct Container {
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Container {
     name: String,
+    command: Vec<String>,
+    args: Vec<String>,
+}
+
+impl Container {
+    /// Returns the flags of `longshore run FLAG...`: settings, which other commands take, too. None for another command,
+    /// such as the operator's `nvidia-driver init`.
+    pub(super) fn flags(&self) -> Vec<String> {
+        let words = self.command.iter().chain(&self.args);
+        let is_program = |word: &&String| word.rsplit('/').next() == Some("longshore");
+        let mut words: Vec<String> = words.skip_while(is_program).cloned().collect();
+        match words.iter().position(|word| word == "run") {
+            Some(at) => drop(words.remove(at)),
+            None => words.clear(),
+        }
+        words
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -133,6 +151,12 @@ impl Pod {
     /// True if this container runs.
     pub(super) fn runs(&self, container: &str) -> bool {
         self.container(container).is_some_and(|found| found.state.running.is_some())
+    }
+
+    /// Returns the flags of this container's command.
+    pub(super) fn flags(&self, container: &str) -> Vec<String> {
+        let mut all = self.spec.containers.iter();
+        all.find(|one| one.name == container).map(Container::flags).unwrap_or_default()
     }
 
     /// True if this container has ended, and does not wait for its restart yet.

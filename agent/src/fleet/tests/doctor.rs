@@ -73,7 +73,8 @@ fn agent(state: &Value, last: &Value) -> Value {
     json!({
         "metadata": { "namespace": "gpu", "name": "driver-gpu-1",
                       "ownerReferences": [{ "kind": "DaemonSet", "name": "driver" }] },
-        "spec": { "nodeName": "gpu-1", "containers": [{ "name": "side" }, { "name": "longshore" }] },
+        "spec": { "nodeName": "gpu-1", "containers": [
+            { "name": "side" }, { "name": "longshore", "args": ["run", "--driver=535"] }] },
         "status": { "phase": "Running", "containerStatuses": statuses },
     })
 }
@@ -103,7 +104,8 @@ fn set() -> Value {
                 "containers": [
                     { "name": "side", "image": "s" },
                     {
-                        "name": "longshore", "image": "registry.example.com/gpu/longshore:1", "args": ["run"],
+                        "name": "longshore", "image": "registry.example.com/gpu/longshore:1",
+                        "command": ["/usr/bin/longshore"], "args": ["run", "--host-apt=false"],
                         "securityContext": { "privileged": true },
                         "env": [{ "name": "LONGSHORE_DRIVER", "value": "535" },
                                 { "name": "LONGSHORE_LOG", "value": "debug" }],
@@ -149,7 +151,7 @@ async fn an_agent_that_runs_is_asked_in_its_own_container() {
         assert_eq!((answer.text.as_str(), answer.code), ("PASSED\n", wanted));
     }
     let calls = scene.calls();
-    let exec = "exec driver-gpu-1 --namespace=gpu --container=longshore -- longshore doctor\n";
+    let exec = "exec driver-gpu-1 --namespace=gpu --container=longshore -- longshore doctor --driver=535\n";
     assert!(calls.contains(exec) && !calls.contains("create"), "{calls}");
     let asked = "get pods --namespace=gpu --field-selector=spec.nodeName=gpu-1 --output=json\n";
     assert!(calls.contains(asked), "{calls}");
@@ -178,6 +180,18 @@ async fn where_the_agent_has_ended_a_pod_of_its_template_is_asked_and_deleted(
     assert!(name.starts_with("longshore-doctor-"), "{name}");
     let delete = format!("delete pod {name} --namespace=gpu --ignore-not-found --wait=false\n");
     assert!(scene.calls().ends_with(&delete), "{}", scene.calls());
+}
+
+#[rstest]
+#[case::settings_elsewhere(json!({ "args": ["run"] }), &[])]
+#[case::flags(json!({ "args": ["run", "--driver", "550"] }), &["--driver", "550"])]
+#[case::before_the_command(json!({ "command": ["longshore"], "args": ["--driver=550", "run"] }), &["--driver=550"])]
+#[case::operator(json!({ "command": ["nvidia-driver"], "args": ["init", "-x"] }), &[])]
+#[case::image_s_own(json!({}), &[])]
+fn the_flags_of_an_agent_are_those_of_run(#[case] container: Value, #[case] wanted: &[&str]) {
+    let container: crate::fleet::pods::Container =
+        serde_json::from_value(container).expect("a container");
+    assert_eq!(container.flags(), wanted);
 }
 
 #[tokio::test]
@@ -212,7 +226,7 @@ async fn the_pod_has_the_agent_s_rights_mounts_and_settings_and_nothing_that_evi
         assert!(container.get(gone).is_none(), "{gone}");
     }
     assert_eq!(container["command"], json!(["longshore"]));
-    assert_eq!(container["args"], json!(["doctor"]));
+    assert_eq!(container["args"], json!(["doctor", "--host-apt=false"]));
     assert_eq!(
         container["env"],
         json!([{ "name": "LONGSHORE_DRIVER", "value": "535" },
