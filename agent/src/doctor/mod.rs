@@ -195,7 +195,7 @@ impl Look<'_> {
     /// Returns the findings of a plan, and the plan itself where there is one.
     async fn plan(&self) -> Result<Planned, Failure> {
         let nothing_to_ask = self.nothing_to_ask();
-        // What would be asked is known then.
+        // Without any source the answer of all is known.
         let is_asked = self.online || nothing_to_ask.is_some();
         let planned = if self.online {
             Inventory::for_looking(self.config).decide().await.map(|(_, plan)| plan)
