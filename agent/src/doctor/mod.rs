@@ -194,16 +194,13 @@ struct Planned {
 impl Look<'_> {
     /// Returns the findings of a plan, and the plan itself where there is one.
     async fn plan(&self) -> Result<Planned, Failure> {
-        let nothing_to_ask = self.nothing_to_ask();
-        // Without any source the answer of all is known.
-        let is_asked = self.online || nothing_to_ask.is_some();
         let planned = if self.online {
-            Inventory::for_looking(self.config).decide().await.map(|(_, plan)| plan)
+            Inventory::for_looking(self.config).decide().await.map(|(_, plan)| (plan, true))
         } else {
-            self.offline(nothing_to_ask)
+            self.offline()
         };
         match planned {
-            Ok(mut plan) => {
+            Ok((mut plan, is_asked)) => {
                 let asked = |f: &Finding| is_asked || !OF_SOURCES.contains(&f.code);
                 plan.findings.retain(|f| asked(f) && !self.may_be_elsewhere(f));
                 let findings = std::mem::take(&mut plan.findings);
@@ -229,16 +226,21 @@ impl Look<'_> {
         }
     }
 
-    /// Returns the plan with what is at hand, and without a source where there is none to ask.
-    fn offline(&self, nothing_to_ask: Option<Failure>) -> Result<Plan, Failure> {
+    /// Returns the plan with what is at hand, and whether the answer of all sources is known: where something is to be
+    /// acquired, and there is none to ask.
+    fn offline(&self) -> Result<(Plan, bool), Failure> {
         let mut catalog = self.at_hand()?;
-        if let Some(failure) = nothing_to_ask {
-            catalog.without_archives(failure);
+        let plan = plan::plan(self.config, self.facts, &catalog)?;
+        // `run` asks no source either for what the store has.
+        if plan.acquire.is_empty() {
+            return Ok((plan, false));
         }
+        let Some(failure) = self.nothing_to_ask() else { return Ok((plan, false)) };
+        catalog.without_archives(failure);
         let plan = plan::plan(self.config, self.facts, &catalog)?;
         match failure_behind(self.config, &plan, &catalog) {
             Some(failure) => Err(failure.clone()),
-            None => Ok(plan),
+            None => Ok((plan, true)),
         }
     }
 
