@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, setrlimit};
 
-/// Memory of the process, as its address space, with the program itself (docs/fuzzing.md).
+/// Memory of the process, as its address space, with the program itself (docs/internals/fuzzing.md).
 const GIBIBYTE: u64 = 1 << 30;
 
 /// Readers that a limit has to end: they show that it holds.

@@ -1,6 +1,6 @@
 //! Record on disk of the changes to the host, for undoing them.
 //!
-//! `state.json` in the record's directory (docs/decisions/record-place.md), written whole by
+//! `state.json` in the record's directory (docs/internals/decisions/record-place.md), written whole by
 //! temporary name, fsync and rename. Every step's intent, with the state before it, is on disk
 //! before the step acts, so that the file's next reader can undo everything its writer did, at
 //! whatever point the writer died. A step's completion is written with the next step's intent.

@@ -3,7 +3,7 @@
 //! Data flows in one direction: [`config`], [facts](longshore_host::facts) of the host and the [`catalog`]
 //! of available sources go into the pure [`plan`]; the [`engine`] carries out a plan's [`steps`] through the
 //! verbs of [`Host`](longshore_host::Host), and records every intent in the [`journal`] before the act. See
-//! docs/architecture.md.
+//! docs/internals/architecture.md.
 
 pub mod build_lease;
 pub mod bundle;

@@ -72,7 +72,7 @@ crash_loops() {
     kube get pods -l "app.kubernetes.io/name=$NAME" -o 'jsonpath={..state.waiting.reason}' | grep -q CrashLoopBackOff
 }
 
-# crash_loop: reports what the commands of docs/runbook.md say of an agent that ends with each start: it is told to
+# crash_loop: reports what the commands of docs/operate/runbook.md say of an agent that ends with each start: it is told to
 # install a driver that nobody has. No agent may report on this node: the namespace is asked for.
 crash_loop() {
     phase crash-loop

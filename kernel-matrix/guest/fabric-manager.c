@@ -1,6 +1,6 @@
 /*
  * A stand-in for NVIDIA's fabric manager (nv-fabricmanager -c FILE), whose own one needs NVSwitches that answer. It
- * has the requirements of docs/daemons.md, and ends without one of them: settings that keep it in the foreground,
+ * has the requirements of docs/operate/daemons.md, and ends without one of them: settings that keep it in the foreground,
  * CAP_SYS_ADMIN and no other capability, the nodes of the driver and of each switch that the driver has in /proc,
  * the directory of the topology files. It leaves a file of its state, listens on its socket and ends by SIGTERM.
  */

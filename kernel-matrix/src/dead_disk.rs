@@ -8,7 +8,7 @@ use crate::{identity, judge, trials};
 
 /// The guest's `--step-deadline` in seconds.
 const STEP: f64 = 5.0;
-/// Time limit of the termination message in seconds, which is written to the store, too (docs/deadlines.md).
+/// Time limit of the termination message in seconds, which is written to the store, too (docs/reference/deadlines.md).
 const MESSAGE: f64 = 5.0;
 /// Seconds beyond the deadline, by the agent's own log: the phases before and after it on an emulated processor.
 const EMULATED: f64 = 3.0;

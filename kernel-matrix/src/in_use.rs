@@ -7,7 +7,7 @@ use crate::records::Records;
 use crate::timing;
 use crate::trials;
 
-/// Default of `on-busy` in seconds: so long the agent waits for the driver's users (docs/deadlines.md).
+/// Default of `on-busy` in seconds: so long the agent waits for the driver's users (docs/reference/deadlines.md).
 const ON_BUSY: f64 = 20.0;
 /// Seconds beyond it, by the agent's own log: the last look at all processes, and the journal, on an emulated
 /// processor.

@@ -6,7 +6,7 @@ use crate::records::Records;
 use crate::served;
 use crate::timing;
 
-/// Longest time in seconds from a loss until the agent's own log has it (docs/lifecycle.md).
+/// Longest time in seconds from a loss until the agent's own log has it (docs/operate/lifecycle.md).
 const FOUND: f64 = 1.0;
 /// Seconds beyond it: the guest takes the time before the programs that remove the part, which are started on an emulated
 /// processor that others on the machine share (4.6 s seen). `lifecycle::watch` has the exact bound, on a paused clock.

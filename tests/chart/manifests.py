@@ -38,7 +38,7 @@ def pod(path):
     found = documents(path)
     (daemonset,) = [one for (kind, _), one in found.items() if kind == "DaemonSet"]
     spec = daemonset["spec"]["template"]["spec"]
-    with open("docs/configuration.md", encoding="utf-8") as file:
+    with open("docs/reference/configuration.md", encoding="utf-8") as file:
         settings = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", file.read()))
     volumes = [volume["name"] for volume in spec["volumes"]]
     wrong = []
@@ -141,9 +141,9 @@ def granted(path):
 
 
 def documented():
-    """Returns the table of rights in docs/kubernetes.md: for each value, its rights."""
+    """Returns the table of rights in docs/cluster/kubernetes.md: for each value, its rights."""
     table = {}
-    with open("docs/kubernetes.md", encoding="utf-8") as file:
+    with open("docs/cluster/kubernetes.md", encoding="utf-8") as file:
         for line in file:
             cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
             if not (line.startswith("| `") and len(cells) == 6 and cells[1] in ("cluster", "own namespace")):
@@ -159,7 +159,7 @@ def rights(value, path):
     """Fails where the rights of a manifest, rendered with `value` alone, are not those of the table."""
     wanted = documented().get(value)
     if wanted is None:
-        raise SystemExit(f"docs/kubernetes.md: the table of rights has no row for `{value}`")
+        raise SystemExit(f"docs/cluster/kubernetes.md: the table of rights has no row for `{value}`")
     if granted(path) != wanted:
         raise SystemExit(f"{value}: granted and documented rights differ in {sorted(granted(path) ^ wanted)}")
 

@@ -1,5 +1,5 @@
 //! Simulated nodes of a real cluster: a kubelet for many nodes without containers, and agents over simulated
-//! hosts, each a process of its own. See docs/fleet-simulation.md.
+//! hosts, each a process of its own. See docs/internals/fleet-simulation.md.
 //!
 //! ```text
 //! simulated-nodes --dir DIR --port PORT --nodes 50 [--failing N --refused VERSION] [--kill VERSION]

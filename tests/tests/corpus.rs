@@ -1,4 +1,4 @@
-//! Runs the fuzz corpus through its readers (docs/fuzzing.md), so that fixed faults stay fixed: each file in a
+//! Runs the fuzz corpus through its readers (docs/internals/fuzzing.md), so that fixed faults stay fixed: each file in a
 //! process of its own, with the limits of time and memory.
 
 #[allow(unreachable_pub, reason = "a library, where it is fuzzed")]

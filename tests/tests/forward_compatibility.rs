@@ -122,7 +122,7 @@ impl Scene {
 }
 
 /// Libraries of the spec are in the loader's default directories, which LD_LIBRARY_PATH precedes: the remedy of
-/// docs/containers.md.
+/// docs/operate/containers.md.
 #[test]
 fn a_newer_libcuda_of_the_image_is_found_by_ld_library_path_alone() {
     let scene = Scene::new(580);
@@ -152,7 +152,7 @@ fn a_cache_of_the_image_that_names_the_directory_precedes_the_driver() {
 /// Remedy and behaviour are on the page.
 #[test]
 fn the_page_has_the_remedy() {
-    let page = include_str!("../../docs/containers.md");
+    let page = include_str!("../../docs/operate/containers.md");
     for text in ["## CUDA newer than the driver", "name: LD_LIBRARY_PATH", COMPAT] {
         assert!(page.contains(text), "{text}");
     }

@@ -1,7 +1,7 @@
 //! Build lease across hosts: agents that need the same modules elect one builder by a shared claim.
 //!
 //! A [`LeaseBackend`] stores the claim: [`claims`] in a registry, [`objects`] in a Lease object of a
-//! cluster. A backend only has to guarantee that the last writer wins: docs/decisions/build-once.md
+//! cluster. A backend only has to guarantee that the last writer wins: docs/internals/decisions/build-once.md
 //! has the protocol, and the remaining races.
 
 pub mod claims;

@@ -1,4 +1,4 @@
-//! Specifications of the host's GPUs for container runtimes (docs/containers.md): made from the driver
+//! Specifications of the host's GPUs for container runtimes (docs/operate/containers.md): made from the driver
 //! root and the device nodes, and those of all programs on the host.
 //!
 //! The spec has no hooks and no device numbers. A hook is a program that would have to stay on the host

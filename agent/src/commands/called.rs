@@ -1,6 +1,6 @@
 //! Other names that this program is called by, and command lines translated to longshore's own: names
-//! and commands of NVIDIA's driver image, for the GPU operator (docs/gpu-operator.md), and a plugin of
-//! kubectl (docs/fleet.md).
+//! and commands of NVIDIA's driver image, for the GPU operator (docs/cluster/gpu-operator.md), and a plugin of
+//! kubectl (docs/cluster/fleet.md).
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

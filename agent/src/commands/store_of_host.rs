@@ -1,6 +1,6 @@
 //! The host's directory as the store, where the container has no mount for it: attached for the
 //! commands that use the store, tried out for those that only plan
-//! (docs/decisions/store-of-the-host.md).
+//! (docs/internals/decisions/store-of-the-host.md).
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};

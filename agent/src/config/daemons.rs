@@ -55,7 +55,7 @@ settings! {
     persistenced: Option<Mode>;
         key "persistenced" flag "persistenced" "WISH" env "LONGSHORE_PERSISTENCED"
         default "`auto`"
-        means "run nvidia-persistenced: `auto` (where the driver has it), `on`, `off`; see [daemons.md](daemons.md)"
+        means "run nvidia-persistenced: `auto` (where the driver has it), `on`, `off`; see [daemons.md](../operate/daemons.md)"
     /// Run nv-fabricmanager: auto (on hosts with NVSwitches), on or off
     fabricmanager: Option<Mode>;
         key "fabricmanager" flag "fabricmanager" "WISH" env "LONGSHORE_FABRICMANAGER"

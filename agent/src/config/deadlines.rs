@@ -1,4 +1,4 @@
-//! Time limits of everything that longshore waits for while it changes a host (docs/deadlines.md).
+//! Time limits of everything that longshore waits for while it changes a host (docs/reference/deadlines.md).
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn every_row_of_the_page_has_four_cells() {
-        let page = include_str!("../../../docs/deadlines.md");
+        let page = include_str!("../../../docs/reference/deadlines.md");
         let rows = page.lines().filter(|line| line.starts_with('|'));
         let wrong: Vec<_> = rows.filter(|row| row.matches('|').count() != 5).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");

@@ -13,7 +13,7 @@ settings! {
     connect: Option<SecondOrMore>;
         key "connect" flag "download-connect" "SPAN" env "LONGSHORE_DOWNLOAD_CONNECT"
         default "`10s`"
-        means "time limit for connecting to a server, at least `1s`: [downloads.md](downloads.md)"
+        means "time limit for connecting to a server, at least `1s`: [downloads.md](../supply-chain/downloads.md)"
     /// Abort a transfer that stays below 8 KiB/s for this long (at least 1s)
     stall: Option<SecondOrMore>;
         key "stall" flag "download-stall" "SPAN" env "LONGSHORE_DOWNLOAD_STALL"

@@ -30,7 +30,7 @@ use longshore_modules::signature::statement::PredicateType;
 
 /// Makes a layer from a table: its fields, its flags with their help (clap), its keys in the file
 /// (serde), the reading of its variables, its merge with the layer below, and its rows for
-/// docs/configuration.md.
+/// docs/reference/configuration.md.
 ///
 /// The name of the layer comes first, with a function (`after`) that both layers of a merge go
 /// through before it, for settings that exclude each other. Then the rows:

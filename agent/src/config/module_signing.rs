@@ -40,7 +40,7 @@ settings! {
     key: Option<AbsolutePath>;
         key "key" flag "module-key" "FILE|DIR" env "LONGSHORE_MODULE_KEY"
         default "none"
-        means "secret key (PEM) that [modules are signed with for the kernel](module-signing.md), or a directory with `tls.key` and `tls.crt`; its passphrase in `KBUILD_SIGN_PIN`"
+        means "secret key (PEM) that [modules are signed with for the kernel](../supply-chain/module-signing.md), or a directory with `tls.key` and `tls.crt`; its passphrase in `KBUILD_SIGN_PIN`"
     /// Certificate of the module signer (PEM or DER); by default the tls.crt beside tls.key
     certificate: Option<AbsolutePath>;
         key "certificate" flag "module-certificate" "FILE|DIR" env "LONGSHORE_MODULE_CERTIFICATE"

@@ -1,4 +1,4 @@
-//! Settings that NVIDIA's GPU operator gives to the driver's container (docs/gpu-operator.md).
+//! Settings that NVIDIA's GPU operator gives to the driver's container (docs/cluster/gpu-operator.md).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ settings! {
     enabled: Option<bool>;
         key "enabled" flag "gpu-operator" "BOOL" alone "true" env "LONGSHORE_GPU_OPERATOR"
         default "`true` where `DRIVER_CONFIG_DIGEST` is set, or called as `nvidia-driver`"
-        means "run as the driver container of [NVIDIA's GPU operator](gpu-operator.md)"
+        means "run as the driver container of [NVIDIA's GPU operator](../cluster/gpu-operator.md)"
     /// Set where the program was called as nvidia-driver
     #[serde(skip)]
     #[arg(hide = true)]
@@ -51,8 +51,8 @@ settings! {
     /// Keep serving a driver in use that another one is to replace, and wait for its users
     wait_to_change: Option<bool>;
         key "wait-to-change" flag "wait-to-change" "BOOL" alone "true" env "LONGSHORE_WAIT_TO_CHANGE"
-        default "`true` under the GPU operator and where pods are [evicted](rolling-upgrade.md), else `false`"
-        means "where the installed driver is in use and another one is wanted, keep serving it and wait for its users; without it the agent ends with exit code 20 at its start, and tries no second time after SIGHUP ([gpu-operator.md](gpu-operator.md#a-change-while-pods-hold-the-driver))"
+        default "`true` under the GPU operator and where pods are [evicted](../cluster/rolling-upgrade.md), else `false`"
+        means "where the installed driver is in use and another one is wanted, keep serving it and wait for its users; without it the agent ends with exit code 20 at its start, and tries no second time after SIGHUP ([gpu-operator.md](../cluster/gpu-operator.md#a-change-while-pods-hold-the-driver))"
     /// Digest of the operator's configuration of the driver.
     #[serde(skip)]
     #[arg(skip)]
@@ -66,7 +66,7 @@ settings! {
     rdma: Option<bool>;
         env "GPU_DIRECT_RDMA_ENABLED"
         default "`false`"
-        means "load nvidia-peermem, too, and compile it against [MOFED's headers](gpu-operator.md#mofeds-headers) where they are"
+        means "load nvidia-peermem, too, and compile it against [MOFED's headers](../cluster/gpu-operator.md#mofeds-headers) where they are"
     /// True where the host has the network driver.
     #[serde(skip)]
     #[arg(skip)]
@@ -80,7 +80,7 @@ settings! {
     gds: Option<bool>;
         env "GDS_ENABLED"
         default "`false`"
-        means "expose the driver's sources in `usr/src` of the driver root, for the container of GPUDirect Storage ([gpu-operator.md](gpu-operator.md#sources-for-gpudirect-storage-and-gdrcopy))"
+        means "expose the driver's sources in `usr/src` of the driver root, for the container of GPUDirect Storage ([gpu-operator.md](../cluster/gpu-operator.md#sources-for-gpudirect-storage-and-gdrcopy))"
     /// True where GDRCopy is on.
     #[serde(skip)]
     #[arg(skip)]

@@ -1,10 +1,10 @@
-//! Generates the table of docs/configuration.md from the tables of settings.
+//! Generates the table of docs/reference/configuration.md from the tables of settings.
 
 use std::fmt::{self, Write};
 
 use super::{Config, Fragment, load};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/configuration.md");
 
 /// First and last line of the generated part.
 const BEGIN: &str = "<!-- Generated from agent/src/config/table.rs and the sections beside it: `WRITE_DOCS=1 cargo test -p longshore --lib settings_page` writes it anew. -->\n";
@@ -86,7 +86,8 @@ fn table() -> Result<String, fmt::Error> {
 
 #[test]
 fn settings_page_is_what_the_tables_say() {
-    let committed = std::fs::read_to_string(PAGE).expect("docs/configuration.md is there");
+    let committed =
+        std::fs::read_to_string(PAGE).expect("docs/reference/configuration.md is there");
     let (head, rest) = committed.split_once(BEGIN).expect("a first line of the generated part");
     let (_, tail) = rest.split_once(END).expect("a last line of the generated part");
     let table = table().expect("writing to a string");
@@ -97,7 +98,7 @@ fn settings_page_is_what_the_tables_say() {
     }
     assert!(
         committed == page,
-        "docs/configuration.md is not what the tables say: WRITE_DOCS=1 renews it"
+        "docs/reference/configuration.md is not what the tables say: WRITE_DOCS=1 renews it"
     );
 }
 

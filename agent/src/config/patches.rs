@@ -18,7 +18,7 @@ settings! {
     off: Option<Vec<String>>;
         key "off" flag "no-patch" "NAME" env "LONGSHORE_PATCHES_OFF"
         default "none"
-        means "names of [compatibility patches](patches.md) that are not applied"
+        means "names of [compatibility patches](../supply-chain/patches.md) that are not applied"
     /// Directory with compatibility patches of your own (repeatable)
     dirs: Option<Vec<AbsolutePath>>;
         key "dirs" flag "patches" "DIR" env "LONGSHORE_PATCHES"

@@ -35,7 +35,7 @@ settings! {
     reference: Option<Repository>;
         key "reference" flag "publish" "REFERENCE" env "LONGSHORE_PUBLISH"
         default "none"
-        means "repository to push compiled modules to, and to look for them in; of all hosts that name it, one compiles for the others, see [registry.md](registry.md)"
+        means "repository to push compiled modules to, and to look for them in; of all hosts that name it, one compiles for the others, see [registry.md](../supply-chain/registry.md)"
     /// Sign pushed modules with this key: a cosign.key, its password in COSIGN_PASSWORD
     sign_key: Option<AbsolutePath>;
         key "sign-key" flag "publish-key" "FILE" env "LONGSHORE_PUBLISH_KEY"
@@ -45,7 +45,7 @@ settings! {
     attest: Option<bool>;
         key "attest" flag "publish-attest" "BOOL" alone "true" env "LONGSHORE_PUBLISH_ATTEST"
         default "`false`"
-        means "also push [attestations](registry.md#attestations) of the modules: provenance and a bill of materials, signed with `sign-key`"
+        means "also push [attestations](../supply-chain/registry.md#attestations) of the modules: provenance and a bill of materials, signed with `sign-key`"
     /// Time without a renewal after which another host takes over the compile (at least 1s)
     lease: Option<SecondOrMore>;
         key "lease" flag "publish-lease" "SPAN" env "LONGSHORE_PUBLISH_LEASE"

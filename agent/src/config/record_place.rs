@@ -1,4 +1,4 @@
-//! Choice of the directory that holds the record (docs/decisions/record-place.md).
+//! Choice of the directory that holds the record (docs/internals/decisions/record-place.md).
 //!
 //! `/run/nvidia` is mounted read-write into many containers, and root in any of them can write
 //! there. So the record is kept in the host's `/run/longshore`, reached by a mount or through the

@@ -3,7 +3,7 @@
 use longshore_build::source::runfile::RunFileSource;
 use longshore_core::failure::{Failure, FailureKind};
 
-/// Remedy for a .run file in a form that is none of those of docs/run-files.md.
+/// Remedy for a .run file in a form that is none of those of docs/supply-chain/run-files.md.
 const FORMS: &str = "name http, https or file URLs or absolute paths of one file (--run-file), and its sha256 \
                      (--run-file-sha256), or a path, file or https URL of a text with it (--run-file-checksum)";
 

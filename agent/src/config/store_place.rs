@@ -1,5 +1,5 @@
 //! Place of the store: as its path is, or a directory of the host that is attached on that path
-//! (docs/decisions/store-of-the-host.md).
+//! (docs/internals/decisions/store-of-the-host.md).
 //!
 //! A container without a mount for the store has it in its own root, and loses it with its end. Where
 //! process 1 is the host's, the host's directory of the same path can be attached instead.

@@ -1,4 +1,4 @@
-//! Table of the settings that belong to no section of the file. docs/configuration.md is generated
+//! Table of the settings that belong to no section of the file. docs/reference/configuration.md is generated
 //! from it and from those of the sections (see `page`).
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ use longshore_modules::registry::RegistrySource;
 use longshore_modules::signature::statement::PredicateType;
 
 settings! {
-    /// Settings that may each be absent. See docs/configuration.md.
+    /// Settings that may each be absent. See docs/reference/configuration.md.
     #[command(next_help_heading = "Settings (also in the environment and the configuration file)")]
     Fragment after decided;
 
@@ -105,13 +105,13 @@ settings! {
     archive_frozen: Option<bool>;
         key "archive-frozen" flag "archive-frozen" "BOOL" alone "true" env "LONGSHORE_ARCHIVE_FROZEN"
         default "`false`"
-        means "accept metadata past its Valid-Until, or [older than what was read before](downloads.md#outdated-metadata)"
+        means "accept metadata past its Valid-Until, or [older than what was read before](../supply-chain/downloads.md#outdated-metadata)"
     /// NVIDIA .run files.
     #[arg(skip)]
     run_files: Option<Vec<RunFileSource>>;
         key "run-file" written "`[[run-file]]` `urls`, and `sha256` or `checksum`"
         default "none"
-        means "NVIDIA's .run files to take the driver from instead of the archives, one for each version: URLs or absolute paths of one file, and their checksum (see [run-files.md](run-files.md))"
+        means "NVIDIA's .run files to take the driver from instead of the archives, one for each version: URLs or absolute paths of one file, and their checksum (see [run-files.md](../supply-chain/run-files.md))"
     /// NVIDIA .run file to take the driver from: URL or path (repeatable: mirrors of one file)
     #[serde(skip)]
     #[arg(value_parser = absolute_place)]
@@ -143,13 +143,13 @@ settings! {
         key "registry" written "`[[registry]]` `reference`, `mirrors`, `plain-http`"
         flag "registry" "REFERENCE" env "LONGSHORE_REGISTRIES"
         default "none"
-        means "repositories of OCI registries with prebuilt module sets, in order of preference: `HOST/REPOSITORY`, prefix `http://` for no TLS; only the file names mirrors; see [registry.md](registry.md)"
+        means "repositories of OCI registries with prebuilt module sets, in order of preference: `HOST/REPOSITORY`, prefix `http://` for no TLS; only the file names mirrors; see [registry.md](../supply-chain/registry.md)"
     /// Registry (HOST:PORT) that modules may come from without TLS and without a signature
     /// (repeatable)
     insecure_registries: Option<Vec<Host>>;
         key "insecure-registries" flag "insecure-registry" "HOST" env "LONGSHORE_INSECURE_REGISTRIES"
         default "none"
-        means "hosts (`HOST` or `HOST:PORT`) of registries and mirrors that modules may come from [without TLS and without a signature](registry.md#without-tls)"
+        means "hosts (`HOST` or `HOST:PORT`) of registries and mirrors that modules may come from [without TLS and without a signature](../supply-chain/registry.md#without-tls)"
     /// Registry to push compiled modules to.
     publish: PublishFragment; section "publish"
     /// Load no module that is not signed by one of the signature keys; the default where keys are
@@ -168,25 +168,25 @@ settings! {
     require_attestation: Option<Vec<PredicateType>>;
         key "require-attestation" flag "require-attestation" "TYPE" env "LONGSHORE_REQUIRE_ATTESTATION"
         default "none"
-        means "[attestations](registry.md#attestations) that a set has to have, each signed by one of the keys, beside the signature: `provenance`, `spdx`, `test-result`, or the URI of a predicate's type"
+        means "[attestations](../supply-chain/registry.md#attestations) that a set has to have, each signed by one of the keys, beside the signature: `provenance`, `spdx`, `test-result`, or the URI of a predicate's type"
     /// Identity of this host, a URI, in the provenance of the modules that it compiles
     builder_id: Option<Uri>;
         key "builder-id" flag "builder-id" "URI" env "LONGSHORE_BUILDER_ID"
         default "`https://longshore.dev/builders/unnamed`"
-        means "identity of this host in the [provenance](registry.md#attestations) of modules that it compiles: a URI that consumers compare"
+        means "identity of this host in the [provenance](../supply-chain/registry.md#attestations) of modules that it compiles: a URI that consumers compare"
     /// Module signatures for the kernel.
     module_signing: ModuleSigningFragment; section "module-signing"
     /// Kernel headers to try before the archives: directory or tar file (repeatable)
     headers: Option<Vec<AbsolutePath>>;
         key "headers" flag "headers" "PATH" env "LONGSHORE_HEADERS"
         default "none"
-        means "kernel headers to try before the archives: directories and tar files ([building.md](building.md))"
+        means "kernel headers to try before the archives: directories and tar files ([building.md](../supply-chain/building.md))"
     /// Build root with headers and compiler, instead of those of the archives: an image by its digest
     /// (oci://HOST/REPOSITORY@sha256:...), a directory, an image layout or a tar file
     build_root: Option<BuildRootSource>;
         key "build-root" flag "build-root" "PLACE" env "LONGSHORE_BUILD_ROOT"
         default "none"
-        means "[build root](build-roots.md) that has headers and compiler, instead of `headers` and the archives: an image by its digest (`oci://HOST/REPOSITORY@sha256:...`), a directory, an OCI image layout or a tar file"
+        means "[build root](../supply-chain/build-roots.md) that has headers and compiler, instead of `headers` and the archives: an image by its digest (`oci://HOST/REPOSITORY@sha256:...`), a directory, an OCI image layout or a tar file"
     /// Compile modules where no built ones are available
     compile: Option<bool>;
         key "compile" flag "compile" "BOOL" alone "true" env "LONGSHORE_COMPILE"
@@ -196,7 +196,7 @@ settings! {
     module_packages: Option<bool>;
         key "module-packages" flag "module-packages" "BOOL" alone "true" env "LONGSHORE_MODULE_PACKAGES"
         default "`true`"
-        means "use [finished modules of packages in the archives](building.md#finished-modules), such as Ubuntu's `linux-modules-nvidia-*`, before anything is compiled"
+        means "use [finished modules of packages in the archives](../supply-chain/building.md#finished-modules), such as Ubuntu's `linux-modules-nvidia-*`, before anything is compiled"
     /// Never compile; the same as --compile=false
     #[serde(skip)]
     #[arg(conflicts_with = "compile")]
@@ -213,7 +213,7 @@ settings! {
     build_uid: Option<BuildUser>;
         key "build-uid" flag "build-uid" "UID" env "LONGSHORE_BUILD_UID"
         default "`2104104104`"
-        means "user id, and group id, that compilers run as; [no other program may use it](building.md#the-user-that-compiles); `0`, `65534` and `65535` are refused"
+        means "user id, and group id, that compilers run as; [no other program may use it](../supply-chain/building.md#the-user-that-compiles); `0`, `65534` and `65535` are refused"
     /// Compatibility patches.
     patches: PatchFragment; section "patches"
     /// The driver's daemons.
@@ -227,12 +227,12 @@ settings! {
     cdi_capabilities: Option<Vec<DriverCapability>>;
         key "cdi-capabilities" flag "cdi-capability" "NAME" env "LONGSHORE_CDI_CAPABILITIES"
         default "`compute`, `utility`, `video`"
-        means "parts of the driver that [CDI specs](containers.md#libraries-and-tools) give to containers, named as in `NVIDIA_DRIVER_CAPABILITIES`: `compute`, `utility`, `video`, `graphics`"
+        means "parts of the driver that [CDI specs](../operate/containers.md#libraries-and-tools) give to containers, named as in `NVIDIA_DRIVER_CAPABILITIES`: `compute`, `utility`, `video`, `graphics`"
     /// Publication of the CDI spec in the host's /var/run/cdi: auto or off
     cdi_spec: Option<CdiSpecs>;
         key "cdi-spec" flag "cdi-spec" "auto|off" env "LONGSHORE_CDI_SPEC"
         default "`auto`"
-        means "publication of the driver's [CDI spec](containers.md#the-published-spec) in the host's `/var/run/cdi`: `auto` publishes it where that can be reached, and goes on without it where not; `off` leaves the directory alone"
+        means "publication of the driver's [CDI spec](../operate/containers.md#the-published-spec) in the host's `/var/run/cdi`: `auto` publishes it where that can be reached, and goes on without it where not; `off` leaves the directory alone"
     /// Time limits of downloads.
     downloads: DownloadFragment; section "downloads"
     /// Store, on the host's disk
@@ -244,11 +244,11 @@ settings! {
     store_max_size: Option<SizeBound>;
         key "store-max-size" flag "store-max-size" "SIZE" env "LONGSHORE_STORE_MAX_SIZE"
         default "`5GiB`"
-        means "size limit of the store once the driver is installed (`500MiB`, `10GiB`, `none`); above it, the least recently used entries are removed, but never what the host runs or ran before: [store.md](store.md)"
+        means "size limit of the store once the driver is installed (`500MiB`, `10GiB`, `none`); above it, the least recently used entries are removed, but never what the host runs or ran before: [store.md](../operate/store.md)"
     /// Directory of the lock, state and journal
     state_dir: Option<AbsolutePath>;
         key "state-dir" flag "state-dir" "DIR" env "LONGSHORE_STATE_DIR"
-        default "the host's `/run/longshore`; `/run/nvidia/longshore` where only that is shared ([why](decisions/record-place.md))"
+        default "the host's `/run/longshore`; `/run/nvidia/longshore` where only that is shared ([why](../internals/decisions/record-place.md))"
         means "directory of the lock, state and journal; accessible to root only"
     /// Directory that the driver root is mounted on
     driver_root: Option<AbsolutePath>;
@@ -269,23 +269,23 @@ settings! {
     missing_gpus: Option<Reaction>;
         key "missing-gpus" flag "missing-gpus" "warn|refuse" env "LONGSHORE_MISSING_GPUS"
         default "`warn`"
-        means "reaction to a GPU on the PCI bus that the loaded driver did not take ([gpu-missing](errors.md#gpu-missing)): `warn` logs it and continues with the others; `refuse` rolls the installation back with exit code 17, and makes a driver that is already ready not ready: [lifecycle.md](lifecycle.md#every-gpu-or-a-finding)"
+        means "reaction to a GPU on the PCI bus that the loaded driver did not take ([gpu-missing](errors.md#gpu-missing)): `warn` logs it and continues with the others; `refuse` rolls the installation back with exit code 17, and makes a driver that is already ready not ready: [lifecycle.md](../operate/lifecycle.md#every-gpu-or-a-finding)"
     /// Conduct on a host without a GPU: exit or wait
     no_gpu: Option<NoGpu>;
         key "no-gpu" flag "no-gpu" "exit|wait" env "LONGSHORE_NO_GPU"
         default "`exit`"
-        means "conduct of `run` on a host without an NVIDIA GPU or NVSwitch on the PCI bus: `exit` ends with exit code 17; `wait` changes nothing, queries no source, is Ready in phase `idle`, and installs the driver once a GPU appears: [lifecycle.md](lifecycle.md#no-gpu)"
+        means "conduct of `run` on a host without an NVIDIA GPU or NVSwitch on the PCI bus: `exit` ends with exit code 17; `wait` changes nothing, queries no source, is Ready in phase `idle`, and installs the driver once a GPU appears: [lifecycle.md](../operate/lifecycle.md#no-gpu)"
     /// Reaction to nouveau or nova_core bound to a GPU: unload-idle or refuse
     conflicting_drivers: Option<ConflictingDrivers>;
         key "conflicting-drivers" flag "conflicting-drivers" "unload-idle|refuse"
         env "LONGSHORE_CONFLICTING_DRIVERS"
         default "`unload-idle`"
-        means "reaction to the kernel's own driver of a GPU, nouveau or nova_core: `unload-idle` unloads it if no process, module or console uses it, and loads it again on removal; `refuse` leaves it and ends with exit code 15; other drivers, as vfio-pci, are never unbound: [lifecycle.md](lifecycle.md#nouveau-bound-to-a-gpu)"
+        means "reaction to the kernel's own driver of a GPU, nouveau or nova_core: `unload-idle` unloads it if no process, module or console uses it, and loads it again on removal; `refuse` leaves it and ends with exit code 15; other drivers, as vfio-pci, are never unbound: [lifecycle.md](../operate/lifecycle.md#nouveau-bound-to-a-gpu)"
     /// Conduct towards a newer kernel that is installed and not booted: prepare, report or off
     next_kernel: Option<NextKernelMode>;
         key "next-kernel" flag "next-kernel" "prepare|report|off" env "LONGSHORE_NEXT_KERNEL"
         default "`prepare` where anything may be compiled or a registry or prebuilt directory is named, else `report`"
-        means "conduct towards a newer kernel that is installed on the host and not booted: `prepare` fetches or compiles its modules into the store at low priority while the driver is ready, `report` only reports whether the store has them, `off` does not look for it: [next-kernel.md](next-kernel.md)"
+        means "conduct towards a newer kernel that is installed on the host and not booted: `prepare` fetches or compiles its modules into the store at low priority while the driver is ready, `report` only reports whether the store has them, `off` does not look for it: [next-kernel.md](../operate/next-kernel.md)"
     /// Reaction of SIGTERM to a driver in use: leave, wait, or wait:SPAN
     on_busy: Option<OnBusy>;
         key "on-busy" flag "on-busy" "leave|wait[:SPAN]" env "LONGSHORE_ON_BUSY"
@@ -300,7 +300,7 @@ settings! {
     listen: Option<Listen>;
         key "listen" flag "listen" "ADDRESS" env "LONGSHORE_LISTEN"
         default "`127.0.0.1:9470`"
-        means "address that `run` serves [health, metrics and status](observability.md) on: `ADDRESS:PORT`, `unix:PATH` or `off`"
+        means "address that `run` serves [health, metrics and status](../operate/observability.md) on: `ADDRESS:PORT`, `unix:PATH` or `off`"
     /// File that run writes the reason of its failure to (termination message); or off
     termination_message: Option<TerminationMessage>;
         key "termination-message" flag "termination-message" "FILE" env "LONGSHORE_TERMINATION_MESSAGE"

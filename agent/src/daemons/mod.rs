@@ -1,5 +1,5 @@
 //! Daemons of a driver: started once it is loaded, kept running, and stopped before it is unloaded
-//! (docs/daemons.md).
+//! (docs/operate/daemons.md).
 
 mod backoff;
 mod keeper;

@@ -1,6 +1,6 @@
 //! The driver on all nodes of a cluster, as an administrator's machine sees it: `longshore fleet`.
 //!
-//! Everything goes through the user's kubectl, which has the credentials (docs/decisions/
+//! Everything goes through the user's kubectl, which has the credentials (docs/internals/decisions/
 //! fleet-through-kubectl.md). Only `clean` changes nodes, and only `doctor` makes a pod. Text from nodes and pods is bounded and escaped:
 //! whoever may write to a node's annotations, or runs in a pod, wrote it.
 

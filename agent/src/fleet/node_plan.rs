@@ -27,7 +27,7 @@ pub enum Action {
 /// Finding that refuses a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// Code of the finding (docs/errors.md).
+    /// Code of the finding (docs/reference/errors.md).
     pub code: String,
     /// Detail.
     pub detail: String,

@@ -18,7 +18,7 @@ mod clean;
 mod doctor;
 
 const NOW: &str = "2026-11-22T12:00:00Z";
-const PAGE: &str = include_str!("../../../docs/fleet.md");
+const PAGE: &str = include_str!("../../../docs/cluster/fleet.md");
 
 fn now() -> Timestamp {
     NOW.parse().expect("a time")
@@ -220,7 +220,7 @@ async fn a_node_whose_agent_has_ended_is_told_and_is_not_ready() {
 
 /// Asserts that the page shows the output of a command.
 fn assert_in_page(text: &str) {
-    assert!(PAGE.contains(&format!("\n{text}```\n")), "docs/fleet.md has not:\n{text}");
+    assert!(PAGE.contains(&format!("\n{text}```\n")), "docs/cluster/fleet.md has not:\n{text}");
 }
 
 #[tokio::test]

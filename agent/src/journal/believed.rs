@@ -154,6 +154,6 @@ pub(super) fn forged(path: &Path, why: &str) -> Failure {
         "others may have written it, so nothing of it is undone: find out who did, look at what is \
          loaded and mounted and remove by hand what is longshore's, move the file away and start \
          again; a reboot clears it, too. Where it is an agent's of another store or version, run \
-         `longshore unload` with that one first (docs/decisions/record-place.md)",
+         `longshore unload` with that one first (docs/internals/decisions/record-place.md)",
     )
 }

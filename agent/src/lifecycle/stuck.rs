@@ -1,7 +1,7 @@
 //! Detection of a step that hangs.
 //!
 //! A call that may hang for good by itself, such as delete_module(2), is made by a child process
-//! that is given up (docs/decisions/wedged-modules.md). Everything else that can hang (inspecting a
+//! that is given up (docs/internals/decisions/wedged-modules.md). Everything else that can hang (inspecting a
 //! path of a disk or server that is gone, reading the store, /proc and /sys of a module that hangs)
 //! is done by the thread that changes the host. Nothing gets it out of the kernel; but the agent
 //! can still report it.

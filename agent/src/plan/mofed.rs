@@ -1,4 +1,4 @@
-//! The plan's part for MOFED's headers, which nvidia_peermem is compiled against (docs/gpu-operator.md).
+//! The plan's part for MOFED's headers, which nvidia_peermem is compiled against (docs/cluster/gpu-operator.md).
 
 use super::Reason;
 use crate::catalog::Catalog;

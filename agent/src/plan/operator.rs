@@ -1,5 +1,5 @@
 //! The plan's part for NVIDIA's GPU operator: files that announce the driver, reasons and findings
-//! (docs/gpu-operator.md).
+//! (docs/cluster/gpu-operator.md).
 
 use std::path::Path;
 

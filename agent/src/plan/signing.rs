@@ -203,7 +203,7 @@ pub(super) fn unsignable(
 }
 
 /// Distributions whose kernels verify modules by `.platform` too, by a patch of their own: Debian's "KEYS: Make use of
-/// platform keyring for module signature verify", which Red Hat's and Fedora's kernels have as well (docs/module-signing.md).
+/// platform keyring for module signature verify", which Red Hat's and Fedora's kernels have as well (docs/supply-chain/module-signing.md).
 const VERIFY_BY_PLATFORM: [&str; 8] =
     ["debian", "rhel", "rhcos", "centos", "rocky", "almalinux", "ol", "fedora"];
 

@@ -175,7 +175,7 @@ fn links_out_of_the_root_and_in_circles_are_not_followed() {
     assert_is(&host.check(Runtime::Docker, None), "off", &["off by default"]);
 }
 
-/// The form of `runtime check --json`, which docs/containers.md has.
+/// The form of `runtime check --json`, which docs/operate/containers.md has.
 #[test]
 fn the_json_has_its_form() {
     let host = docker(

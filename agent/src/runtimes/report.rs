@@ -22,7 +22,7 @@ pub struct Checked {
     pub assessment: Assessment,
 }
 
-/// The answer as JSON; docs/containers.md has its fields.
+/// The answer as JSON; docs/operate/containers.md has its fields.
 #[derive(Debug, Serialize)]
 pub struct Report {
     format: u32,

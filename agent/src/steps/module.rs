@@ -288,7 +288,7 @@ fn unload(
     }
 }
 
-/// True if the loaded module is the one that the entry loaded (docs/decisions/whose-module.md).
+/// True if the loaded module is the one that the entry loaded (docs/internals/decisions/whose-module.md).
 ///
 /// An entry that is done has the number of its loading; one that an older longshore wrote has the
 /// versions alone. An intent whose agent died may have been carried out: a module with the intended

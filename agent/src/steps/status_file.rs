@@ -1,4 +1,4 @@
-//! Writing of the files by which the GPU operator follows a driver (docs/gpu-operator.md).
+//! Writing of the files by which the GPU operator follows a driver (docs/cluster/gpu-operator.md).
 //!
 //! Containers write to their directory as well. The file before is not restored: it described
 //! another driver, or another agent.

@@ -1,4 +1,4 @@
-//! Metrics of an agent. docs/observability.md has a table of them, which a test compares.
+//! Metrics of an agent. docs/operate/observability.md has a table of them, which a test compares.
 
 use super::exposition::{Family, Kind, Sample};
 use super::{Live, Origin};
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_page_about_them_has_every_one_with_its_type_unit_and_meaning() {
-        let page = include_str!("../../../docs/observability.md");
+        let page = include_str!("../../../docs/operate/observability.md");
         for family in families(&state(), &seen()) {
             let (kind, suffix) = match family.kind {
                 Kind::Gauge => ("gauge", ""),
@@ -277,7 +277,7 @@ mod tests {
                 labels.join(", "),
                 family.help
             );
-            assert!(page.contains(&row), "docs/observability.md has no row\n{row}");
+            assert!(page.contains(&row), "docs/operate/observability.md has no row\n{row}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Blocking calls with a deadline.
 //!
 //! A call that hangs in the kernel, on a disk or a file system that does not answer, cannot be
-//! interrupted (docs/deadlines.md). So it runs on a thread of its own, which is left behind where it
+//! interrupted (docs/reference/deadlines.md). So it runs on a thread of its own, which is left behind where it
 //! hangs: its caller goes on.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Time limits of all that is waited for (docs/deadlines.md).
+//! Time limits of all that is waited for (docs/reference/deadlines.md).
 
 use std::time::Duration;
 

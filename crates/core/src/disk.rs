@@ -2,7 +2,7 @@
 //!
 //! fsync(2) and syncfs(2) on a disk that is gone sleep uninterruptibly in the kernel. So they run
 //! on a thread of their own, which is left behind where they hang: the caller reports that and
-//! continues to its end (docs/deadlines.md).
+//! continues to its end (docs/reference/deadlines.md).
 
 use std::fs::File;
 use std::io::{self, ErrorKind};

@@ -1,4 +1,4 @@
-//! The capabilities of this process's threads and of what they start (docs/privileges.md).
+//! The capabilities of this process's threads and of what they start (docs/operate/privileges.md).
 //!
 //! Capabilities belong to a thread (capabilities(7)), and a new thread inherits those of its
 //! creator. So before there is a second one, [`drop_unneeded`] drops for good what longshore never needs,

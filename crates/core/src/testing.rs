@@ -129,7 +129,7 @@ pub fn loosen(root: &Path, dir: &Path) {
     }
 }
 
-/// Formats a span as docs/deadlines.md does.
+/// Formats a span as docs/reference/deadlines.md does.
 pub fn written(span: Duration) -> String {
     let (minutes, seconds) = (span.as_secs() / 60, span.as_secs() % 60);
     match (minutes, seconds, span.subsec_millis()) {
@@ -141,18 +141,21 @@ pub fn written(span: Duration) -> String {
     }
 }
 
-/// Checks that docs/deadlines.md has lines with these words, and that each names this span.
+/// Checks that docs/reference/deadlines.md has lines with these words, and that each names this span.
 ///
 /// # Panics
 /// If it does not.
 pub fn assert_in_page(words: &str, span: Duration) {
-    let page = include_str!("../../../docs/deadlines.md");
+    let page = include_str!("../../../docs/reference/deadlines.md");
     let of_it: Vec<&str> = page.lines().filter(|line| line.contains(words)).collect();
-    assert!(!of_it.is_empty(), "docs/deadlines.md says nothing of {words}");
+    assert!(!of_it.is_empty(), "docs/reference/deadlines.md says nothing of {words}");
     let (text, setting) = (written(span), span_setting(span));
     let says = |line: &&&str| line.contains(&text) || line.contains(&setting);
     let wrong: Vec<_> = of_it.iter().filter(|line| !says(line)).collect();
-    assert!(wrong.is_empty(), "docs/deadlines.md does not say {text} or {setting}: {wrong:?}");
+    assert!(
+        wrong.is_empty(),
+        "docs/reference/deadlines.md does not say {text} or {setting}: {wrong:?}"
+    );
 }
 
 /// Formats a span as a setting: `1m`, `20s`.

@@ -6,7 +6,7 @@
 //! So such calls are made by a child process, which runs this program again, and are abandoned at a
 //! deadline: this process then reports which call hangs, and exits. The child holds the lock of the
 //! state directory until the call returns, so that no other agent starts meanwhile
-//! (docs/decisions/wedged-modules.md).
+//! (docs/internals/decisions/wedged-modules.md).
 //!
 //! One child makes one call after the other, until its standard input ends. A call is a line of
 //! words, and for init_module(2) the module after it:

@@ -1,5 +1,5 @@
 //! Directories of the host that are attached in this container, where no mount of the container has
-//! them (docs/decisions/store-of-the-host.md).
+//! them (docs/internals/decisions/store-of-the-host.md).
 //!
 //! The host's directories are reached through process 1. Each one on the way has to be root's, closed
 //! to other writers, and no link: whoever could replace one of them would choose what is attached.

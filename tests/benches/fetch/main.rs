@@ -1,5 +1,5 @@
 //! Benchmark of fetching, verifying and unpacking a kernel's headers and compiler: longshore
-//! against curl, sha256sum and dpkg-deb, from one server, alternating. docs/benchmarks.md describes
+//! against curl, sha256sum and dpkg-deb, from one server, alternating. docs/internals/benchmarks.md describes
 //! the comparison.
 
 #![allow(clippy::print_stdout, reason = "a benchmark's table is what it is for")]

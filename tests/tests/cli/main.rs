@@ -1,5 +1,5 @@
 //! Tests of the real program with bad input and on hosts that are not ready: each time the exit
-//! code in docs/exit-codes.md, one message with cause and remedy, and no unfinished file.
+//! code in docs/reference/exit-codes.md, one message with cause and remedy, and no unfinished file.
 
 mod air_gapped;
 mod archives;

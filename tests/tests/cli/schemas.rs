@@ -1,4 +1,4 @@
-//! The JSON of the commands: real answers are held to the schemas of docs/schemas, and docs/json.md names each of them.
+//! The JSON of the commands: real answers are held to the schemas of docs/reference/schemas, and docs/reference/json.md names each of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use longshore_tests::scene::{Scene, disk, finish, fixture, names};
 use serde_json::{Value, json};
 
 fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference")
 }
 
 /// Runs a command, and asserts that its answer is as the schema says and begins with format, verdict and exit code.
@@ -205,7 +205,10 @@ fn schemas_refuse_other_keys_and_are_all_on_the_page() {
     let schemas = names(&docs().join("schemas"));
     assert!(schemas.len() >= 11, "{schemas:?}");
     for name in schemas {
-        assert!(page.contains(&format!("(schemas/{name})")), "docs/json.md does not name {name}");
+        assert!(
+            page.contains(&format!("(schemas/{name})")),
+            "docs/reference/json.md does not name {name}"
+        );
         let text = fs::read_to_string(docs().join("schemas").join(&name)).expect("the schema");
         let schema: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{name}");

@@ -84,7 +84,7 @@ fn the_list_and_the_json_have_each_code_once() {
     assert_eq!(json["findings"][0]["severities"], serde_json::json!(["refusal", "warning"]));
 }
 
-const RUNBOOK: &str = include_str!("../../../../docs/runbook.md");
+const RUNBOOK: &str = include_str!("../../../../docs/operate/runbook.md");
 
 /// Headings of this level, in their order.
 fn headings(page: &str) -> Vec<&str> {
@@ -131,8 +131,8 @@ fn the_runbook_has_an_entry_with_a_command_for_each_exit_code_and_each_state() {
 fn every_command_of_the_runbook_is_one_of_this_program_s() {
     let pages = [
         RUNBOOK,
-        include_str!("../../../../docs/fleet.md"),
-        include_str!("../../../../docs/kubernetes.md"),
+        include_str!("../../../../docs/cluster/fleet.md"),
+        include_str!("../../../../docs/cluster/kubernetes.md"),
     ];
     let mut tried = 0;
     for line in pages.iter().flat_map(|page| commands(page)) {

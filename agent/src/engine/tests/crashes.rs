@@ -10,7 +10,7 @@
 //! state directory has what was synced, or more.
 //!
 //! `cargo test -p longshore --lib engine::tests::crashes -- --nocapture` prints the counts, and
-//! docs/crash-safety.md has them.
+//! docs/internals/crash-safety.md has them.
 
 mod power;
 
@@ -390,10 +390,10 @@ fn a_death_at_any_point_and_another_in_the_recovery_are_recovered_from(
 /// these tests cover less.
 fn is_on_the_page(line: &str) {
     println!("{line}");
-    let page = include_str!("../../../../docs/crash-safety.md");
+    let page = include_str!("../../../../docs/internals/crash-safety.md");
     assert!(
         page.lines().any(|found| found == line),
-        "docs/crash-safety.md lacks this line: {line}"
+        "docs/internals/crash-safety.md lacks this line: {line}"
     );
 }
 

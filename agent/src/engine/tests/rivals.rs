@@ -1,5 +1,5 @@
 //! Other programs that load the driver's modules, too: their modules stay loaded
-//! (docs/decisions/whose-module.md).
+//! (docs/internals/decisions/whose-module.md).
 
 use longshore_core::failure::ExitCode;
 use nix::errno::Errno;

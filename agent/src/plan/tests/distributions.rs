@@ -1,4 +1,4 @@
-//! Hosts of other distributions: `plan` and `doctor` of each, as the table of docs/distributions.md.
+//! Hosts of other distributions: `plan` and `doctor` of each, as the table of docs/reference/distributions.md.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use crate::doctor;
 use longshore_host::facts::{KernelKey, LiveDriver};
 use longshore_modules::module_signing::{Hash, SignedBy};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/distributions.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/distributions.md");
 const BEGIN: &str = "<!-- table of hosts: generated -->\n";
 const END: &str = "<!-- end of the table of hosts -->\n";
 const HEAD: &str = "\
@@ -166,13 +166,13 @@ async fn the_table_of_distributions_is_what_plan_and_doctor_say() {
         table.push_str(&row(&name).await);
     }
     print!("{table}");
-    let page = fs::read_to_string(PAGE).expect("docs/distributions.md");
+    let page = fs::read_to_string(PAGE).expect("docs/reference/distributions.md");
     let (before, rest) = page.split_once(BEGIN).expect("the table's begin");
     let (kept, after) = rest.split_once(END).expect("the table's end");
     if std::env::var_os("WRITE_DOCS").is_some() {
         fs::write(PAGE, format!("{before}{BEGIN}{table}{END}{after}")).expect("written");
     } else {
-        assert!(kept == table, "docs/distributions.md differs: WRITE_DOCS=1 renews it");
+        assert!(kept == table, "docs/reference/distributions.md differs: WRITE_DOCS=1 renews it");
     }
 }
 

@@ -14,7 +14,7 @@ pub struct BuildUser(u32);
 
 impl BuildUser {
     /// Above all ids that distributions, user namespaces and directory services assign, and below
-    /// those that systemd gives to foreign disk images (docs/building.md).
+    /// those that systemd gives to foreign disk images (docs/supply-chain/building.md).
     const DEFAULT: u32 = 2_104_104_104;
 
     /// Ids in other use: root; nobody, which unmapped files and foreign daemons also have; -1 in 16

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CompileClass {
-    /// Identifier, for example `interface-gone`; docs/building.md has all of them.
+    /// Identifier, for example `interface-gone`; docs/supply-chain/building.md has all of them.
     pub class: String,
     /// The interface or header that is missing or differs, where the compiler named it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Table of exit codes. docs/exit-codes.md has the same texts, with links; `longshore explain` prints them.
+//! Table of exit codes. docs/reference/exit-codes.md has the same texts, with links; `longshore explain` prints them.
 
 /// Row of the table.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +116,7 @@ impl ExitCode {
 mod tests {
     use super::*;
 
-    const PAGE: &str = include_str!("../../../../docs/exit-codes.md");
+    const PAGE: &str = include_str!("../../../../docs/reference/exit-codes.md");
 
     /// A cell of the page, without its links.
     fn without_links(cell: &str) -> String {

@@ -1,10 +1,10 @@
-//! Generates docs/errors.md from the table of codes.
+//! Generates docs/reference/errors.md from the table of codes.
 
 use std::fmt::{self, Write};
 
 use super::{Area, Code};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/errors.md");
 
 const HEAD: &str = "\
 <!-- Generated from crates/core/src/finding/table.rs: `WRITE_DOCS=1 cargo test -p longshore-core --lib errors_page` writes it anew. -->
@@ -94,8 +94,11 @@ fn errors_page_is_what_the_table_says() {
     if std::env::var_os("WRITE_DOCS").is_some() {
         std::fs::write(PAGE, &page).expect("the page can be written");
     }
-    let committed = std::fs::read_to_string(PAGE).expect("docs/errors.md is there");
-    assert!(committed == page, "docs/errors.md is not what the table says: WRITE_DOCS=1 renews it");
+    let committed = std::fs::read_to_string(PAGE).expect("docs/reference/errors.md is there");
+    assert!(
+        committed == page,
+        "docs/reference/errors.md is not what the table says: WRITE_DOCS=1 renews it"
+    );
 }
 
 #[test]
@@ -115,9 +118,9 @@ fn names_are_what_they_are_for_ever_and_nothing_is_left_unsaid() {
 
 #[test]
 fn every_exit_code_of_a_finding_is_on_the_page_of_exit_codes() {
-    let page = include_str!("../../../../docs/exit-codes.md");
+    let page = include_str!("../../../../docs/reference/exit-codes.md");
     for code in Code::ALL {
         let row = format!("\n| {} |", code.entry().kind.exit_code().number());
-        assert!(page.contains(&row), "docs/exit-codes.md has no row for {}", code);
+        assert!(page.contains(&row), "docs/reference/exit-codes.md has no row for {}", code);
     }
 }

@@ -1,4 +1,4 @@
-//! Table of finding codes, gravest first. docs/errors.md is generated from it (see `page`); a
+//! Table of finding codes, gravest first. docs/reference/errors.md is generated from it (see `page`); a
 //! finding needs a code of this table.
 
 use super::code::{Area, Entry, Severities};

@@ -3,7 +3,7 @@
 //! Some hundred megabytes are hashed before a driver is first used. If the next start finds inode,
 //! size, times of content and of inode unchanged, it reuses the digests: every write to a file
 //! updates its inode's time (`ctime`), which no program can set back. Bit rot on the disk is not
-//! detected (docs/decisions/verified-once.md).
+//! detected (docs/internals/decisions/verified-once.md).
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -7,7 +7,7 @@ use super::UnreachableHosts;
 /// Maximum duration of an attempt, regardless of the size.
 const LONGEST: Duration = Duration::from_secs(6 * 3600);
 
-/// Time limits of downloads that are settings (docs/downloads.md).
+/// Time limits of downloads that are settings (docs/supply-chain/downloads.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Downloads {
     /// Until a connection is established.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Compiled, Material};
 
-/// Type of the build, described in docs/registry.md.
+/// Type of the build, described in docs/supply-chain/registry.md.
 const BUILD_TYPE: &str = "https://longshore.dev/build-types/kernel-modules/v1";
 
 /// Returns the predicate.

@@ -1,7 +1,7 @@
 //! Modules, stored as blobs and hashed once per boot.
 //!
 //! A module is hashed at its first use after the host booted. A later start in the same boot finds
-//! the file unchanged and takes the digest from `hashed.json` (docs/decisions/verified-once.md).
+//! the file unchanged and takes the digest from `hashed.json` (docs/internals/decisions/verified-once.md).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};

@@ -4,7 +4,7 @@
 //! A patch is a folder, `NAME/patch.toml` and `NAME/patch.diff`. It is applied to the compiled copy
 //! of the sources if the driver is one it is for and every probe of the kernel's headers and of the
 //! sources holds. The kernel's version is never compared: distributions backport changes. See
-//! docs/patches.md.
+//! docs/supply-chain/patches.md.
 
 mod apply;
 pub(super) mod memory;

@@ -2,7 +2,7 @@
 //!
 //! A file is unpacked while it is downloaded, into a temporary directory of the store, and hashed
 //! on the way; only the wanted files are written, and the .run file itself never. If the digest is
-//! the expected one, the directory is renamed to its final name (see `stored`). docs/run-files.md
+//! the expected one, the directory is renamed to its final name (see `stored`). docs/supply-chain/run-files.md
 //! is for users.
 
 pub mod gpus;

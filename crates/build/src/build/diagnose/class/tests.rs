@@ -98,6 +98,7 @@ fn a_class_is_described_for_programs_as_the_page_has_it(
     let described = class.described();
     assert_eq!((described.class.as_str(), described.name.as_deref()), (id, name));
     assert_eq!(described.of_inputs, of_inputs);
-    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/building.md"));
+    let page =
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/supply-chain/building.md"));
     assert!(page.contains(&format!("\n| `{id}` |")), "{id} is not in the page");
 }
