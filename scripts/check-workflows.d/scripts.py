@@ -1,11 +1,11 @@
-"""Writes each script of the workflows to a file of its own: scripts.py OUT GITHUB GITLAB."""
+"""Writes each script of the workflows to a file of its own: scripts.py OUT WORKFLOW...; GitHub's lie in a directory `github`."""
 
 import pathlib
 import sys
 
 from ruamel.yaml import YAML
 
-out, github, gitlab = map(pathlib.Path, sys.argv[1:])
+out, *workflows = map(pathlib.Path, sys.argv[1:])
 
 
 def read(path):
@@ -19,10 +19,14 @@ def write(name, text):
     (out / f"{name}.sh").write_text(f"#!/usr/bin/env bash\nset -euo pipefail\n{text}\n")
 
 
-for name, job in read(github)["jobs"].items():
-    for number, step in enumerate(job["steps"]):
-        if "run" in step:
-            write(f"github-{name}-{number}", step["run"])
-for name, job in read(gitlab).items():
-    if isinstance(job, dict) and "script" in job:
-        write(f"gitlab-{name}", "\n".join(job["script"]))
+for path in workflows:
+    workflow = read(path)
+    if path.parent.name == "github":
+        for name, job in workflow["jobs"].items():
+            for number, step in enumerate(job["steps"]):
+                if "run" in step:
+                    write(f"github-{path.stem}-{name}-{number}", step["run"])
+    else:
+        for name, job in workflow.items():
+            if isinstance(job, dict) and "script" in job:
+                write(f"gitlab-{path.stem}-{name}", "\n".join(job["script"]))
