@@ -161,7 +161,7 @@ whole_life
 NUMBER=0
 trials_at installing $INSTALLING 2 $((READY - 2))
 trials_at removing $REMOVING $((READY + 2)) $((LAST - 2))
-# Not nvidia_uvm, too: 535's panics when killed in its init (docs/internals/kernel-matrix.md).
+# Not nvidia_uvm, too: 535's panics when killed in its init (docs/internals/cells.md).
 trial 'nvidia is being loaded' loading_module nvidia
 trial 'Ready' to_ready
 trial 'nvidia is being removed' removing_module nvidia
