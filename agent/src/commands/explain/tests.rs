@@ -164,7 +164,7 @@ fn the_command_beside_an_ended_agent_is_the_agent_s_own_with_another_word() {
         page.lines().find(|line| line.trim_start().starts_with("podman run --name longshore"));
     let agent = agent
         .expect("README has the agent's command")
-        .replace("--name longshore --stop-timeout 30", "--rm");
+        .replace("--name longshore -d --stop-timeout 30", "--rm");
     let agent: Vec<&str> = agent.split_whitespace().chain(["doctor"]).collect();
     assert_eq!(BESIDE.split_whitespace().collect::<Vec<_>>(), agent);
 }
