@@ -1,6 +1,6 @@
 """Checks of the chart's manifests that no schema can make: scripts/check-chart runs them."""
 
-import json
+import pathlib
 import re
 import shlex
 import subprocess
@@ -33,106 +33,118 @@ def equal(first, second):
         raise SystemExit(f"{first} and {second} differ in {different}")
 
 
+def daemonsets(found):
+    """Returns the DaemonSets among objects by kind and name."""
+    sets = [one for (kind, _), one in found.items() if kind == "DaemonSet"]
+    if not sets:
+        raise SystemExit("there is no DaemonSet")
+    return sets
+
+
 def pod(path):
-    """Fails where the DaemonSet names variables, volumes or objects that nothing has."""
+    """Fails where a DaemonSet names variables, volumes or objects that nothing has, or two choose each other's pods."""
     found = documents(path)
-    (daemonset,) = [one for (kind, _), one in found.items() if kind == "DaemonSet"]
-    spec = daemonset["spec"]["template"]["spec"]
-    with open("docs/reference/configuration.md", encoding="utf-8") as file:
-        settings = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", file.read()))
-    volumes = [volume["name"] for volume in spec["volumes"]]
-    wrong = []
-    if len(set(volumes)) != len(volumes):
-        wrong.append(f"volumes of the same name: {volumes}")
-    used = set()
-    for container in spec["containers"] + spec.get("initContainers", []):
-        names = [one["name"] for one in container["env"]]
-        wrong += [f"two variables {name}" for name in sorted(set(names)) if names.count(name) > 1]
-        wrong += [f"{name} is no setting of the agent" for name in names
-                  if name not in settings | OTHER_VARIABLES]
-        mounts = container["volumeMounts"]
-        paths = [mount["mountPath"] for mount in mounts]
-        wrong += [f"two mounts on {path}" for path in sorted(set(paths)) if paths.count(path) > 1]
-        used |= {mount["name"] for mount in mounts}
-        # A path that the chart gives to the agent lies in one of the mounts.
-        wrong += [f"{one['name']}: {file} is not mounted" for one in container["env"]
-                  for file in one.get("value", "").split(",")
-                  if file.startswith("/secrets/") and not any(file == path or file.startswith(path + "/")
-                                                              for path in paths)]
-    if used != set(volumes):
-        wrong.append(f"volumes and mounts differ: {sorted(used ^ set(volumes))}")
-    # The agent recognizes its own container by this name: agent/src/cluster.rs.
-    if spec["containers"][0]["name"] != "longshore":
-        wrong.append("the agent's container is not named longshore")
-    config = next(volume["configMap"]["name"] for volume in spec["volumes"] if volume["name"] == "config")
-    tomllib.loads(found["ConfigMap", config]["data"]["config.toml"])
-    account = spec["serviceAccountName"]
-    if ("ServiceAccount", account) not in found:
-        wrong.append(f"no ServiceAccount {account}")
+    sets = daemonsets(found)
+    wrong = [problem for one in sets for problem in of_pod(one["spec"]["template"]["spec"], found)]
+    for one in sets:
+        selector, template = one["spec"]["selector"]["matchLabels"], one["spec"]["template"]["metadata"]["labels"]
+        for other in sets:
+            labels = other["spec"]["template"]["metadata"]["labels"]
+            if (selector.items() <= labels.items()) != (other is one):
+                wrong.append(f"{selector} and the pods with {labels}")
+        if not selector.items() <= template.items():
+            wrong.append(f"{selector} does not choose its own pods")
     for (kind, name), one in found.items():
         if kind.endswith("RoleBinding"):
-            if (one["roleRef"]["kind"], one["roleRef"]["name"]) not in found:
-                wrong.append(f"{kind} {name}: no {one['roleRef']}")
-            if [subject["name"] for subject in one["subjects"]] != [account]:
+            role = (one["roleRef"]["kind"], one["roleRef"]["name"])
+            account = [subject["name"] for subject in one["subjects"]]
+            hook = "annotations" in one["metadata"] and one["metadata"]["annotations"].get("helm.sh/hook")
+            accounts = {subject["name"] for subject in one["subjects"]}
+            of_pods = {single["spec"]["template"]["spec"]["serviceAccountName"] for single in sets}
+            if role not in found:
+                wrong.append(f"{kind} {name}: no {role}")
+            # The accounts of hooks have the rights of hooks alone.
+            if len(account) != 1 or ("ServiceAccount", account[0]) not in found or (accounts <= of_pods) == bool(hook):
                 wrong.append(f"{kind} {name}: {one['subjects']}")
     if wrong:
         raise SystemExit(f"{path}: " + "; ".join(wrong))
 
 
-def keys(values, schema, path=""):
-    """Yields each place where values.yaml and its schema have different keys, or a schema is open."""
-    properties = schema.get("properties")
-    if properties is None:
-        return
-    if schema.get("additionalProperties") is not False:
-        yield f"{path or 'the root'} lets other keys in"
-    if not isinstance(values, dict) or not values:
-        return
-    # Not in values.yaml: `global`, which helm itself adds, and keys without a default.
-    optional = {"global", *(("limits",) if path == ".resources" else ()), "initialDelaySeconds",
-                "successThreshold", "ephemeral-storage"}
-    for name in sorted((values.keys() ^ properties.keys()) - optional):
-        yield f"{path}.{name} is in {'values.yaml' if name in values else 'the schema'} alone"
-    for name in values.keys() & properties.keys():
-        yield from keys(values[name], properties[name], f"{path}.{name}")
+def of_pod(spec, found):
+    """Yields what is wrong in the pod of a DaemonSet, among all objects."""
+    with open("docs/reference/configuration.md", encoding="utf-8") as file:
+        settings = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", file.read()))
+    volumes = [volume["name"] for volume in spec["volumes"]]
+    if len(set(volumes)) != len(volumes):
+        yield f"volumes of the same name: {volumes}"
+    used = set()
+    own = [one for one in spec["containers"] + spec.get("initContainers", []) if one["name"] in ("longshore", "import")]
+    for container in own:
+        names = [one["name"] for one in container["env"]]
+        yield from (f"two variables {name}" for name in sorted(set(names)) if names.count(name) > 1)
+        yield from (f"{name} is no setting of the agent" for name in names if name not in settings | OTHER_VARIABLES)
+        mounts = container["volumeMounts"]
+        paths = [mount["mountPath"] for mount in mounts]
+        yield from (f"two mounts on {path}" for path in sorted(set(paths)) if paths.count(path) > 1)
+        used |= {mount["name"] for mount in mounts}
+        # A path that the chart gives to the agent lies in one of the mounts.
+        yield from (f"{one['name']}: {file} is not mounted" for one in container["env"]
+                    for file in one.get("value", "").split(",")
+                    if file.startswith("/secrets/") and not any(file == path or file.startswith(path + "/")
+                                                                for path in paths))
+        # In a namespace with a quota of them, a pod without is refused.
+        if "requests" not in container.get("resources", {}):
+            yield f"container {container['name']} has no requests of resources"
+    if used != set(volumes):
+        yield f"volumes and mounts differ: {sorted(used ^ set(volumes))}"
+    # The agent recognizes its own container by this name: agent/src/cluster.rs.
+    if spec["containers"][0]["name"] != "longshore":
+        yield "the agent's container is not named longshore"
+    tomllib.loads(config_of(spec, found))
+    if ("ServiceAccount", spec["serviceAccountName"]) not in found:
+        yield f"no ServiceAccount {spec['serviceAccountName']}"
 
 
-def comments(lines):
-    """Yields each key of the first two levels without a comment above it or above its section."""
-    commented = False
-    for line in lines:
-        key = re.match(r"( {0,2})([A-Za-z]\w*):(.*)", line)
-        if line.strip().startswith("#"):
-            commented = True
-        elif key and key[1] == "":
-            if not commented and key[3].strip():
-                yield f"{key[2]} has no comment"
-            section, commented_section = key[2], commented
-            commented = False
-        elif key:
-            # Names that say it all beside a commented section or sibling.
-            plain = {"pullPolicy", "https", "create", "annotations"}
-            if not (commented or commented_section or key[2] in plain):
-                yield f"{section}.{key[2]} has no comment"
-            commented = False
+def config_of(spec, found):
+    """Returns the configuration file of a DaemonSet's pod."""
+    config = next(volume["configMap"]["name"] for volume in spec["volumes"] if volume["name"] == "config")
+    return found["ConfigMap", config]["data"]["config.toml"]
 
 
-def values(chart):
-    """Fails where values.yaml and values.schema.json have different keys, or a key has no comment."""
-    with open(f"{chart}/values.yaml", encoding="utf-8") as file:
-        text = file.read()
-    with open(f"{chart}/values.schema.json", encoding="utf-8") as file:
-        schema = json.load(file)
-    wrong = list(keys(yaml.safe_load(text), schema)) + list(comments(text.splitlines()))
-    if wrong:
-        raise SystemExit(f"{chart}/values.yaml: " + "; ".join(wrong))
+def pools(path):
+    """Fails where the manifest of tests/chart/pools.yaml has not the pools' own values."""
+    found = documents(path)
+    made = {}
+    for one in daemonsets(found):
+        spec = one["spec"]["template"]["spec"]
+        (agent,) = spec["containers"]
+        env = {variable["name"]: variable.get("value") for variable in agent["env"]}
+        made[one["metadata"]["name"]] = (
+            env["LONGSHORE_DRIVER"], env["LONGSHORE_WAIT_TO_CHANGE"], env.get("LONGSHORE_JOBS"),
+            env.get("LONGSHORE_COMPILE"), config_of(spec, found).splitlines()[1:], agent["image"].rsplit(":", 1)[1],
+            spec["nodeSelector"].get("node.example/model"), spec["nodeSelector"]["node.example/gpu"],
+            "tolerations" in spec, "initContainers" in spec,
+            one["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"])
+    version = made["gpu-longshore-others"][5]
+    wanted = {
+        "gpu-longshore-h100": ("550.163.01", "false", None, "false", ["jobs = 4"], version, "h100", "true", True, False, 2),
+        "gpu-longshore-t4": ("535.261.03", "true", "2", None, [], "0.2.0", "t4", "true", False, True, 1),
+        "gpu-longshore-others": ("535.261.03", "true", "2", None, [], version, None, "true", True, False, 1),
+    }
+    if made != wanted:
+        raise SystemExit(f"{path}: {made}, not {wanted}")
+    job = found["Job", "gpu-longshore-clean"]["spec"]["template"]["spec"]["initContainers"][0]["args"]
+    test = [one["args"][2] for one in found["Pod", "gpu-longshore-test"]["spec"]["containers"]]
+    if not set(made) <= set(job) or test != [f"daemonset/{name}" for name in made]:
+        raise SystemExit(f"{path}: the hooks leave out a DaemonSet: {job}, {test}")
 
 
 def granted(path):
     """Returns the rights in a manifest: (scope, group, resource, verb)."""
     rights = set()
     for (kind, _), one in documents(path).items():
-        if kind in ("Role", "ClusterRole"):
+        # Those of hooks are their own: docs/cluster/kubernetes.md names them beside the table.
+        if kind in ("Role", "ClusterRole") and "helm.sh/hook" not in one["metadata"].get("annotations", {}):
             scope = {"Role": "own namespace", "ClusterRole": "cluster"}[kind]
             rights |= {(scope, group or "core", resource, verb) for rule in one["rules"]
                        for group in rule["apiGroups"] for resource in rule["resources"]
@@ -171,7 +183,7 @@ def rights_of_all():
 
 def probes(path, wanted):
     """Fails where the probes' handler is another one than `wanted`: `http HOST`, or `exec`."""
-    (daemonset,) = [one for (kind, _), one in documents(path).items() if kind == "DaemonSet"]
+    (daemonset,) = daemonsets(documents(path))
     container = daemonset["spec"]["template"]["spec"]["containers"][0]
     for name, place, option in (("startupProbe", "/healthz", "--alive"), ("livenessProbe", "/healthz", "--alive"),
                                 ("readinessProbe", "/readyz", "--ready")):
@@ -186,17 +198,16 @@ def probes(path, wanted):
 
 
 def environment(path, into):
-    """Writes the variables of the agent's container to the file `into`/environment, each ended by a 0 byte, and
-    its configuration to `into`/config.toml."""
+    """Writes the variables of each DaemonSet's agent to the file `into`/NUMBER/environment, each ended by a 0 byte, and
+    its configuration to config.toml beside it."""
     found = documents(path)
-    (daemonset,) = [one for (kind, _), one in found.items() if kind == "DaemonSet"]
-    spec = daemonset["spec"]["template"]["spec"]
-    given = {one["name"]: one["value"] for one in spec["containers"][0]["env"] if "value" in one}
-    with open(f"{into}/environment", "w", encoding="utf-8") as file:
-        file.write("".join(f"{name}={value}\0" for name, value in given.items()))
-    config = next(volume["configMap"]["name"] for volume in spec["volumes"] if volume["name"] == "config")
-    with open(f"{into}/config.toml", "w", encoding="utf-8") as file:
-        file.write(found["ConfigMap", config]["data"]["config.toml"])
+    for number, daemonset in enumerate(daemonsets(found)):
+        spec = daemonset["spec"]["template"]["spec"]
+        given = {one["name"]: one["value"] for one in spec["containers"][0]["env"] if "value" in one}
+        place = pathlib.Path(into, str(number))
+        place.mkdir()
+        place.joinpath("environment").write_text("".join(f"{name}={value}\0" for name, value in given.items()), "utf-8")
+        place.joinpath("config.toml").write_text(config_of(spec, found), "utf-8")
 
 
 def kubectl(program, *pages):
@@ -353,7 +364,7 @@ def policy(path):
             raise SystemExit(f"{path}: {user} with {token} changes {node}: {found}{told}, not {wanted}")
 
 
-CHECKS = {check.__name__: check for check in (equal, pod, values, rights, rights_of_all, probes,
+CHECKS = {check.__name__: check for check in (equal, pod, pools, rights, rights_of_all, probes,
                                           environment, policy, written_out, doctor, kubectl)}
 
 if __name__ == "__main__":

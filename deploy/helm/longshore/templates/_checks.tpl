@@ -1,0 +1,103 @@
+{{/* Failures that the schema cannot express: those of the release. `pools` has the contexts of its pools. */}}
+{{- define "longshore.checked" -}}
+{{- $pools := .pools }}
+{{- with .root }}
+{{- if gt (include "longshore.seconds" .Values.cluster.evictDeadline | int) 3600 }}
+{{- fail (printf "cluster.evictDeadline (%s) is longer than an hour" .Values.cluster.evictDeadline) }}
+{{- end }}
+{{- if and .Values.cluster.taint (not .Values.cluster.report) }}
+{{- fail "cluster.taint needs cluster.report, which sets and removes the taint" }}
+{{- end }}
+{{- if and .Values.podMonitor.enabled (not (include "longshore.metricsPort" .)) }}
+{{- fail (printf "podMonitor.enabled needs an address that Prometheus reaches: set listen to 0.0.0.0:9470 (it is %s now)" .Values.listen) }}
+{{- end }}
+{{- if and .Values.publish.signKeySecret (not .Values.publish.reference) }}
+{{- fail "publish.signKeySecret needs publish.reference, the repository to push to" }}
+{{- end }}
+{{- if and (eq .Values.dnsPolicy "None") (not .Values.dnsConfig) }}
+{{- fail "dnsPolicy None needs dnsConfig, with the name servers" }}
+{{- end }}
+{{- if and .Values.networkPolicy.enabled .Values.hostNetwork }}
+{{- fail "networkPolicy.enabled needs hostNetwork=false: a NetworkPolicy does not hold for pods on the node's network" }}
+{{- end }}
+{{- if and .Values.uninstall.cleanNodes (not .Values.kubectl.image.repository) }}
+{{- fail "uninstall.cleanNodes needs kubectl.image.repository, an image with kubectl" }}
+{{- end }}
+{{- if and .Values.kubectl.image.repository (not (or .Values.kubectl.image.tag .Values.kubectl.image.digest)) }}
+{{- fail "kubectl.image.repository needs kubectl.image.tag or kubectl.image.digest" }}
+{{- end }}
+{{- if .Values.pools }}
+{{- include "longshore.poolsChecked" (dict "root" . "pools" $pools) }}
+{{- end }}
+{{- end }}
+{{- range $pools }}
+{{- include "longshore.poolChecked" . }}
+{{- end }}
+{{- end }}
+
+{{/* Failures of the values of one DaemonSet. */}}
+{{- define "longshore.poolChecked" -}}
+{{- $of := ternary "" (printf "pool %s: " .pool) (empty .pool) }}
+{{- $span := regexFind "[0-9].*$" .Values.driver.onBusy }}
+{{- if $span }}
+{{- $seconds := include "longshore.seconds" $span }}
+{{- if gt (int $seconds) 3600 }}
+{{- fail (printf "%sdriver.onBusy (%s) is longer than an hour" $of .Values.driver.onBusy) }}
+{{- end }}
+{{- if lt (int .Values.terminationGracePeriodSeconds) (int (add $seconds 30)) }}
+{{- fail (printf "%sterminationGracePeriodSeconds (%v) must be at least 30 s longer than driver.onBusy (%s): the kubelet would kill the agent while it uninstalls the driver" $of .Values.terminationGracePeriodSeconds .Values.driver.onBusy) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.nodeFeatureDiscovery.select .Values.affinity.nodeAffinity }}
+{{- fail (printf "%snodeFeatureDiscovery.select and affinity.nodeAffinity exclude each other" $of) }}
+{{- end }}
+{{- $reserved := include "longshore.reserved" . | fromYaml }}
+{{- $names := list }}
+{{- range $index, $one := .Values.env }}
+{{- if hasKey $reserved $one.name }}
+{{- fail (printf "%senv[%d]: %s is set by %s" $of $index $one.name (get $reserved $one.name)) }}
+{{- end }}
+{{- if has $one.name $names }}
+{{- fail (printf "%senv[%d]: %s is there twice" $of $index $one.name) }}
+{{- end }}
+{{- $names = append $names $one.name }}
+{{- end }}
+{{- $own := list "/" "/bin" "/bundle.tar" "/dev" "/etc" "/etc/longshore" "/lib" "/proc" "/run" "/run/longshore" "/run/nvidia" "/secrets" "/sys" "/usr" "/usr/local" "/usr/local/bin" "/usr/local/share/ca-certificates" "/var" "/var/lib/longshore" }}
+{{- range $index, $mount := .Values.mounts }}
+{{- if has $mount.path $own }}
+{{- fail (printf "%smounts[%d].path: %s is the agent's own" $of $index $mount.path) }}
+{{- end }}
+{{- end }}
+{{- range $index, $mount := .Values.extraVolumeMounts }}
+{{- if has (trimSuffix "/" (toString $mount.mountPath)) $own }}
+{{- fail (printf "%sextraVolumeMounts[%d].mountPath: %s is the agent's own" $of $index $mount.mountPath) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Fails for values of an older chart, with the new name. `helm upgrade --reuse-values` repeats an older chart's
+defaults, which are values then. */}}
+{{- define "longshore.formerNames" -}}
+{{- $older := "a value of an older chart (helm upgrade --reuse-values repeats them: use --reset-then-reuse-values)" }}
+{{- if not (hasKey . "uninstall") }}
+{{- fail "the values of an older chart are repeated, without the defaults of this one (helm upgrade --reuse-values does so): use --reset-then-reuse-values" }}
+{{- end }}
+{{- if hasKey .image "pullSecrets" }}
+{{- fail (printf "image.pullSecrets is %s: it is imagePullSecrets now, a list of {name: SECRET}" $older) }}
+{{- end }}
+{{- if kindIs "map" .env }}
+{{- fail (printf "env as a map is %s: it is a list now, of {name: NAME, value: TEXT}" $older) }}
+{{- end }}
+{{- if hasKey .updateStrategy "maxUnavailable" }}
+{{- fail (printf "updateStrategy.maxUnavailable is %s: it is updateStrategy.rollingUpdate.maxUnavailable now" $older) }}
+{{- end }}
+{{- $first := regexFind "^[^/]+/" .image.repository | trimSuffix "/" }}
+{{- if or (contains "." $first) (contains ":" $first) (eq $first "localhost") }}
+{{- fail (printf "image.repository (%s) begins with a registry, as %s: set image.registry=%s and image.repository=%s" .image.repository $older $first (trimPrefix (printf "%s/" $first) .image.repository)) }}
+{{- end }}
+{{- range $index, $pool := .pools }}
+{{- if kindIs "map" $pool.env }}
+{{- fail (printf "pools[%d].env is a list of {name: NAME, value: TEXT}" $index) }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,187 @@
+{{/* Handler of a probe: HTTP where the kubelet reaches the agent's address, else the agent's own command. */}}
+{{- define "longshore.probe" -}}
+{{- $listen := .root.Values.listen }}
+{{- $address := regexReplaceAll ":[0-9]+$" $listen "" | trimPrefix "[" | trimSuffix "]" }}
+{{- $anywhere := has $address (list "0.0.0.0" "::") }}
+{{- if and (regexMatch ":[0-9]+$" $listen) (not (hasPrefix "unix:" $listen)) (or .root.Values.hostNetwork $anywhere) }}
+httpGet:
+  {{- if not $anywhere }}
+  host: {{ $address | quote }}
+  {{- end }}
+  port: {{ regexFind "[0-9]+$" $listen }}
+  path: {{ .path }}
+{{- else }}
+exec:
+  command: [longshore, status, {{ .option }}]
+{{- end }}
+{{- toYaml .probe | nindent 0 }}
+{{- end }}
+
+{{/* Container fields that the agent and its init container share. */}}
+{{- define "longshore.container" -}}
+image: {{ include "longshore.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  # Bidirectional mounts, which expose the driver root to the node, need a privileged container.
+  privileged: true
+  runAsUser: 0
+  {{- with .Values.seLinuxOptions }}
+  seLinuxOptions:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- with .Values.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+env:
+  {{- $given := list }}
+  {{- range .Values.env }}{{ $given = append $given .name }}{{ end }}
+  {{- range $name, $value := include "longshore.env" . | fromYaml }}
+  {{- if not (has $name $given) }}
+  - name: {{ $name }}
+    value: {{ $value | quote }}
+  {{- end }}
+  {{- end }}
+  {{- with .Values.publish.signKeySecret }}
+  - name: COSIGN_PASSWORD
+    valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: cosign.password, optional: true}}
+  {{- end }}
+  {{- with .Values.moduleSigning.secret }}
+  - name: KBUILD_SIGN_PIN
+    valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: passphrase, optional: true}}
+  {{- end }}
+  - name: NODE_NAME
+    valueFrom: {fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}}
+  - name: NODE_IP
+    valueFrom: {fieldRef: {apiVersion: v1, fieldPath: status.hostIP}}
+  - name: POD_NAME
+    valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.name}}
+  - name: POD_NAMESPACE
+    valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.namespace}}
+  {{- with .Values.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+volumeMounts:
+  - name: config
+    mountPath: /etc/longshore
+    readOnly: true
+  - name: run-nvidia
+    mountPath: /run/nvidia
+    mountPropagation: Bidirectional
+  - name: run-longshore
+    mountPath: /run/longshore
+  - name: store
+    mountPath: /var/lib/longshore
+  {{- range $name, $secret := include "longshore.secrets" . | fromYaml }}
+  - name: {{ $name }}
+    mountPath: /secrets/{{ $name }}
+    readOnly: true
+  {{- end }}
+  {{- if .Values.certificates.configMap }}
+  - name: certificates
+    mountPath: /usr/local/share/ca-certificates
+    readOnly: true
+  {{- end }}
+  {{- range $index, $mount := .Values.mounts }}
+  - name: mount-{{ $index }}
+    mountPath: {{ $mount.path | quote }}
+    readOnly: true
+  {{- end }}
+  {{- with .Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* Secrets of the values, by the name of their volume. */}}
+{{- define "longshore.secrets" -}}
+{{- range $name, $secret := dict "registry-login" .Values.registries.loginSecret "signatures" .Values.signatures.secret "publish" .Values.publish.signKeySecret "module-signing" .Values.moduleSigning.secret }}
+{{- if $secret }}
+{{ $name }}: {{ $secret | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Volumes of the pod. */}}
+{{- define "longshore.volumes" -}}
+- name: config
+  configMap:
+    name: {{ include "longshore.poolName" . }}
+- name: run-nvidia
+  hostPath: {path: /run/nvidia, type: DirectoryOrCreate}
+- name: run-longshore
+  hostPath: {path: /run/longshore, type: DirectoryOrCreate}
+- name: store
+  hostPath: {path: {{ .Values.store.hostPath | quote }}, type: DirectoryOrCreate}
+{{- range $name, $secret := include "longshore.secrets" . | fromYaml }}
+- name: {{ $name }}
+  secret:
+    secretName: {{ $secret | quote }}
+    defaultMode: 0400
+{{- end }}
+{{- with .Values.certificates.configMap }}
+- name: certificates
+  configMap:
+    name: {{ . | quote }}
+{{- end }}
+{{- range $index, $mount := .Values.mounts }}
+- name: mount-{{ $index }}
+  {{- if $mount.secret }}
+  secret:
+    secretName: {{ $mount.secret | quote }}
+    defaultMode: 0400
+  {{- else if $mount.configMap }}
+  configMap:
+    name: {{ $mount.configMap | quote }}
+  {{- else }}
+  hostPath:
+    path: {{ $mount.hostPath | quote }}
+  {{- end }}
+{{- end }}
+{{- with .Values.bundle.hostPath }}
+- name: bundle
+  hostPath: {path: {{ . | quote }}, type: File}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Selection of nodes: selector, affinity and tolerations of the pod. */}}
+{{- define "longshore.scheduling" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if or .Values.affinity .Values.nodeFeatureDiscovery.select }}
+affinity:
+  {{- with .Values.affinity }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- if .Values.nodeFeatureDiscovery.select }}
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        {{- range list "pci-10de" "pci-0300_10de" "pci-0302_10de" }}
+        - matchExpressions:
+            - {key: feature.node.kubernetes.io/{{ . }}.present, operator: In, values: ["true"]}
+        {{- end }}
+  {{- end }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Resources of a container. Amounts are texts: a server-side apply, as by helm 4, is refused by older API servers with
+numbers. */}}
+{{- define "longshore.resources" -}}
+{{- $resources := dict }}
+{{- range $kind, $amounts := . }}
+{{- $texts := dict }}
+{{- range $name, $amount := $amounts }}{{ $_ := set $texts $name (toString $amount) }}{{ end }}
+{{- $_ := set $resources $kind $texts }}
+{{- end -}}
+resources:
+  {{- toYaml $resources | nindent 2 }}
+{{- end }}
