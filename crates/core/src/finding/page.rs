@@ -34,7 +34,7 @@ const OF_DOCTOR: [Code; 17] = [
     Code::StoreUnusable,
     Code::SourcesUnread,
     Code::AgentFailed,
-    Code::CompileFailedBefore,
+    Code::DriverRefusedBefore,
     Code::StoreDamaged,
     Code::ClockWrong,
     Code::DeviceAccessDenied,
