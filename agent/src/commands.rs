@@ -205,7 +205,7 @@ pub fn execute(
     let flags = cli.settings;
     let mut config = load(&flags, &env)?;
     check_unknown(&asked.into_inner())?;
-    let telemetry = Telemetry::default();
+    let telemetry = Telemetry::logged(log.about());
     if matches!(cli.command, Command::Run) {
         termination.leave_message(config.termination_message.clone());
     }

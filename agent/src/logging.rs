@@ -1,6 +1,10 @@
 //! The log on standard error, as set by `LONGSHORE_LOG` and `LONGSHORE_LOG_FORMAT`, and the failure
 //! that ends a command, in the same format.
 
+mod about;
+mod json_line;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +14,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::fmt::format::{JsonFields, Writer, debug_fn};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+pub use about::About;
+use json_line::JsonLine;
 
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
@@ -25,9 +35,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// This process' log; clones share the format.
+/// This process' log; clones share format and fields.
 #[derive(Debug, Clone, Default)]
-pub struct Log(Arc<OnceLock<LogFormat>>);
+pub struct Log {
+    format: Arc<OnceLock<LogFormat>>,
+    about: About,
+}
 
 impl Log {
     /// Fixes the format of all further lines; `format` is the flag's value.
@@ -40,7 +53,8 @@ impl Log {
             None => format_from(env)?.unwrap_or_else(usual),
         };
         // A format fixed earlier stays.
-        let _ = self.0.set(format);
+        let _ = self.format.set(format);
+        self.about.read(env);
         Ok(())
     }
 
@@ -49,33 +63,43 @@ impl Log {
     /// # Errors
     /// Exit code 2 where the variable is invalid.
     pub fn start(&self, env: Env<'_>) -> Result<(), Failure> {
-        let builder = tracing_subscriber::fmt()
-            .with_env_filter(filter(env)?)
+        let log = tracing_subscriber::registry().with(filter(env)?);
+        // Internal errors would go to standard error, and panic where that is closed.
+        let lines = tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
-            // Internal errors would go to standard error, and panic where that is closed.
             .log_internal_errors(false)
             .with_target(false);
         match self.format() {
             LogFormat::Pretty => {
-                let ansi = std::io::stderr().is_terminal();
-                builder.with_ansi(ansi).fmt_fields(debug_fn(write_pretty)).init();
+                let lines = lines.with_ansi(std::io::stderr().is_terminal());
+                let lines = lines.fmt_fields(debug_fn(write_pretty));
+                // A message has what its spans say.
+                log.with(lines.with_filter(filter_fn(|of| of.is_event()))).init();
             }
-            LogFormat::Json => builder.json().flatten_event(true).init(),
+            LogFormat::Json => {
+                let lines = lines.fmt_fields(JsonFields::new());
+                log.with(lines.event_format(JsonLine::new(&self.about))).init();
+            }
         }
         Ok(())
+    }
+
+    /// Returns the fields of every line, for an agent that sets its driver.
+    pub fn about(&self) -> &About {
+        &self.about
     }
 
     /// Returns the format; until it is fixed, that of the environment.
     pub fn format(&self) -> LogFormat {
         let of_environment = || format_from(&|name| std::env::var(name).ok()).ok().flatten();
-        self.0.get().copied().or_else(of_environment).unwrap_or_else(usual)
+        self.format.get().copied().or_else(of_environment).unwrap_or_else(usual)
     }
 
     /// Reports the failure that the process ends with, once and whole, whatever the log level is.
     pub fn report(&self, failure: &Failure) {
         let text = match self.format() {
             LogFormat::Pretty => printable(&failure.report()).into_owned(),
-            LogFormat::Json => line_of(failure, Timestamp::now()),
+            LogFormat::Json => line_of(failure, Timestamp::now(), self.about.fields()),
         };
         // With standard error closed, only the exit code remains.
         let _ = writeln!(std::io::stderr(), "{text}");
@@ -105,9 +129,12 @@ struct FailureLine<'a> {
     /// Interface or header that the class is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
+    /// Fields of every line.
+    #[serde(flatten)]
+    about: BTreeMap<&'static str, String>,
 }
 
-fn line_of(failure: &Failure, at: Timestamp) -> String {
+fn line_of(failure: &Failure, at: Timestamp, about: Vec<(&'static str, String)>) -> String {
     let class = failure.compile_class();
     let line = FailureLine {
         // In tracing_subscriber's format.
@@ -120,14 +147,17 @@ fn line_of(failure: &Failure, at: Timestamp) -> String {
         remedy: failure.remedy_or_default(),
         class: class.map(|of| of.class.as_str()),
         name: class.and_then(|of| of.name.as_deref()),
+        about: about.into_iter().collect(),
     };
     // Serializing texts and numbers does not fail.
     serde_json::to_string(&line).unwrap_or_else(|_| failure.report())
 }
 
 /// Fields whose content is in the message already; only JSON shows them.
-const IN_MESSAGE: [&str; 10] =
-    ["step", "what", "outcome", "seconds", "phase", "last", "driver", "ms", "listen", "code"];
+const IN_MESSAGE: [&str; 11] = [
+    "step", "module", "what", "outcome", "seconds", "phase", "last", "driver", "ms", "listen",
+    "code",
+];
 
 fn write_pretty(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     // Only tracing's own visitor escapes control characters by itself.
@@ -173,7 +203,7 @@ mod tests {
 
     /// Log output, shared with the log.
     #[derive(Clone, Default)]
-    struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+    pub(super) struct Written(pub(super) std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
     impl std::io::Write for Written {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -216,12 +246,12 @@ mod tests {
             .remedy("free \"some\" space");
         let at = Timestamp::from_microsecond(1_763_661_600_000_042).expect("a time");
         assert_eq!(
-            line_of(&failure, at),
+            line_of(&failure, at, vec![("node", "gpu-1".to_owned())]),
             "{\"timestamp\":\"2025-11-20T18:00:00.000042Z\",\"level\":\"ERROR\",\
              \"message\":\"writing /store/a:\\ntwice: No space left on device (os error 28)\",\
              \"exit_code\":15,\"cause\":\"writing /store/a:\\ntwice\",\
              \"caused_by\":[\"No space left on device (os error 28)\"],\
-             \"remedy\":\"free \\\"some\\\" space\"}"
+             \"remedy\":\"free \\\"some\\\" space\",\"node\":\"gpu-1\"}"
         );
     }
 
@@ -232,7 +262,7 @@ mod tests {
         let name = name.map(str::to_owned);
         let class = CompileClass { class: "interface-gone".into(), name, of_inputs: true };
         let failure = Failure::new(FailureKind::Compile, "a").with_compile_class(class);
-        let line = line_of(&failure, Timestamp::UNIX_EPOCH);
+        let line = line_of(&failure, Timestamp::UNIX_EPOCH, Vec::new());
         assert!(line.ends_with(end), "{line}");
     }
 

@@ -132,13 +132,13 @@ impl Engine<'_> {
         cancel: &CancelFlag,
     ) -> Result<(), Failure> {
         let timer = self.telemetry.begin(step, false);
-        let (kind, what) = (step.kind(), step.subject());
+        let (kind, what, module) = (step.kind(), step.subject(), step.module());
         match self.act(step, journal, cancel) {
             Ok(outcome) => {
                 let reported = StepOutcome::from(outcome);
                 let seconds = timer.end(reported);
                 tracing::info!(
-                    step = kind, what, outcome = %reported, seconds, "{step}: {outcome} in {seconds:.3} s"
+                    step = kind, what, module, outcome = %reported, seconds, "{step}: {outcome} in {seconds:.3} s"
                 );
                 Ok(())
             }
@@ -147,7 +147,7 @@ impl Engine<'_> {
                 let seconds = timer.end(reported);
                 // The caller that ends with this failure reports its cause.
                 tracing::warn!(
-                    step = kind, what, outcome = %reported, seconds, "{step}: failed after {seconds:.3} s"
+                    step = kind, what, module, outcome = %reported, seconds, "{step}: failed after {seconds:.3} s"
                 );
                 Err(failure)
             }

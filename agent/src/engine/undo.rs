@@ -167,9 +167,9 @@ fn tell(entry: &Entry, timer: StepTimer<'_>, undone: Option<&EntryState>) {
     };
     let seconds = timer.end(outcome);
     let step = &entry.step.step();
-    let (kind, what) = (step.kind(), step.subject());
+    let (kind, what, module) = (step.kind(), step.subject(), step.module());
     tracing::info!(
-        step = kind, what, %outcome, seconds, "undo: {step}: {outcome} in {seconds:.3} s"
+        step = kind, what, module, %outcome, seconds, "undo: {step}: {outcome} in {seconds:.3} s"
     );
 }
 

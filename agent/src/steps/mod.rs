@@ -45,6 +45,15 @@ pub(crate) use module::{held, is_owned};
 pub use mount::{Bind, MountRoot, MountSysfs, MountTmpfs, Mounted, MountedFrom, Mounts, Share};
 pub(crate) use mount::{TREE_DIRS, is_another, is_own};
 pub use node::{MakeNodes, NodeBefore, Nodes};
+
+impl Step {
+    /// Returns the kernel name of the module that the step loads or unloads.
+    pub fn module(&self) -> Option<&str> {
+        let loads = LoadModule::of(self).map(|load| load.name.as_str());
+        loads.or_else(|| UnloadConflicting::of(self).map(|unload| unload.name.as_str()))
+    }
+}
+
 #[cfg(test)]
 pub(crate) use parameter::OTHERS;
 pub use parameter::{Value, WriteParameter};

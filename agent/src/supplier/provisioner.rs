@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use tracing::Instrument;
+
 use super::Inventory;
 use super::other_kernel::installed_version;
 use super::run_files::Archives;
@@ -195,6 +197,16 @@ impl<'a> Provisioner<'a> {
     }
 
     async fn compile_where(&self, build: &BuildSet, recorded: bool) -> Result<ModuleSet, Failed> {
+        // Of this level, so that no filter leaves it out of the fields of a warning.
+        let span = tracing::error_span!(
+            "compile",
+            driver = build.driver_version,
+            kernel = build.kernel_release
+        );
+        self.compile_logged(build, recorded).instrument(span).await
+    }
+
+    async fn compile_logged(&self, build: &BuildSet, recorded: bool) -> Result<ModuleSet, Failed> {
         let (store, sources) = (self.store()?, &self.inventory.sources);
         let archive = sources.archive_to_build(&store).await?;
         if build.signs {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tracing::span::EnteredSpan;
 
 pub use counted::Counted;
 pub use live::{
@@ -25,6 +26,7 @@ pub use live::{
 };
 
 use crate::journal::phase::Phase;
+use crate::logging::About;
 use crate::steps::Step;
 use longshore_core::failure::Failure;
 use longshore_core::progress::Reused;
@@ -96,6 +98,8 @@ struct Shared {
     state: Mutex<State>,
     /// Marked after each change that a report to a cluster would have.
     changes: watch::Sender<()>,
+    /// Fields of the log's lines, which name the driver.
+    about: About,
 }
 
 /// Reported state of an agent.
@@ -181,6 +185,11 @@ impl State {
 }
 
 impl Telemetry {
+    /// Returns the state of an agent whose log has the fields `about`.
+    pub fn logged(about: &About) -> Self {
+        Self(Arc::new(Shared { about: about.clone(), ..Shared::default() }))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panicked between two updates leaves valid numbers.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -217,8 +226,19 @@ impl Telemetry {
         let now = Instant::now();
         let current =
             CurrentStep { step: step.kind().into(), subject: step.subject(), undo, seconds: 0.0 };
+        // Of this level, so that no filter leaves it out of the fields of a warning.
+        let span = tracing::error_span!(
+            "step", step = step.kind(), what = step.subject(), module = step.module()
+        );
         self.state().current_step = Some((current, now));
-        StepTimer { telemetry: self, kind: step.kind(), subject: step.subject(), undo, since: now }
+        StepTimer {
+            telemetry: self,
+            kind: step.kind(),
+            subject: step.subject(),
+            undo,
+            since: now,
+            _fields: span.entered(),
+        }
     }
 
     /// Returns the present phase; None before the first.
@@ -242,6 +262,7 @@ impl Telemetry {
     /// Records the installed driver; its origin is [`Origin::Stored`] unless another one was
     /// recorded.
     pub fn driver(&self, driver: DriverInfo) {
+        self.0.about.set_driver(&driver.version);
         self.change(|state| {
             let origin = driver.origin.or(state.origin.take()).unwrap_or(Origin::Stored);
             match origin {
@@ -256,6 +277,7 @@ impl Telemetry {
     /// Records the driver version of the last plan, and true where its modules are at hand without compiling
     /// them, None where that is not known.
     pub fn wanted(&self, version: &str, prebuilt: Option<bool>) {
+        self.0.about.set_driver(version);
         self.change(|state| {
             state.wanted = Some(version.to_owned());
             state.prebuilt = prebuilt;
@@ -356,6 +378,8 @@ pub struct StepTimer<'a> {
     subject: String,
     undo: bool,
     since: Instant,
+    /// Step and subject in each line until its end.
+    _fields: EnteredSpan,
 }
 
 impl StepTimer<'_> {
