@@ -23,6 +23,8 @@ pub struct Offers {
     sets: Vec<AvailableSet>,
     refused: Vec<RefusedSet>,
     unread: Vec<UnreadRegistry>,
+    /// Failures of the registries that could not be read.
+    pub(crate) failures: Vec<Failure>,
 }
 
 impl Offers {
@@ -176,6 +178,7 @@ impl<'a> Prebuilt<'a> {
                 tracing::warn!("continuing without {name}: {}", failure.one_line());
                 let why = failure.one_line();
                 offers.unread.push(UnreadRegistry { name, why });
+                offers.failures.push(failure);
             }
             let at_hand = |described: Described| {
                 let place =

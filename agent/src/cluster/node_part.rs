@@ -10,11 +10,12 @@ use longshore_cluster::{
 use longshore_core::failure::Failure;
 
 use super::{Pod, failed};
+use crate::telemetry::{NodeDrain, Telemetry};
 
 impl Pod {
     /// Begins the part of this pod's node, without any call yet; `deadline` is the time limit of
-    /// evictions, and `reporter` writes their events. None where the pod does not know its node or its own
-    /// name.
+    /// evictions, `reporter` writes their events, and `telemetry` counts them. None where the pod does not know
+    /// its node or its own name.
     ///
     /// # Errors
     /// Exit code 15 where one of the names is none.
@@ -22,6 +23,7 @@ impl Pod {
         self,
         deadline: Duration,
         reporter: Option<Arc<Reporter>>,
+        telemetry: &Telemetry,
     ) -> Result<Option<Evictions>, Failure> {
         let Self { cluster, namespace, given_name: name, node, .. } = self;
         let (Some(namespace), Some(pod), Some(node)) = (namespace, name, node) else {
@@ -29,7 +31,10 @@ impl Pod {
         };
         let place = Place { node, namespace, pod };
         let pace = EvictPace { deadline, ..EvictPace::default() };
+        let telemetry = telemetry.clone();
+        telemetry.drain(|_| ());
         let tell = move |event: &EvictEvent| {
+            telemetry.drain(|drain| count(event, drain));
             let text = described(event, deadline);
             log(event, &text);
             if let Some(reporter) = &reporter {
@@ -38,6 +43,27 @@ impl Pod {
         };
         let begun = Evictions::begin(cluster, place, pace, tell);
         begun.map(Some).map_err(|error| failed(&error))
+    }
+}
+
+/// Counts an event. Pods are evicted from a cordoned node alone, so one of them tells of a cordon that an earlier agent
+/// made for the same change.
+fn count(event: &EvictEvent, drain: &mut NodeDrain) {
+    match event {
+        EvictEvent::Cordoned(_) => (drain.cordoned, drain.by_another) = (true, false),
+        EvictEvent::CordonedByAnother => (drain.cordoned, drain.by_another) = (false, true),
+        EvictEvent::Evicted(_) => {
+            drain.evicted += 1;
+            drain.cordoned = !drain.by_another;
+        }
+        EvictEvent::Blocked(..) => {
+            drain.blocked += 1;
+            drain.cordoned = !drain.by_another;
+        }
+        EvictEvent::Overruled | EvictEvent::Uncordoned | EvictEvent::Forgotten => {
+            (drain.cordoned, drain.by_another) = (false, false);
+        }
+        EvictEvent::Expired(_) | EvictEvent::Refused(_) | EvictEvent::Unreachable(_) => {}
     }
 }
 

@@ -70,6 +70,7 @@ impl Context {
         self.in_use_wait = super::in_use_wait(config);
         self.step_limit = config.step_limit();
         self.missing_gpus = config.missing_gpus;
+        self.telemetry.store_limit(config.store_max_size);
         self.conduct = self.conduct.follow(config);
         if let Some(host) = self.host.within(&config.deadlines) {
             self.host = host;

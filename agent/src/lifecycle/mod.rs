@@ -134,10 +134,12 @@ async fn run_agent(
         return Ok(ExitCode::Done);
     };
     serve::publish(server, &config.paths.state, config.disk());
+    telemetry.store_limit(config.store_max_size);
     remember(&config, &journal, telemetry);
     let notifier = notify::Notifier::begin(telemetry);
     let report = DriverReport::begin(&config, telemetry, &|name| std::env::var(name).ok());
-    let conduct = conduct(&config, report.as_ref().map(DriverReport::reporter));
+    let reporter = report.as_ref().map(DriverReport::reporter);
+    let conduct = conduct(&config, reporter, telemetry);
     let world = Context { rest, conduct, ..world(&config, &journal) };
     let next_kernel = kernels.map(|kernels| {
         let tell = events_of(report.as_ref().map(DriverReport::reporter));
@@ -257,8 +259,8 @@ fn context(
 
 /// Returns the conduct by these settings: a change that waits asks the cluster for a drain, or drains the
 /// node itself.
-fn conduct(config: &Config, reporter: Option<Arc<Reporter>>) -> Conduct {
-    let held = agent::drain::DrainsNode::of_process(config, reporter);
+fn conduct(config: &Config, reporter: Option<Arc<Reporter>>, telemetry: &Telemetry) -> Conduct {
+    let held = agent::drain::DrainsNode::of_process(config, reporter, telemetry);
     Conduct { held: Arc::new(held), ..Conduct::default() }.follow(config)
 }
 

@@ -80,7 +80,7 @@ impl Subject {
         holders: Looker,
     ) -> Self {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
-        let sampler = Arc::new(HostSampler::of(&paths.root, holders));
+        let sampler = Arc::new(HostSampler::of(&paths.root, &paths.store, holders));
         let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
         let others = Semaphore::new(OTHERS);
         Self { telemetry, liveness, paths, instance, sampler, others, looks, ready }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::unistd::{SysconfVar, sysconf};
-
+use super::process_sampler;
+use super::store_sampler::StoreSampler;
 use crate::telemetry::metrics::HostSample;
 use longshore_core::deadlines::LOOK;
 use longshore_host::holders::driver_users;
@@ -18,17 +18,19 @@ use longshore_host::verbs::DriverUsers;
 /// of the host.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Sampler of a host below a root.
+/// Sampler of a host below a root, and of its store.
 #[derive(Debug)]
 pub(super) struct HostSampler {
     root: PathBuf,
+    store: StoreSampler,
     looker: Looker,
     holders: Mutex<Option<(Instant, Option<usize>)>>,
 }
 
 impl HostSampler {
-    pub(super) fn of(root: &Path, looker: Looker) -> Self {
-        Self { root: root.to_path_buf(), looker, holders: Mutex::default() }
+    pub(super) fn of(root: &Path, store: &Path, looker: Looker) -> Self {
+        let store = StoreSampler::of(store);
+        Self { root: root.to_path_buf(), store, looker, holders: Mutex::default() }
     }
 
     /// Samples the present state. Blocks.
@@ -37,8 +39,9 @@ impl HostSampler {
         HostSample {
             holders: self.holders(&modules),
             references: modules.into_iter().map(|m| (m.name, m.references)).collect(),
-            resident_bytes: resident_bytes(),
-            cpu_seconds: cpu_seconds(),
+            loaded_version: self.driver_version(),
+            store: self.store.last(),
+            process: process_sampler::sample(),
         }
     }
 
@@ -95,24 +98,6 @@ fn modules(root: &Path) -> Vec<Module> {
     modules
 }
 
-/// Reads proc_pid_statm(5): the second number, in pages.
-fn resident_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
-    let page = u64::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
-    Some(pages * page)
-}
-
-/// Reads proc_pid_stat(5): utime and stime, fields 14 and 15, in clock ticks. The name, field 2,
-/// may have blanks and brackets.
-fn cpu_seconds() -> Option<f64> {
-    let text = fs::read_to_string("/proc/self/stat").ok()?;
-    let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace().skip(11);
-    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
-    let a_second = sysconf(SysconfVar::CLK_TCK).ok()??;
-    Some(ticks as f64 / a_second as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,13 +112,26 @@ mod tests {
         }
     }
 
+    fn sampler(root: &Path) -> HostSampler {
+        HostSampler::of(root, &root.join("store"), Looker::default())
+    }
+
+    #[test]
+    fn the_loaded_driver_is_that_of_sysfs() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        assert_eq!(sampler(root.path()).look().loaded_version, None);
+        module(root.path(), "nvidia", "0\n", &[]);
+        fs::write(root.path().join("sys/module/nvidia/version"), "535.1\n").expect("write");
+        assert_eq!(sampler(root.path()).look().loaded_version.as_deref(), Some("535.1"));
+    }
+
     #[test]
     fn references_of_the_drivers_modules_are_seen_and_nobody_holds_an_idle_driver() {
         let root = tempfile::tempdir().expect("temporary directory");
         module(root.path(), "nvidia_uvm", "0\n", &[]);
         module(root.path(), "nvidia", "1\n", &["nvidia_uvm"]);
         module(root.path(), "drm", "7\n", &[]);
-        let seen = HostSampler::of(root.path(), Looker::default()).look();
+        let seen = sampler(root.path()).look();
         assert_eq!(seen.references, [("nvidia".to_owned(), 1), ("nvidia_uvm".to_owned(), 0)]);
         assert_eq!(seen.holders, Some(0));
     }
@@ -142,7 +140,7 @@ mod tests {
     fn holders_that_cannot_be_seen_are_unknown_and_not_none() {
         let root = tempfile::tempdir().expect("temporary directory");
         module(root.path(), "nvidia", "3\n", &[]);
-        assert_eq!(HostSampler::of(root.path(), Looker::default()).look().holders, None);
+        assert_eq!(sampler(root.path()).look().holders, None);
     }
 
     #[test]
@@ -164,12 +162,5 @@ mod tests {
             let seen = DriverUsers { users, unseen: unseen.map(str::to_owned) };
             assert_eq!(count(&seen), wanted, "{seen:?}");
         }
-    }
-
-    #[test]
-    fn a_process_knows_what_it_takes() {
-        let seen = HostSampler::of(Path::new("/"), Looker::default()).look();
-        assert!(seen.resident_bytes.expect("memory") > 1 << 20);
-        assert!(seen.cpu_seconds.expect("time") >= 0.0);
     }
 }

@@ -8,6 +8,8 @@ mod answer;
 mod connections;
 mod host_sampler;
 mod liveness;
+mod process_sampler;
+mod store_sampler;
 
 use std::fs::{self, Permissions};
 use std::io;

@@ -15,7 +15,7 @@ use super::Provisioner;
 use super::run_files::Archives;
 use crate::catalog::SetPlace;
 use crate::plan::{Acquire, BuildSet, Plan};
-use crate::telemetry::Origin;
+use crate::telemetry::{Origin, SourceKind};
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_modules::artifact::ModuleSet;
@@ -66,6 +66,16 @@ pub(super) fn missed(place: SetPlace, failure: Failure) -> Missed {
     match failure.kind() {
         FailureKind::Download => Missed::Source(Source::Set(place), failure),
         _ => Missed::Failed(failure),
+    }
+}
+
+/// Returns the kind of source that `place` is; None for the store.
+pub(super) fn kind_of(place: &SetPlace) -> Option<SourceKind> {
+    match place {
+        SetPlace::Store => None,
+        SetPlace::Layout { .. } => Some(SourceKind::Layout),
+        SetPlace::Registry { .. } => Some(SourceKind::Registry),
+        SetPlace::Package { .. } => Some(SourceKind::Package),
     }
 }
 
@@ -165,7 +175,15 @@ impl Provisioner<'_> {
         };
         let place = item.place();
         let set = brought.map_err(|failure| match place {
-            Some(place) => missed(place, failure),
+            Some(place) => {
+                let kind = kind_of(&place);
+                let missed = missed(place, failure);
+                // Another source that failed is counted where it is left out.
+                if let (Missed::Failed(failure), Some(kind)) = (&missed, kind) {
+                    self.telemetry.source_failed(kind, failure);
+                }
+                missed
+            }
             None => Missed::Failed(failure),
         })?;
         self.telemetry.origin(origin);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OnceCell;
 
-use super::acquire::Source;
+use super::acquire::{Source, kind_of};
 use super::fits;
 use super::mofed;
 use super::run_files::Archives;
@@ -19,7 +19,7 @@ use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::provider::Gathered;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{SourceKind, Telemetry};
 use longshore_build::build::mofed::Mofed;
 use longshore_build::source::headers;
 use longshore_core::driver_version::DriverVersion;
@@ -43,6 +43,7 @@ pub struct Inventory<'a> {
     mofed: Mutex<BTreeMap<String, Probe<Option<Mofed>>>>,
     /// Locations whose sets could not be acquired, and count as unavailable since.
     excluded: Mutex<Vec<SetPlace>>,
+    telemetry: Telemetry,
 }
 
 impl<'a> Inventory<'a> {
@@ -55,6 +56,7 @@ impl<'a> Inventory<'a> {
             registries: OnceCell::new(),
             mofed: Mutex::default(),
             excluded: Mutex::default(),
+            telemetry: Telemetry::default(),
         }
     }
 
@@ -63,9 +65,10 @@ impl<'a> Inventory<'a> {
         Self { store: StoreAccess::read_only(config), ..Self::new(config) }
     }
 
-    /// Counts transfers in `telemetry`, too.
+    /// Counts transfers and failed sources in `telemetry`, too.
     pub(super) fn counting(self, telemetry: &Telemetry) -> Self {
-        Self { sources: self.sources.counting(telemetry), ..self }
+        let sources = self.sources.counting(telemetry);
+        Self { sources, telemetry: telemetry.clone(), ..self }
     }
 
     /// Returns facts and plan of this host.
@@ -155,7 +158,12 @@ impl<'a> Inventory<'a> {
         let from_registries = !has_set && !self.config.registries.is_empty();
         if from_registries {
             let prebuilt = self.sources.prebuilt()?;
-            let ask = || prebuilt.ask_registries(kernel);
+            let ask = async || {
+                let offers = prebuilt.ask_registries(kernel).await?;
+                let failed = |failure| self.telemetry.source_failed(SourceKind::Registry, failure);
+                offers.failures.iter().for_each(failed);
+                Ok::<_, Failure>(offers)
+            };
             self.registries.get_or_try_init(ask).await?.add_to(catalog);
             self.leave_out_excluded(catalog);
         }
@@ -178,6 +186,7 @@ impl<'a> Inventory<'a> {
         let found = self.sources.run_files.look(store, needless, &self.sources).await;
         catalog.run_files = found.unwrap_or_else(|failure| {
             let why = failure.to_string();
+            self.telemetry.source_failed(SourceKind::RunFiles, &failure);
             catalog.failures.run_files = Some(failure);
             Probe::Unreadable(why)
         });
@@ -193,7 +202,10 @@ impl<'a> Inventory<'a> {
                 catalog.add_archives(self.config, kernel, archive);
                 self.leave_out_excluded(catalog);
             }
-            Err(failure) => catalog.without_archives(failure),
+            Err(failure) => {
+                self.telemetry.source_failed(SourceKind::Archives, &failure);
+                catalog.without_archives(failure);
+            }
         }
     }
 
@@ -293,7 +305,12 @@ impl<'a> Inventory<'a> {
     /// Counts a source that failed as unavailable from now on.
     pub(super) fn leave_out(&self, source: &Source, failure: &Failure) {
         match source {
-            Source::Set(place) => self.exclude(place.clone()),
+            Source::Set(place) => {
+                if let Some(kind) = kind_of(place) {
+                    self.telemetry.source_failed(kind, failure);
+                }
+                self.exclude(place.clone());
+            }
             Source::Mofed { release, place } => {
                 let (place, why) = (place.display(), failure.one_line());
                 let why = format!("a compile with those in {place} failed: {why}");

@@ -14,7 +14,7 @@ use crate::build_lease::{Alone, Election, Forecast, Outcome, Search, Times};
 use crate::config::{Config, PublishConfig};
 use crate::plan::BuildSet;
 use crate::prebuilt::Prebuilt;
-use crate::telemetry::Origin;
+use crate::telemetry::{Origin, SourceKind};
 use crate::terminal;
 use longshore_build::build::{Failed, KnownFailure};
 use longshore_build::builder::Builder;
@@ -241,7 +241,10 @@ impl SharedBuild<'_> {
         match self.published()?.look().await {
             Ok(Some(manifest)) => return self.take(&manifest).await,
             Ok(None) => {}
-            Err(failure) => tracing::warn!("cannot query the registry: {}", failure.one_line()),
+            Err(failure) => {
+                self.provisioner.telemetry.source_failed(SourceKind::Registry, &failure);
+                tracing::warn!("cannot query the registry: {}", failure.one_line());
+            }
         }
         tracing::warn!("building for this host only: the headers from {place} are unsigned");
         self.provisioner.compile_alone(self.build).await
@@ -320,6 +323,7 @@ impl SharedBuild<'_> {
         let progress = provisioner.inventory.sources.progress();
         match prebuilt.pull(&self.source(), manifest, &store, progress).await {
             Err(failure) if failure.kind() == FailureKind::Download => {
+                provisioner.telemetry.source_failed(SourceKind::Registry, &failure);
                 tracing::warn!("building for this host only: {}", failure.one_line());
                 provisioner.compile_alone(build).await
             }
@@ -360,7 +364,10 @@ impl SharedBuild<'_> {
                 let tag = set.key.tag();
                 tracing::info!("published {}:{tag}@{digest}", publish.reference);
             }
-            Err(failure) => tracing::warn!("not published: {}", failure.one_line()),
+            Err(failure) => {
+                self.provisioner.telemetry.source_failed(SourceKind::Publish, &failure);
+                tracing::warn!("not published: {}", failure.one_line());
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! Counting of fetched bytes and cache hits by way of the displayed progress.
 
+use std::time::Duration;
+
 use super::Telemetry;
 use longshore_core::progress::{Progress, Reused, Task, Unit};
 
@@ -28,6 +30,11 @@ impl Progress for Counted {
     fn reused(&self, what: Reused, hits: u64, misses: u64) {
         self.telemetry.reused(what, hits, misses);
         self.shown.reused(what, hits, misses);
+    }
+
+    fn compiled(&self, took: Duration) {
+        self.telemetry.compiled(took);
+        self.shown.compiled(took);
     }
 }
 
@@ -65,8 +72,10 @@ mod tests {
         counted.begin("compiling", None, Unit::Items).advance(100);
         counted.reused(Reused::Conftest, 3, 1);
         counted.reused(Reused::Conftest, 2, 0);
+        counted.compiled(Duration::from_millis(1500));
         let live = telemetry.live();
         assert_eq!(live.fetched_bytes, 12);
+        assert_eq!(live.last_compile_seconds, Some(1.5));
         assert_eq!(
             (live.cache_hits[&Reused::Conftest], live.cache_misses[&Reused::Conftest]),
             (5, 1)

@@ -7,6 +7,8 @@
 
 use std::fmt::Write;
 
+use longshore_core::sanitize::in_line;
+
 /// Text format of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -48,7 +50,7 @@ pub enum Kind {
 /// A family of metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
-    /// Name, without `longshore_` in front, and `_total` or `_info` behind.
+    /// Name, without `_total` or `_info` behind.
     pub name: &'static str,
     /// Its kind.
     pub kind: Kind,
@@ -95,7 +97,7 @@ fn write_family(text: &mut String, family: &Family, format: Format) -> std::fmt:
         (Format::Prometheus, Kind::Counter) => ("counter", suffix),
         (Format::Prometheus, _) => ("gauge", suffix),
     };
-    let name = format!("longshore_{}", family.name);
+    let name = family.name;
     writeln!(text, "# TYPE {name}{of_family} {kind}")?;
     if format == Format::OpenMetrics && !family.unit.is_empty() {
         writeln!(text, "# UNIT {name} {}", family.unit)?;
@@ -113,8 +115,13 @@ fn write_family(text: &mut String, family: &Family, format: Format) -> std::fmt:
     Ok(())
 }
 
+/// Longest value of a label, in characters: a longer one is cut.
+const LONGEST: usize = 200;
+
+/// Returns a label's value as the formats have it. Some are texts of the host: a module's version, a path.
 fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    let cut: String = value.chars().take(LONGEST).collect();
+    in_line(&cut).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 #[cfg(test)]
@@ -126,10 +133,20 @@ mod tests {
         let one = |labels, value| vec![Sample { labels, value }];
         let family = |name, kind, unit, samples| Family { name, kind, unit, help: "H", samples };
         vec![
-            family("ready", Kind::Gauge, "", one(vec![], 1.0)),
-            family("fetched_bytes", Kind::Counter, "bytes", one(vec![("a", "\"\\\n".into())], 1.5)),
-            family("build", Kind::Info, "", one(vec![("a", "1".into()), ("b", "2".into())], 1.0)),
-            family("nothing", Kind::Gauge, "", Vec::new()),
+            family("longshore_ready", Kind::Gauge, "", one(vec![], 1.0)),
+            family(
+                "longshore_fetched_bytes",
+                Kind::Counter,
+                "bytes",
+                one(vec![("a", "\"\\\n".into())], 1.5),
+            ),
+            family(
+                "longshore_build",
+                Kind::Info,
+                "",
+                one(vec![("a", "1".into()), ("b", "2".into())], 1.0),
+            ),
+            family("longshore_nothing", Kind::Gauge, "", Vec::new()),
         ]
     }
 
@@ -142,7 +159,7 @@ longshore_ready 1
 # TYPE longshore_fetched_bytes counter
 # UNIT longshore_fetched_bytes bytes
 # HELP longshore_fetched_bytes H.
-longshore_fetched_bytes_total{a=\"\\\"\\\\\\n\"} 1.5
+longshore_fetched_bytes_total{a=\"\\\"\\\\\\\\n\"} 1.5
 # TYPE longshore_build info
 # HELP longshore_build H.
 longshore_build_info{a=\"1\",b=\"2\"} 1
@@ -159,7 +176,7 @@ longshore_build_info{a=\"1\",b=\"2\"} 1
 longshore_ready 1
 # TYPE longshore_fetched_bytes_total counter
 # HELP longshore_fetched_bytes_total H.
-longshore_fetched_bytes_total{a=\"\\\"\\\\\\n\"} 1.5
+longshore_fetched_bytes_total{a=\"\\\"\\\\\\\\n\"} 1.5
 # TYPE longshore_build_info gauge
 # HELP longshore_build_info H.
 longshore_build_info{a=\"1\",b=\"2\"} 1
@@ -179,5 +196,19 @@ longshore_build_info{a=\"1\",b=\"2\"} 1
     )]
     fn who_asks_for_open_metrics_gets_them(#[case] accept: &str, #[case] wanted: Format) {
         assert_eq!(Format::accepted(accept), wanted);
+    }
+
+    #[rstest]
+    #[case("a\"} 1\nlongshore_ready 1 #", "a\\\"} 1\\\\nlongshore_ready 1 #")]
+    #[case("\\", "\\\\")]
+    #[case("a\r\u{1b}[2J\u{2028}", "a\\\\r\\\\u{1b}[2J\\\\u{2028}")]
+    fn a_hostile_value_stays_in_its_label(#[case] value: &str, #[case] wanted: &str) {
+        assert_eq!(escaped(value), wanted);
+        assert_eq!(escaped(&value.repeat(LONGEST)).lines().count(), 1);
+    }
+
+    #[test]
+    fn a_long_value_is_cut() {
+        assert_eq!(escaped(&"ü".repeat(LONGEST + 1)), "ü".repeat(LONGEST));
     }
 }

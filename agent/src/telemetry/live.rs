@@ -6,7 +6,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DaemonState, Origin, State, StepOutcome};
+use super::{DaemonState, NodeDrain, Origin, SourceErrors, State, StepOutcome};
 use crate::journal::phase::Phase;
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding};
@@ -71,6 +71,24 @@ pub struct Live {
     /// Findings of the last check of the installed driver, and about the next kernel.
     #[serde(default)]
     pub findings: Vec<Finding>,
+    /// Findings of the last plan.
+    #[serde(default)]
+    pub plan_findings: Vec<Finding>,
+    /// Compatibility patches that the installed driver's modules were compiled with.
+    #[serde(default)]
+    pub patches: Vec<String>,
+    /// Failures of sources.
+    #[serde(default)]
+    pub source_errors: Vec<SourceErrors>,
+    /// Seconds that the last compile of a set took; None where this agent compiled none.
+    #[serde(default)]
+    pub last_compile_seconds: Option<f64>,
+    /// Size limit of the store in bytes; None where it has none.
+    #[serde(default)]
+    pub store_limit_bytes: Option<u64>,
+    /// Drain of the own node; None where this agent has no part in it.
+    #[serde(default)]
+    pub node: Option<NodeDrain>,
     /// The GPUs that the driver is to have, and has; None before it was installed.
     #[serde(default)]
     pub gpus: Option<GpuCount>,
@@ -352,6 +370,12 @@ impl State {
             holders: self.holders.clone(),
             daemons: self.daemons.clone(),
             findings: self.findings(),
+            plan_findings: self.watched.plan_findings.clone(),
+            patches: self.watched.patches.clone(),
+            source_errors: self.watched.source_errors(),
+            last_compile_seconds: self.watched.last_compile.map(|took| took.as_secs_f64()),
+            store_limit_bytes: self.watched.store_limit,
+            node: self.watched.node,
             gpus: self.condition.gpus,
             failures: self.failures,
             last_failure: self.last_failure.clone(),

@@ -1,4 +1,9 @@
 //! Metrics of an agent. docs/operate/observability.md has a table of them, which a test compares.
+//!
+//! Every label has few values: of longshore's own lists, or as many as a host has modules, daemons and steps of a
+//! plan. Processes, pods and texts of failures are in /status alone.
+
+use std::collections::BTreeSet;
 
 use super::exposition::{Family, Kind, Sample};
 use super::{Live, Origin};
@@ -11,10 +16,36 @@ pub struct HostSample {
     pub references: Vec<(String, i64)>,
     /// Processes that have a device of the driver open or mapped; None where that is unknown.
     pub holders: Option<usize>,
-    /// Bytes of memory that this process has in use.
+    /// Version of the loaded nvidia module, whichever program loaded it.
+    pub loaded_version: Option<String>,
+    /// The store's size; None where it was not measured yet.
+    pub store: Option<StoreSample>,
+    /// This process.
+    pub process: ProcessSample,
+}
+
+/// Size of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreSample {
+    /// Bytes on the disk of everything in the store.
+    pub bytes: u64,
+    /// Bytes that are free on its file system.
+    pub free: u64,
+}
+
+/// Resources of this process; None where one could not be read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ProcessSample {
+    /// Bytes of memory in use.
     pub resident_bytes: Option<u64>,
-    /// Seconds of processor time that this process has had.
+    /// Bytes of address space.
+    pub virtual_bytes: Option<u64>,
+    /// Seconds of processor time.
     pub cpu_seconds: Option<f64>,
+    /// Open files.
+    pub open_fds: Option<u64>,
+    /// Limit of open files.
+    pub max_fds: Option<u64>,
 }
 
 /// Returns the families of an agent.
@@ -22,7 +53,10 @@ pub fn families(live: &Live, seen: &HostSample) -> Vec<Family> {
     let mut all = phases(live);
     all.extend(steps(live));
     all.extend(driver(live, seen));
+    all.extend(findings(live));
+    all.extend(changes(live));
     all.extend(sources(live));
+    all.extend(store(live, seen));
     all.extend(process(live, seen));
     all
 }
@@ -39,15 +73,24 @@ fn phases(live: &Live) -> Vec<Family> {
         labelled([("code", code), ("phase", phase)], since_epoch(failure.time))
     });
     vec![
-        gauge("ready", "", "1 if the driver is installed and every required daemon serves")
-            .with([plain(f64::from(u8::from(live.ready)))]),
-        gauge("phase", "", "1 if the agent is in this phase").with(Phase::ALL.map(phase)),
-        gauge("phase_entered_timestamp_seconds", "seconds", "Start time of the present phase")
-            .with(live.phase_since.map(|at| plain(since_epoch(at)))),
-        counter("phase_seconds", "seconds", "Time spent in each phase").with(seconds),
-        counter("failures", "", "Failures of this agent").with([plain(live.failures as f64)]),
         gauge(
-            "last_failure_timestamp_seconds",
+            "longshore_ready",
+            "",
+            "1 if the driver is installed and every required daemon serves",
+        )
+        .with([plain(f64::from(u8::from(live.ready)))]),
+        gauge("longshore_phase", "", "1 if the agent is in this phase").with(Phase::ALL.map(phase)),
+        gauge(
+            "longshore_phase_entered_timestamp_seconds",
+            "seconds",
+            "Start time of the present phase",
+        )
+        .with(live.phase_since.map(|at| plain(since_epoch(at)))),
+        counter("longshore_phase_seconds", "seconds", "Time spent in each phase").with(seconds),
+        counter("longshore_failures", "", "Failures of this agent")
+            .with([plain(live.failures as f64)]),
+        gauge(
+            "longshore_last_failure_timestamp_seconds",
             "seconds",
             "Time of the last failure of this agent or an earlier one, with its exit code",
         )
@@ -63,19 +106,27 @@ fn steps(live: &Live) -> Vec<Family> {
     let seconds = live.steps.iter().map(|record| {
         let undo = if record.undo { "undo" } else { "apply" };
         let labels =
-            [("step", record.step.as_str()), ("what", &record.subject), ("direction", undo)];
+            [("step", record.step.as_str()), ("subject", &record.subject), ("direction", undo)];
         labelled(labels, record.seconds)
     });
     let running = live
         .current_step
         .iter()
-        .map(|at| labelled([("step", at.step.as_str()), ("what", &at.subject)], at.seconds));
+        .map(|at| labelled([("step", at.step.as_str()), ("subject", &at.subject)], at.seconds));
     vec![
-        counter("steps", "", "Steps carried out or undone, by outcome").with(counts),
-        gauge("step_duration_seconds", "seconds", "Time each step took the last time")
-            .with(seconds),
-        gauge("step_running_seconds", "seconds", "Time the step in progress has taken so far")
-            .with(running),
+        counter("longshore_steps", "", "Steps carried out or undone, by outcome").with(counts),
+        gauge(
+            "longshore_step_last_duration_seconds",
+            "seconds",
+            "Time that each step took the last time",
+        )
+        .with(seconds),
+        gauge(
+            "longshore_step_running_seconds",
+            "seconds",
+            "Time the step in progress has taken so far",
+        )
+        .with(running),
     ]
 }
 
@@ -91,6 +142,10 @@ fn driver(live: &Live, seen: &HostSample) -> Vec<Family> {
         ];
         labelled(labels, 1.0)
     });
+    // Without a GPU none is to be loaded.
+    let wanted = live.wanted.iter().filter(|_| live.phase != Some(Phase::Idle));
+    let wanted = wanted.map(|version| labelled([("version", version)], 1.0));
+    let patches = live.patches.iter().map(|patch| labelled([("patch", patch)], 1.0));
     let next = live
         .next_kernel
         .iter()
@@ -108,24 +163,86 @@ fn driver(live: &Live, seen: &HostSample) -> Vec<Family> {
     });
     let restarts = daemons().map(|d| labelled([("daemon", &d.name)], d.restarts as f64));
     vec![
-        info_family("driver", "The driver that is installed").with(info),
+        info_family("longshore_driver", "The driver that is installed").with(info),
+        info_family("longshore_wanted_driver", "The driver that the last plan chose").with(wanted),
+        info_family(
+            "longshore_loaded_driver",
+            "The driver that the kernel has, whichever program loaded it",
+        )
+        .with(seen.loaded_version.iter().map(|version| labelled([("version", version)], 1.0))),
+        info_family(
+            "longshore_driver_patch",
+            "A patch that the modules of the installed driver were compiled with",
+        )
+        .with(patches),
         gauge(
-            "next_kernel_ready",
+            "longshore_next_kernel_ready",
             "",
             "1 if everything for the kernel of the next boot is in the store",
         )
         .with(next),
-        gauge("module_references", "", "References to a module of the driver").with(references),
-        gauge("driver_holders", "", "Processes that hold a device of the driver")
+        gauge("longshore_module_references", "", "References to a module of the driver")
+            .with(references),
+        gauge("longshore_driver_holders", "", "Processes that hold a device of the driver")
             .with(seen.holders.map(|count| plain(count as f64))),
-        gauge("gpus_expected", "", "GPUs that the driver is to have").with(expected),
-        gauge("gpus_bound", "", "GPUs that the driver has").with(bound),
-        gauge("daemon_up", "", "1 if a daemon of the driver serves").with(up),
-        counter("daemon_restarts", "", "Restarts of a daemon").with(restarts),
+        gauge("longshore_gpus_expected", "", "GPUs that the driver is to have").with(expected),
+        gauge("longshore_gpus_bound", "", "GPUs that the driver has").with(bound),
+        gauge("longshore_daemon_up", "", "1 if a daemon of the driver serves").with(up),
+        counter("longshore_daemon_restarts", "", "Restarts of a daemon").with(restarts),
+    ]
+}
+
+fn findings(live: &Live) -> Vec<Family> {
+    let all = live.findings.iter().chain(&live.plan_findings);
+    // Each once, though the last plan and the last recheck may both have it.
+    let all: BTreeSet<_> = all.map(|finding| (finding.severity, finding.code)).collect();
+    let samples = all.into_iter().map(|(severity, code)| {
+        labelled([("code", code.to_string()), ("severity", severity.as_str().to_owned())], 1.0)
+    });
+    let help = "1 for each finding of the last plan, the last recheck and the next kernel";
+    vec![gauge("longshore_finding", "", help).with(samples)]
+}
+
+fn changes(live: &Live) -> Vec<Family> {
+    let held = f64::from(u8::from(live.holders.is_some()));
+    let cordoned = live.node.map(|node| plain(f64::from(u8::from(node.cordoned))));
+    let evictions = live.node.into_iter().flat_map(|node| {
+        [("accepted", node.evicted), ("blocked", node.blocked)]
+            .map(|(outcome, count)| labelled([("outcome", outcome)], count as f64))
+    });
+    vec![
+        gauge(
+            "longshore_change_held",
+            "",
+            "1 if the driver is to be changed or unloaded, and its users prevent it",
+        )
+        .with([plain(held)]),
+        gauge("longshore_node_cordoned", "", "1 if longshore has cordoned the node for a change")
+            .with(cordoned),
+        counter("longshore_evictions", "", "Evictions of pods that use the driver, by outcome")
+            .with(evictions),
+    ]
+}
+
+fn store(live: &Live, seen: &HostSample) -> Vec<Family> {
+    let bytes = seen.store.map(|store| plain(store.bytes as f64));
+    let free = seen.store.map(|store| plain(store.free as f64));
+    let limit = live.store_limit_bytes.map(|bytes| plain(bytes as f64));
+    vec![
+        gauge("longshore_store_bytes", "bytes", "Size of the store on its disk").with(bytes),
+        gauge("longshore_store_limit_bytes", "bytes", "Size at which the store is cleaned up")
+            .with(limit),
+        gauge("longshore_store_free_bytes", "bytes", "Free space on the store's file system")
+            .with(free),
     ]
 }
 
 fn sources(live: &Live) -> Vec<Family> {
+    let errors = live.source_errors.iter().map(|errors| {
+        let labels =
+            [("source", errors.source.as_str().to_owned()), ("code", errors.code.to_string())];
+        labelled(labels, errors.count as f64)
+    });
     let name = |what| {
         serde_json::to_value(what)
             .ok()
@@ -136,25 +253,45 @@ fn sources(live: &Live) -> Vec<Family> {
     let misses =
         live.cache_misses.iter().map(|(what, n)| labelled([("cache", name(what))], *n as f64));
     vec![
-        counter("fetched_bytes", "bytes", "Bytes from archives, mirrors and registries")
+        counter("longshore_fetched_bytes", "bytes", "Bytes from archives, mirrors and registries")
             .with([plain(live.fetched_bytes as f64)]),
-        counter("cache_hits", "", "Items that were available already").with(hits),
-        counter("cache_misses", "", "Items that had to be made or fetched").with(misses),
+        counter("longshore_cache_hits", "", "Items that were available already").with(hits),
+        counter("longshore_cache_misses", "", "Items that had to be made or fetched").with(misses),
+        counter("longshore_source_errors", "", "Failures of sources, with the exit code of each")
+            .with(errors),
+        gauge(
+            "longshore_last_compile_duration_seconds",
+            "seconds",
+            "Time that this agent's last compile of a set took",
+        )
+        .with(live.last_compile_seconds.map(plain)),
     ]
 }
 
 fn process(live: &Live, seen: &HostSample) -> Vec<Family> {
+    let process = &seen.process;
+    let bytes = |name, help, bytes: Option<u64>| {
+        gauge(name, "bytes", help).with(bytes.map(|bytes| plain(bytes as f64)))
+    };
     let build = [("version", live.version.as_str()), ("arch", std::env::consts::ARCH)];
     vec![
-        info_family("build", "The program").with([labelled(build, 1.0)]),
-        gauge("start_timestamp_seconds", "seconds", "Start time of the agent")
-            .with([plain(since_epoch(live.started))]),
-        counter("agent_starts", "", "Agents started on this host since it was booted")
+        info_family("longshore_build", "The program").with([labelled(build, 1.0)]),
+        counter("longshore_agent_starts", "", "Agents started on this host since it was booted")
             .with(live.starts.map(|starts| plain(starts as f64))),
-        gauge("resident_memory_bytes", "bytes", "Memory that the agent has in use")
-            .with(seen.resident_bytes.map(|bytes| plain(bytes as f64))),
-        counter("cpu_seconds", "seconds", "Processor time that the agent has used")
-            .with(seen.cpu_seconds.map(plain)),
+        gauge("process_start_time_seconds", "seconds", "Start time of the agent")
+            .with([plain(since_epoch(live.started))]),
+        counter("process_cpu_seconds", "seconds", "Processor time that the agent has used")
+            .with(process.cpu_seconds.map(plain)),
+        bytes(
+            "process_resident_memory_bytes",
+            "Memory that the agent has in use",
+            process.resident_bytes,
+        ),
+        bytes("process_virtual_memory_bytes", "Address space of the agent", process.virtual_bytes),
+        gauge("process_open_fds", "", "Open files of the agent")
+            .with(process.open_fds.map(|count| plain(count as f64))),
+        gauge("process_max_fds", "", "Limit of the agent's open files")
+            .with(process.max_fds.map(|count| plain(count as f64))),
     ]
 }
 
@@ -190,94 +327,4 @@ fn since_epoch(at: jiff::Timestamp) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::steps::{MakeDir, Step};
-    use crate::telemetry::{
-        Condition, DaemonState, DriverInfo, GpuCount, NextKernel, StepOutcome, Telemetry,
-    };
-
-    /// Returns an agent with every part of its state set.
-    fn state() -> Live {
-        let telemetry = Telemetry::default();
-        telemetry.starts(2);
-        telemetry.enter(Phase::Installing);
-        let step = Step::MakeDir(MakeDir { path: "/run".into() });
-        telemetry.begin(&step, false).end(StepOutcome::Done);
-        telemetry.driver(DriverInfo {
-            version: "535.1".into(),
-            flavour: "open".into(),
-            kernel: "6.1".into(),
-            module_digest: Some("ab".into()),
-            origin: Some(Origin::Compiled),
-        });
-        telemetry.daemon("nvidia-persistenced", true, DaemonState::Live);
-        let gpus = Some(GpuCount { expected: 2, bound: 1 });
-        telemetry.condition(Condition { gpus, ..Condition::default() });
-        let release = "6.1.0-51-amd64".to_owned();
-        telemetry.next_kernel(Some(NextKernel { release, ..NextKernel::default() }));
-        telemetry.reused(longshore_core::progress::Reused::Conftest, 3, 1);
-        telemetry.failed(&longshore_core::failure::Failure::new(
-            longshore_core::failure::FailureKind::InUse,
-            "in use",
-        ));
-        telemetry.enter(Phase::Ready);
-        let timer = telemetry.begin(&step, true);
-        let live = telemetry.live();
-        timer.end(StepOutcome::Undone);
-        live
-    }
-
-    fn seen() -> HostSample {
-        HostSample {
-            references: vec![("nvidia".into(), 4)],
-            holders: Some(1),
-            resident_bytes: Some(1 << 20),
-            cpu_seconds: Some(0.5),
-        }
-    }
-
-    #[test]
-    fn names_end_with_their_units_and_help_is_a_sentence() {
-        for family in families(&state(), &seen()) {
-            assert!(family.name.ends_with(family.unit), "{}", family.name);
-            assert!(!family.samples.is_empty(), "{} has no sample", family.name);
-            assert!(!family.help.is_empty() && !family.help.ends_with('.'), "{}", family.name);
-        }
-    }
-
-    #[test]
-    fn exactly_one_phase_is_the_present_one() {
-        let all = families(&state(), &seen());
-        let phase = all.iter().find(|family| family.name == "phase").expect("phase");
-        assert_eq!(phase.samples.len(), Phase::ALL.len());
-        let now: Vec<_> = phase.samples.iter().filter(|s| s.value == 1.0).collect();
-        assert_eq!(now.len(), 1);
-        assert_eq!(now[0].labels, [("phase", "ready".to_owned())]);
-    }
-
-    #[test]
-    fn the_page_about_them_has_every_one_with_its_type_unit_and_meaning() {
-        let page = include_str!("../../../docs/operate/observability.md");
-        for family in families(&state(), &seen()) {
-            let (kind, suffix) = match family.kind {
-                Kind::Gauge => ("gauge", ""),
-                Kind::Counter => ("counter", "_total"),
-                Kind::Info => ("info", "_info"),
-            };
-            let mut labels: Vec<_> =
-                family.samples[0].labels.iter().map(|(name, _)| format!("`{name}`")).collect();
-            if labels.is_empty() {
-                labels.push("-".to_owned());
-            }
-            let unit = if family.unit.is_empty() { "-" } else { family.unit };
-            let row = format!(
-                "| `longshore_{}{suffix}` | {kind} | {unit} | {} | {} |",
-                family.name,
-                labels.join(", "),
-                family.help
-            );
-            assert!(page.contains(&row), "docs/operate/observability.md has no row\n{row}");
-        }
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ mod counted;
 pub mod exposition;
 mod live;
 pub mod metrics;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +25,7 @@ pub use live::{
     Condition, CurrentStep, DEGRADED, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live,
     NextKernel, StepCount, StepRecord, Unprepared,
 };
+pub use watched::{NodeDrain, SourceErrors, SourceKind};
 
 use crate::journal::phase::Phase;
 use crate::logging::About;
@@ -132,6 +134,7 @@ struct State {
     starts: Option<u64>,
     failures: u64,
     last_failure: Option<FailureRecord>,
+    watched: watched::Watched,
 }
 
 impl Default for State {
@@ -160,6 +163,7 @@ impl Default for State {
             starts: None,
             failures: 0,
             last_failure: None,
+            watched: watched::Watched::default(),
         }
     }
 }
@@ -177,6 +181,7 @@ impl State {
                 self.origin = None;
                 self.holders = None;
                 self.condition = Condition::default();
+                self.watched.removed();
             }
             Phase::Ready => self.holders = None,
             _ => {}
@@ -228,7 +233,10 @@ impl Telemetry {
             CurrentStep { step: step.kind().into(), subject: step.subject(), undo, seconds: 0.0 };
         // Of this level, so that no filter leaves it out of the fields of a warning.
         let span = tracing::error_span!(
-            "step", step = step.kind(), what = step.subject(), module = step.module()
+            "step",
+            step = step.kind(),
+            what = step.subject(),
+            module = step.module()
         );
         self.state().current_step = Some((current, now));
         StepTimer {
@@ -270,6 +278,7 @@ impl Telemetry {
                 Origin::Stored => *state.reused.entry(Reused::Set).or_default() += 1,
                 _ => *state.missed.entry(Reused::Set).or_default() += 1,
             }
+            state.watched.installed();
             state.driver = Some(DriverInfo { origin: Some(origin), ..driver });
         });
     }

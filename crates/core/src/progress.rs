@@ -1,5 +1,7 @@
 //! Progress of long work: name, amount, time.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Display of progress: a terminal, a log, or none.
@@ -8,6 +10,8 @@ pub trait Progress: Send + Sync {
     fn begin(&self, what: &str, total: Option<u64>, unit: Unit) -> Box<dyn Task>;
     /// Counts results that were reused, and those that had to be made or fetched.
     fn reused(&self, _what: Reused, _hits: u64, _misses: u64) {}
+    /// Notes the time that the compile of a set of modules took.
+    fn compiled(&self, _took: Duration) {}
 }
 
 /// Kind of result that may be reused from earlier work.

@@ -15,7 +15,7 @@ const OF_POD: &str = "POST /apis/events.k8s.io/v1/namespaces/ml/events";
 async fn a_pod_that_does_not_know_its_node_evicts_nothing() {
     let api = Api::with([]);
     let pod = pod(&api).unwrap().unwrap();
-    assert!(pod.evictions(Duration::ZERO, None).unwrap().is_none());
+    assert!(pod.evictions(Duration::ZERO, None, &Telemetry::default()).unwrap().is_none());
 }
 
 /// The node, cordoned by longshore or by nobody.
@@ -106,11 +106,15 @@ async fn a_drain_has_its_events_on_the_node_and_its_pods_and_the_status_follows_
         name => api.variable(name),
     };
     let pod = Pod::of(&env, api.files.path(), SHORT).unwrap().unwrap();
-    let evictions = pod.evictions(LONG, Some(Arc::clone(&reporter))).unwrap().unwrap();
+    let telemetry = Telemetry::default();
+    let evictions = pod.evictions(LONG, Some(Arc::clone(&reporter)), &telemetry).unwrap().unwrap();
     evictions.want("driver 1 to 2", ["a".to_owned(), "b".to_owned()]);
     until(&to, 11).await;
+    let drain = telemetry.live().node.expect("a part");
+    assert_eq!((drain.cordoned, drain.evicted, drain.blocked), (true, 1, 1));
     assert!(evictions.withdrawn(LONG).await);
     until(&to, 14).await;
+    assert!(!telemetry.live().node.expect("a part").cordoned);
     assert!(reporter.finish(None, LONG).await);
     let wanted = [
         (NODE, ""),
@@ -184,4 +188,19 @@ async fn a_cluster_that_refuses_events_stops_no_drain() {
     }
     assert!(reporter.finish(None, LONG).await);
     assert_eq!(api.lines()[3..], [OF_NODE, OF_POD]);
+}
+
+/// A cordon that an earlier agent made for the same change has no event of its own.
+#[rstest]
+#[case::own(&[EvictEvent::Cordoned(String::new())], true)]
+#[case::of_an_earlier_agent(&[EvictEvent::Evicted(train())], true)]
+#[case::of_an_earlier_agent_with_a_pod_that_stays(&[EvictEvent::Blocked(train(), Hindrance::Static)], true)]
+#[case::of_another_program(&[EvictEvent::CordonedByAnother, EvictEvent::Evicted(train())], false)]
+#[case::undone(&[EvictEvent::Cordoned(String::new()), EvictEvent::Uncordoned], false)]
+#[case::overruled(&[EvictEvent::Cordoned(String::new()), EvictEvent::Overruled], false)]
+#[case::silent_server(&[EvictEvent::Cordoned(String::new()), EvictEvent::Unreachable(String::new())], true)]
+fn a_cordon_is_counted_as_longshores_own(#[case] events: &[EvictEvent], #[case] cordoned: bool) {
+    let mut drain = NodeDrain::default();
+    events.iter().for_each(|event| count(event, &mut drain));
+    assert_eq!(drain.cordoned, cordoned, "{drain:?}");
 }

@@ -10,6 +10,7 @@ use super::evicting::EvictsUsers;
 use super::held::HeldChange;
 use crate::cluster::Pod;
 use crate::config::Config;
+use crate::telemetry::Telemetry;
 use longshore_cluster::{Reporter, Requests, Standing};
 use longshore_core::failure::Failure;
 use longshore_core::sanitize::in_line;
@@ -54,8 +55,13 @@ pub(crate) struct DrainsNode {
 }
 
 impl DrainsNode {
-    /// Returns those of this process, by its settings; `reporter` writes the events of evictions.
-    pub(crate) fn of_process(config: &Config, reporter: Option<Arc<Reporter>>) -> Self {
+    /// Returns those of this process, by its settings; `reporter` writes the events of evictions, and
+    /// `telemetry` counts them.
+    pub(crate) fn of_process(
+        config: &Config,
+        reporter: Option<Arc<Reporter>>,
+        telemetry: &Telemetry,
+    ) -> Self {
         let asks = FoundLater { find: receiver, found: OnceLock::new() };
         // A request that an earlier agent left is withdrawn once the driver is ready.
         if config.operator.wait_to_change && !config.evicts() {
@@ -64,7 +70,7 @@ impl DrainsNode {
         let undoes = config.cluster.report && !config.operator.enabled;
         let pod = || Pod::of_process(&|name| std::env::var(name).ok());
         let evicts = match config.evicts() || undoes {
-            true => Self::evictions(config, pod(), reporter),
+            true => Self::evictions(config, pod(), reporter, telemetry),
             false => None,
         };
         Self { asks, evicts }
@@ -74,10 +80,11 @@ impl DrainsNode {
         config: &Config,
         pod: Result<Option<Pod>, Failure>,
         reporter: Option<Arc<Reporter>>,
+        telemetry: &Telemetry,
     ) -> Option<EvictsUsers> {
         let deadline = config.cluster.evict_deadline;
-        let begun =
-            pod.and_then(|pod| pod.map_or(Ok(None), |pod| pod.evictions(deadline, reporter)));
+        let begin = |pod: Pod| pod.evictions(deadline, reporter, telemetry);
+        let begun = pod.and_then(|pod| pod.map_or(Ok(None), begin));
         let evicts = config.evicts();
         match begun {
             Ok(Some(evictions)) => {

@@ -1,6 +1,7 @@
 //! Installing: from the plan, which is made again once all is acquired, to Ready.
 
 use super::{Agent, Base, Outcome, change, or_stop};
+use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::Config;
 use crate::engine::Stopped;
 use crate::journal::phase::Phase;
@@ -149,9 +150,22 @@ impl Agent {
     fn planned(&self, provider: &impl Provider, gathered: &Gathered) -> Result<Plan, Failure> {
         let plan = provider.plan(gathered)?;
         gathered.catalog.failures.warn();
-        self.world.telemetry.wanted(&plan.driver_version, plan.is_prebuilt());
+        let telemetry = &self.world.telemetry;
+        telemetry.wanted(&plan.driver_version, plan.is_prebuilt());
+        telemetry.planned(&plan.findings, patches(&plan.install, &gathered.catalog));
         Ok(plan)
     }
+}
+
+/// Returns the names of the patches that the modules of `steps` were compiled with, as far as their set is in the store.
+fn patches(steps: &[Step], catalog: &Catalog) -> Vec<String> {
+    let nvidia = steps.iter().filter_map(LoadModule::of).find(|load| load.name == "nvidia");
+    let Some(digest) = nvidia.and_then(LoadModule::digest) else { return Vec::new() };
+    let is_it = |set: &&AvailableSet| {
+        set.place == SetPlace::Store && set.set.modules.iter().any(|m| m.sha256 == digest)
+    };
+    let set = catalog.sets.iter().find(is_it);
+    set.map(|set| set.set.key.patches.keys().cloned().collect()).unwrap_or_default()
 }
 
 /// Returns the description of the driver that `plan` installed with the entries from number `first`
@@ -194,4 +208,34 @@ fn not_exact(plan: &Plan) -> Failure {
             if plan.exact { "" } else { "not " }
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::ModuleOrigin;
+    use longshore_modules::testing::set;
+
+    fn load(name: &str, sha256: &str) -> Step {
+        let origin = ModuleOrigin::Driver { sha256: sha256.to_owned() };
+        let (name, parameters) = (name.to_owned(), String::new());
+        Step::LoadModule(LoadModule { name, origin, parameters, version: None, srcversion: None })
+    }
+
+    #[test]
+    fn patches_are_those_of_the_set_that_is_loaded() {
+        let mut patched = set();
+        patched.key.patches = [("gcc-14".to_owned(), "4".repeat(64))].into();
+        let sha256 = patched.modules[0].sha256.clone();
+        let mut catalog = Catalog::without_sources("not asked");
+        catalog.sets = vec![AvailableSet { set: patched, place: SetPlace::Store }];
+        assert_eq!(patches(&[load("drm", ""), load("nvidia", &sha256)], &catalog), ["gcc-14"]);
+        for (steps, why) in [
+            (vec![load("nvidia", &"5".repeat(64))], "another set"),
+            (vec![load("nvidia_uvm", &sha256)], "no nvidia module"),
+            (Vec::new(), "an adopted driver"),
+        ] {
+            assert!(patches(&steps, &catalog).is_empty(), "{why}");
+        }
+    }
 }

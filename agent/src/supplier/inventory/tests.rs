@@ -204,3 +204,29 @@ fn a_tree_without_the_wanted_sources_does_not_suffice(
     let any = gdrcopy == sources.is_some();
     assert_eq!(inventory.has_some(&facts.kernel, &catalog), any);
 }
+
+#[tokio::test]
+async fn a_source_that_is_left_out_or_cannot_be_read_is_counted() {
+    let mut scene = Scene::new("bookworm-t4");
+    let telemetry = Telemetry::default();
+    let counted = || {
+        let errors = telemetry.live().source_errors;
+        errors.iter().map(|e| (e.source, e.code, e.count)).collect::<Vec<_>>()
+    };
+    let inventory = Inventory::new(&scene.config).counting(&telemetry);
+    let failure = |kind| Failure::new(kind, "no answer");
+    let layout = SetPlace::Layout { dir: "/sets".into(), manifest: "sha256:1".into() };
+    for _ in 0..2 {
+        inventory.leave_out(&Source::Set(layout.clone()), &failure(FailureKind::Download));
+    }
+    let mofed = Source::Mofed { release: "6.1".into(), place: "/usr/src".into() };
+    inventory.leave_out(&mofed, &failure(FailureKind::Compile));
+    inventory.leave_out(&Source::Set(SetPlace::Store), &failure(FailureKind::Verification));
+    drop(inventory);
+    assert_eq!(counted(), [(SourceKind::Layout, 12, 2)]);
+    // Neither an archive nor a set: there is no source.
+    scene.config.compile = true;
+    let inventory = Inventory::new(&scene.config).counting(&telemetry);
+    inventory.gather().await.expect("inputs");
+    assert_eq!(counted(), [(SourceKind::Archives, 12, 1), (SourceKind::Layout, 12, 2)]);
+}

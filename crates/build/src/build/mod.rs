@@ -29,7 +29,7 @@ pub(crate) mod user;
 mod work;
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::source::driver::AvailableDriver;
 use crate::source::headers::{self, AvailableHeaders, HeaderPlaces, KernelDirs};
@@ -274,11 +274,12 @@ impl Prepared {
             limit: request.limit,
             log: &store.dir("logs").join(format!("{}.log", key.tag())),
         };
-        let started = Timestamp::now();
+        let (started, since) = (Timestamp::now(), Instant::now());
         let files = match compile.run(progress).await {
             Ok(files) => files,
             Err(failed) => return Err(self.remember(failed, &key, store)),
         };
+        progress.compiled(since.elapsed());
         let modules = compile::store_modules(&files, &compile, store)?;
         let set = ModuleSet { key, modules, headers_from: self.inputs.headers_from() };
         store.put_build_record(&set, &self.inputs.record(&set, started))?;

@@ -1,0 +1,127 @@
+//! Reports beside the driver's own state: findings of the plan, failed sources, compiles, and the node's drain.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Telemetry;
+use longshore_core::failure::Failure;
+use longshore_core::finding::Finding;
+
+/// Kind of a source that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceKind {
+    /// The archives, as a whole.
+    Archives,
+    /// The .run files, as a whole.
+    RunFiles,
+    /// A package of an archive, with finished modules.
+    Package,
+    /// A directory with an image layout.
+    Layout,
+    /// A registry, or one of its sets.
+    Registry,
+    /// The registry that sets are published to.
+    Publish,
+}
+
+impl SourceKind {
+    /// Returns the name in metrics and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Archives => "archives",
+            Self::RunFiles => "run-files",
+            Self::Package => "package",
+            Self::Layout => "layout",
+            Self::Registry => "registry",
+            Self::Publish => "publish",
+        }
+    }
+}
+
+/// Number of failures of one kind of source with one exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceErrors {
+    /// The kind of source.
+    pub source: SourceKind,
+    /// Exit code of such a failure.
+    pub code: u8,
+    /// The number.
+    pub count: u64,
+}
+
+/// Drain of the own node by this agent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeDrain {
+    /// True while the node is cordoned by longshore.
+    pub cordoned: bool,
+    /// Evictions that the API server accepted.
+    pub evicted: u64,
+    /// Pods that were found not to be evictable.
+    pub blocked: u64,
+    /// True while another program has cordoned the node.
+    #[serde(skip)]
+    pub(crate) by_another: bool,
+}
+
+/// State behind these reports.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    pub(super) plan_findings: Vec<Finding>,
+    /// Patches of the set that the last plan loads.
+    planned_patches: Vec<String>,
+    /// Patches of the installed driver's set.
+    pub(super) patches: Vec<String>,
+    source_errors: BTreeMap<(SourceKind, u8), u64>,
+    pub(super) last_compile: Option<Duration>,
+    pub(super) node: Option<NodeDrain>,
+    pub(super) store_limit: Option<u64>,
+}
+
+impl Watched {
+    /// Takes over the patches of the last plan: its modules are loaded.
+    pub(super) fn installed(&mut self) {
+        self.patches.clone_from(&self.planned_patches);
+    }
+
+    pub(super) fn removed(&mut self) {
+        self.patches.clear();
+    }
+
+    pub(super) fn source_errors(&self) -> Vec<SourceErrors> {
+        let of = |(&(source, code), &count)| SourceErrors { source, code, count };
+        self.source_errors.iter().map(of).collect()
+    }
+}
+
+impl Telemetry {
+    /// Records the findings of the last plan, and the patches of the set that it loads.
+    pub fn planned(&self, findings: &[Finding], patches: Vec<String>) {
+        let mut state = self.state();
+        state.watched.plan_findings = findings.to_vec();
+        state.watched.planned_patches = patches;
+    }
+
+    /// Counts a source that failed.
+    pub fn source_failed(&self, source: SourceKind, failure: &Failure) {
+        let key = (source, failure.code().number());
+        *self.state().watched.source_errors.entry(key).or_default() += 1;
+    }
+
+    /// Records the time that the compile of a set took.
+    pub fn compiled(&self, took: Duration) {
+        self.state().watched.last_compile = Some(took);
+    }
+
+    /// Changes the record of the node's drain.
+    pub fn drain(&self, change: impl FnOnce(&mut NodeDrain)) {
+        change(self.state().watched.node.get_or_insert_default());
+    }
+
+    /// Records the size limit of the store in bytes; None is no limit.
+    pub fn store_limit(&self, bytes: Option<u64>) {
+        self.state().watched.store_limit = bytes;
+    }
+}
