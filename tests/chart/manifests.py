@@ -1,5 +1,6 @@
 """Checks of the chart's manifests that no schema can make: scripts/check-chart runs them."""
 
+import json
 import pathlib
 import re
 import shlex
@@ -139,6 +140,41 @@ def pools(path):
         raise SystemExit(f"{path}: the hooks leave out a DaemonSet: {job}, {test}")
 
 
+def monitoring(every, of_pools):
+    """Fails where the alerts or the dashboard are not those of the chart's files, with the values of
+    tests/chart/every-value.yaml and pools.yaml in their places."""
+    files = pathlib.Path("deploy/helm/longshore/files")
+    alerts = [rule for group in yaml.safe_load(files.joinpath("alerts.yaml").read_text("utf-8"))["groups"]
+              for rule in group["rules"]]
+    found, pooled = documents(every), documents(of_pools)
+    wrong = []
+    dashboard = found["ConfigMap", "driver-dashboard"]["data"]["longshore.json"]
+    if json.loads(dashboard) != json.loads(files.joinpath("dashboard.json").read_text("utf-8")):
+        wrong.append("another dashboard")
+    for name, objects, left_out, job, sets in (
+            ("driver", found, {"LongshoreAgentDown"}, "longshore", "driver"),
+            ("gpu-longshore", pooled, set(), "gpu/gpu-longshore",
+             "(gpu-longshore-h100|gpu-longshore-t4|gpu-longshore-others)")):
+        groups = objects["PrometheusRule", name]["spec"]["groups"]
+        rules = {rule.get("alert", rule.get("record")): rule for group in groups for rule in group["rules"]}
+        names = {alert["alert"] for alert in alerts} - left_out | ({"gpus"} if left_out else set())
+        if rules.keys() != names or not left_out <= {alert["alert"] for alert in alerts}:
+            wrong.append(f"{name}: {sorted(rules.keys() ^ names)}")
+        text = json.dumps(groups)
+        wrong += [f"{name}: {place} is left" for place in re.findall("@[A-Z]+@", text)]
+        wrong += [f"{name}: no rule has {part}" for part in (f'job=\\"{job}\\"', f'daemonset=~\\"{sets}(-.+)?\\"', f"{sets}-.+")
+                  if part not in text]
+        of_alerts = [rule for key, rule in rules.items() if key != "gpus"]
+        links = [rule["annotations"].get("runbook_url") for rule in of_alerts]
+        base = "https://docs.example.com/longshore/docs/" if left_out else None
+        if not all(link.startswith(base) and "//" not in link.removeprefix(base) if base else link is None for link in links):
+            wrong.append(f"{name}: links {links}")
+        if left_out and any(rule["labels"].get("team") != "gpu" or "severity" not in rule["labels"] for rule in of_alerts):
+            wrong.append(f"{name}: labels of the alerts")
+    if wrong:
+        raise SystemExit("; ".join(wrong))
+
+
 def granted(path):
     """Returns the rights in a manifest: (scope, group, resource, verb)."""
     rights = set()
@@ -174,6 +210,26 @@ def rights(value, path):
         raise SystemExit(f"docs/cluster/kubernetes.md: the table of rights has no row for `{value}`")
     if granted(path) != wanted:
         raise SystemExit(f"{value}: granted and documented rights differ in {sorted(granted(path) ^ wanted)}")
+
+
+def hook_rights(path):
+    """Fails where the rights of the hooks are not those of their table in docs/cluster/kubernetes.md."""
+    wanted, found = set(), set()
+    with open("docs/cluster/kubernetes.md", encoding="utf-8") as file:
+        for line in file:
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if len(cells) == 5 and cells[1] in ("cluster", "own namespace"):
+                hook, scope, group, resource, verbs = cells
+                resource, _, names = resource.partition(" of the release")
+                wanted |= {(hook.strip("`"), scope, group, resource, bool(names), verb) for verb in verbs.split(", ")}
+    for (kind, _), one in documents(path).items():
+        hook = one["metadata"].get("annotations", {}).get("helm.sh/hook")
+        if hook and kind in ("Role", "ClusterRole"):
+            scope = {"Role": "own namespace", "ClusterRole": "cluster"}[kind]
+            found |= {(hook, scope, group or "core", resource, "resourceNames" in rule, verb) for rule in one["rules"]
+                      for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]}
+    if found != wanted:
+        raise SystemExit(f"{path}: granted and documented rights of hooks differ in {sorted(found ^ wanted)}")
 
 
 def rights_of_all():
@@ -364,7 +420,7 @@ def policy(path):
             raise SystemExit(f"{path}: {user} with {token} changes {node}: {found}{told}, not {wanted}")
 
 
-CHECKS = {check.__name__: check for check in (equal, pod, pools, rights, rights_of_all, probes,
+CHECKS = {check.__name__: check for check in (equal, pod, pools, monitoring, rights, hook_rights, rights_of_all, probes,
                                           environment, policy, written_out, doctor, kubectl)}
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ def commands(page, chart):
             if not line.startswith("helm "):
                 continue
             words = shlex.split(line, comments=True)
-            if chart not in words:
+            # The chart's own page does not know its place.
+            if not {chart, "CHART"} & set(words):
                 continue
             options = []
             for option, value in zip(words, words[1:]):

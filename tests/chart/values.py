@@ -66,6 +66,17 @@ def describe(schema, of_keys):
             node["description"] = text
 
 
+def uncommented(values, of_keys, schema, path=""):
+    """Yields each key of values.yaml without a comment whose description no other key shares."""
+    for name, value in values.items():
+        here = f"{path}.{name}".removeprefix(".")
+        node, is_shared = node_of(here, schema)
+        if node is not None and not is_shared and here not in of_keys:
+            yield f"{here} has no comment in values.yaml"
+        if node is not None and isinstance(value, dict):
+            yield from uncommented(value, of_keys, schema, here)
+
+
 def is_described(node, schema):
     """True for a key that is refused, or has a description, of its own or of the node that it refers to."""
     return node is False or "description" in node or "description" in target(node, schema)
@@ -93,7 +104,8 @@ def undescribed(node, schema, path=""):
 def different(values, node, schema, path=""):
     """Yields each key that values.yaml or its schema has alone."""
     properties = target(node, schema).get("properties")
-    if properties is None or not isinstance(values, dict) or not values:
+    is_open = target(node, schema).get("additionalProperties") is not False and path not in ("", "global")
+    if properties is None or is_open or not isinstance(values, dict) or not values:
         return
     for name in sorted(values.keys() ^ properties.keys()):
         here = f"{path}.{name}".removeprefix(".")
@@ -201,7 +213,8 @@ def main(command, chart):
     of_keys, values = comments(texts["values.yaml"]), yaml.safe_load(texts["values.yaml"])
     schema = json.loads(texts["values.schema.json"])
     describe(schema, of_keys)
-    wrong = [*different(values, schema, schema), *undescribed(schema, schema), *metadata(chart, values)]
+    wrong = [*different(values, schema, schema), *uncommented(values, of_keys, schema), *undescribed(schema, schema),
+             *metadata(chart, values)]
     for path, text in of_keys.items():
         node, is_shared = node_of(path, schema)
         if is_shared and node["description"] != text:

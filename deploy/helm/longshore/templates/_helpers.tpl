@@ -123,3 +123,10 @@ imagePullSecrets:
 {{- end }}
 {{- $seconds }}
 {{- end }}
+
+{{/* Label `job` of the agents' metrics. */}}
+{{- define "longshore.job" -}}
+{{- $monitor := printf "%s/%s" (default (include "longshore.namespace" .) .Values.podMonitor.namespace) (include "longshore.fullname" .) }}
+{{- $labels := merge (include "longshore.selectorLabels" . | fromYaml) .Values.podLabels }}
+{{- default $monitor (get $labels .Values.podMonitor.jobLabel) }}
+{{- end }}
