@@ -412,6 +412,9 @@ pub fn prepare_termination_record(termination: &TerminationRecord) {
 }
 
 #[cfg(test)]
+mod pages;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

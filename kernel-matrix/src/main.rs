@@ -1,6 +1,8 @@
 //! Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
 
 mod commands;
+#[cfg(test)]
+mod pages;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -1,5 +1,7 @@
 //! Helpers of the tests of several crates.
 
+pub mod pages;
+
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
