@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::exposition::{Family, Kind, Sample};
+use super::watched::is_version;
 use super::{Live, Origin};
 use crate::journal::phase::Phase;
 
@@ -143,7 +144,8 @@ fn driver(live: &Live, seen: &HostSample) -> Vec<Family> {
         labelled(labels, 1.0)
     });
     // Without a GPU none is to be loaded.
-    let wanted = live.wanted.iter().filter(|_| live.phase != Some(Phase::Idle));
+    let is_wanted = |version: &&String| live.phase != Some(Phase::Idle) && is_version(version);
+    let wanted = live.wanted.iter().filter(is_wanted);
     let wanted = wanted.map(|version| labelled([("version", version)], 1.0));
     let patches = live.patches.iter().map(|patch| labelled([("patch", patch)], 1.0));
     let next = live

@@ -286,7 +286,9 @@ impl Telemetry {
     /// Records the driver version of the last plan, and true where its modules are at hand without compiling
     /// them, None where that is not known.
     pub fn wanted(&self, version: &str, prebuilt: Option<bool>) {
-        self.0.about.set_driver(version);
+        if watched::is_version(version) {
+            self.0.about.set_driver(version);
+        }
         self.change(|state| {
             state.wanted = Some(version.to_owned());
             state.prebuilt = prebuilt;

@@ -183,3 +183,26 @@ fn an_earlier_agents_keys_are_read() {
     }
     assert_eq!(serde_json::from_str::<Live>(&text).expect("parses"), live);
 }
+
+/// A plan that is refused changes nothing of what is loaded.
+#[test]
+fn patches_are_those_of_the_last_plan_that_was_installed() {
+    let telemetry = Telemetry::default();
+    let info = || DriverInfo {
+        version: "535.1".into(),
+        flavour: "open".into(),
+        kernel: "6.1".into(),
+        module_digest: None,
+        origin: None,
+    };
+    let patches = |t: &Telemetry| t.live().patches;
+    telemetry.planned(&[], vec!["a".into()]);
+    assert!(patches(&telemetry).is_empty());
+    telemetry.driver(info());
+    telemetry.planned(&[], vec!["b".into()]);
+    assert_eq!(patches(&telemetry), ["a"]);
+    telemetry.driver(info());
+    assert_eq!(patches(&telemetry), ["b"]);
+    telemetry.enter(Phase::Removed);
+    assert!(patches(&telemetry).is_empty());
+}

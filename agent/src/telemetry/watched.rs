@@ -96,6 +96,11 @@ impl Watched {
     }
 }
 
+/// True for a whole version: a plan whose sources could not be read may have `newest`, or a branch.
+pub(super) fn is_version(driver: &str) -> bool {
+    driver.contains('.')
+}
+
 impl Telemetry {
     /// Records the findings of the last plan, and the patches of the set that it loads.
     pub fn planned(&self, findings: &[Finding], patches: Vec<String>) {

@@ -38,7 +38,8 @@ impl Waiting {
         scene.server.always(&headers, Fault::Stall);
         let root = host(&scene, "bookworm-t4");
         let mut command = scene.agent(&["run", "--root", &root]);
-        let agent = start(command.args(["--listen", listen]).env("LONGSHORE_LOG_FORMAT", "json"));
+        let command = command.args(["--listen", listen]).env("LONGSHORE_LOG_FORMAT", "json");
+        let agent = start(command.env("NODE_NAME", "gpu-1").env("POD_NAME", "longshore-x7k2p"));
         scene.server.await_request(&headers);
         let file = scene.path("state-dir/serving.json");
         if listen != "off" {
@@ -135,6 +136,17 @@ fn an_agent_at_work_is_alive_and_not_ready_and_says_what_it_is_at() {
         lines.iter().any(|line| line["phase"] == phase && line["seconds"].is_number())
     };
     assert!(entered("acquiring") && entered("removed"), "{log}");
+    for line in &lines {
+        assert_eq!(
+            (&line["node"], &line["pod"]),
+            (&"gpu-1".into(), &"longshore-x7k2p".into()),
+            "{line}"
+        );
+        assert!(line["version"].is_string() && line["kernel"].is_string(), "{line}");
+    }
+    let after_the_plan = lines.iter().skip_while(|line| line["phase"] != "acquiring");
+    assert!(after_the_plan.clone().count() > 1, "{log}");
+    assert!(after_the_plan.clone().all(|line| line["driver"].is_string()), "{log}");
 }
 
 #[test]
@@ -143,6 +155,10 @@ fn promtool_finds_nothing_amiss_in_either_format() {
     let (head, plain) = agent.get("/metrics", "text/plain");
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     assert!(plain.contains("\nlongshore_phase{phase=\"acquiring\"} 1\n"), "{plain}");
+    for name in ["longshore_wanted_driver_info", "longshore_store_limit_bytes", "process_open_fds"]
+    {
+        assert!(plain.lines().any(|line| line.starts_with(name)), "no {name} in\n{plain}");
+    }
     let mut check = promtool();
     let mut check = check
         .args(["check", "metrics"])

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rstest::rstest;
 
 use super::*;
 use crate::steps::{MakeDir, Step};
@@ -167,14 +168,20 @@ fn a_finding_of_the_plan_and_of_the_recheck_is_one_series() {
     );
 }
 
-#[test]
-fn no_driver_is_wanted_without_a_gpu() {
-    let wanted = |phase| {
-        let live = Live { phase: Some(phase), ..state() };
-        let all = families(&live, &seen());
-        all.into_iter().find(|f| f.name == "longshore_wanted_driver").map(|f| f.samples.len())
-    };
-    assert_eq!((wanted(Phase::Ready), wanted(Phase::Idle)), (Some(1), Some(0)));
+#[rstest]
+#[case::ready(Phase::Ready, "535.1", 1)]
+#[case::without_a_gpu(Phase::Idle, "535.1", 0)]
+#[case::unknown(Phase::Planning, "newest", 0)]
+#[case::branch(Phase::Planning, "535", 0)]
+fn a_driver_is_wanted_where_its_version_is_known(
+    #[case] phase: Phase,
+    #[case] wanted: &str,
+    #[case] samples: usize,
+) {
+    let live = Live { phase: Some(phase), wanted: Some(wanted.to_owned()), ..state() };
+    let all = families(&live, &seen());
+    let family = all.iter().find(|family| family.name == "longshore_wanted_driver");
+    assert_eq!(family.expect("the family").samples.len(), samples);
 }
 
 /// Series grow with modules, daemons and steps of a plan alone, and no text of a finding, process or failure is a label.
