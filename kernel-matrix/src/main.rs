@@ -32,7 +32,7 @@ const IMAGE_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
 #[derive(Debug, Parser)]
-#[command(name = "kernel-matrix")]
+#[command(name = "kernel-matrix", version = longshore_core::program_version!().to_string())]
 struct Line {
     /// File that declares the cells.
     #[arg(long, global = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/matrix.toml"))]

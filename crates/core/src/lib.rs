@@ -29,6 +29,7 @@ pub mod module_dir;
 pub mod module_parameters;
 pub mod paths;
 pub mod privileges;
+pub mod program_version;
 pub mod progress;
 pub mod read_ahead;
 pub mod redact;
