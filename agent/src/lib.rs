@@ -23,6 +23,7 @@ pub mod journal;
 mod kept;
 pub mod lifecycle;
 pub mod logging;
+pub mod nearest;
 pub mod next_kernel;
 pub mod plan;
 pub mod prebuilt;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{print, print_answer};
 use crate::console::{Form, Text, Tone};
+use crate::nearest::by_nearness;
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::finding::{Code, Severity, Verdict};
 
@@ -23,8 +24,7 @@ const BESIDE: &str = "podman run --rm --privileged --pid host --network host \
 /// The same in a cluster.
 const IN_CLUSTER: &str = "longshore fleet doctor NODE";
 
-/// Explain a finding's code, an exit code or its name; without one, list all. Needs no host, network or
-/// configuration
+/// Explain the code of a finding or an exit code; without one, list all
 #[derive(Debug, Args)]
 pub(super) struct Explain {
     /// Code of a finding (signature-required), or number or name of an exit code (15, preflight)
@@ -204,35 +204,13 @@ fn write_command(text: &mut String, command: &str) {
 
 fn unknown(name: &str, wanted: &str) -> Failure {
     let names = ExitCode::ALL.iter().map(|code| code.entry().name);
-    let mut names: Vec<&str> = names.chain(Code::ALL.iter().map(|code| code.as_str())).collect();
-    names.sort_by_key(|known| (distance(known, wanted), *known));
-    names.dedup();
+    let names = by_nearness(wanted, names.chain(Code::ALL.iter().map(|code| code.as_str())));
     let near = names.iter().take(NEAREST).map(|name| format!("`longshore explain {name}`"));
     let near: Vec<String> = near.collect();
     let shown: String = name.chars().take(60).collect();
     let cause = format!("{shown:?} is neither the code of a finding nor an exit code");
     Failure::new(FailureKind::Usage, cause)
         .remedy(format!("`longshore explain` lists all; the nearest: {}", near.join(", ")))
-}
-
-/// Number of insertions, removals and replacements that make one word of another, of which those of a part that the
-/// other one has as a whole count half: `unsigned` and `headers` are near the names that have them.
-fn distance(known: &str, wanted: &str) -> usize {
-    let wanted: Vec<char> = wanted.chars().take(60).collect();
-    let mut row: Vec<usize> = (0..=wanted.len()).collect();
-    for (at, of_known) in known.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = at + 1;
-        for (index, of_wanted) in wanted.iter().enumerate() {
-            let replaced = diagonal + usize::from(of_known != *of_wanted);
-            diagonal = row[index + 1];
-            row[index + 1] = replaced.min(row[index] + 1).min(diagonal + 1);
-        }
-    }
-    let edits = row.last().copied().unwrap_or_default();
-    let wanted: String = wanted.into_iter().collect();
-    let contains = !wanted.is_empty() && known.contains(&wanted);
-    if contains { edits / 4 } else { edits }
 }
 
 #[cfg(test)]

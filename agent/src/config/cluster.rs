@@ -29,41 +29,55 @@ settings! {
     /// Cluster settings of one configuration layer.
     ClusterFragment;
 
-    /// Report the driver on the node: labels, an annotation, a condition and events
+    /// Report the driver on the node, in a pod
+    ///
+    /// The pod needs a service account: labels, an annotation, the condition `GpuDriverReady`, and
+    /// events; what the account may not write is left out.
     report: Option<bool>;
         key "report" flag "cluster-report" "BOOL" alone "true" env "LONGSHORE_CLUSTER_REPORT"
         default "`true`"
-        means "in a pod with a service account, report the driver on the node: labels, an annotation, the condition `GpuDriverReady`, and events; what the account may not write is left out"
+        is "restart"
     /// Taint the node while the driver is not ready
+    ///
+    /// With `longshore.dev/driver-not-ready:NoSchedule`.
     taint: Option<bool>;
         key "taint" flag "cluster-taint" "BOOL" alone "true" env "LONGSHORE_CLUSTER_TAINT"
         default "`false`"
-        means "taint the node with `longshore.dev/driver-not-ready:NoSchedule` while the driver is not ready"
-    /// Write the driver's features to a file for Node Feature Discovery
+        is "restart"
+    /// Write the features file of Node Feature Discovery
+    ///
+    /// The host's `/etc/kubernetes/node-feature-discovery/features.d/longshore`, with an expiry
+    /// time; labels of the node follow from it.
     features_file: Option<bool>;
         key "features-file" flag "cluster-features-file" "BOOL" alone "true" env "LONGSHORE_CLUSTER_FEATURES_FILE"
         default "`false`"
-        means "write the driver's features to the host's `/etc/kubernetes/node-feature-discovery/features.d/longshore`, for labels by Node Feature Discovery, with an expiry time"
-    /// Cordon the node and evict pods that use the driver, while a change of the driver waits for them
+    /// Evict pods that use a driver which is to be changed
+    ///
+    /// While a change of the driver waits for them, the node is cordoned and the pods are evicted;
+    /// never under the GPU operator, which drains nodes itself.
     evict: Option<bool>;
         key "evict" flag "cluster-evict" "BOOL" alone "true" env "LONGSHORE_CLUSTER_EVICT"
         default "`false`"
-        means "cordon the node and evict the pods that use the driver, while a change of the driver waits for them; never under the GPU operator, which drains nodes itself"
-    /// Time limit for evictions; after it the change waits without
+        is "restart"
+    /// Time limit for evictions
+    ///
+    /// After it the node is uncordoned, and the change waits without evictions; `0s` to `1h`.
     evict_deadline: Option<BoundedDuration>;
         key "evict-deadline" flag "cluster-evict-deadline" "SPAN" env "LONGSHORE_CLUSTER_EVICT_DEADLINE"
         default "`10m`"
-        means "time limit for evictions; after it the node is uncordoned, and the change waits without evictions; `0s` to `1h`"
-    /// Keep the driver at SIGTERM while the pod's DaemonSet exists
+        is "restart"
+    /// Keep the driver at SIGTERM for the pod that follows
+    ///
+    /// While the pod's DaemonSet exists.
     keep_for_successor: Option<bool>;
         key "keep-for-successor" flag "cluster-keep-for-successor" "BOOL" alone "true" env "LONGSHORE_CLUSTER_KEEP_FOR_SUCCESSOR"
         default "`true`"
-        means "keep the driver installed at SIGTERM while the pod's DaemonSet exists, for the pod that follows"
-    /// Take the build lease from a Lease object instead of the registry
+    /// Agree by Lease objects on the host that compiles
+    ///
+    /// In a pod with a service account, instead of by claims in the registry.
     build_lease: Option<bool>;
         key "build-lease" flag "cluster-build-lease" "BOOL" alone "true" env "LONGSHORE_CLUSTER_BUILD_LEASE"
         default "`true`"
-        means "in a pod with a service account, agree by Lease objects on the host that compiles, instead of by claims in the registry"
 }
 
 impl Config {

@@ -10,7 +10,7 @@ use super::values::{BoundedDuration, Reaction};
 
 /// Mode of a daemon: automatic, on or off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String")]
 pub enum Mode {
     /// Run where the driver has it and the host has a use for it.
     #[default]
@@ -19,6 +19,14 @@ pub enum Mode {
     On,
     /// Never.
     Off,
+}
+
+impl TryFrom<String> for Mode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 impl FromStr for Mode {
@@ -51,27 +59,34 @@ settings! {
     /// Daemon settings of one configuration layer.
     DaemonFragment;
 
-    /// Run nvidia-persistenced: auto (where the driver has it), on or off
+    /// Run nvidia-persistenced: `auto`, `on` or `off`
+    ///
+    /// `auto` runs it where the driver has it: [daemons.md](../operate/daemons.md).
     persistenced: Option<Mode>;
-        key "persistenced" flag "persistenced" "WISH" env "LONGSHORE_PERSISTENCED"
+        key "persistenced" flag "persistenced" "auto|on|off" env "LONGSHORE_PERSISTENCED"
         default "`auto`"
-        means "run nvidia-persistenced: `auto` (where the driver has it), `on`, `off`; see [daemons.md](../operate/daemons.md)"
-    /// Run nv-fabricmanager: auto (on hosts with NVSwitches), on or off
+    /// Run nv-fabricmanager: `auto`, `on` or `off`
+    ///
+    /// `auto` runs it on hosts with NVSwitches.
     fabricmanager: Option<Mode>;
-        key "fabricmanager" flag "fabricmanager" "WISH" env "LONGSHORE_FABRICMANAGER"
+        key "fabricmanager" flag "fabricmanager" "auto|on|off" env "LONGSHORE_FABRICMANAGER"
         default "`auto`"
-        means "run nv-fabricmanager: `auto` (on hosts with NVSwitches), `on`, `off`"
-    /// Reaction to NVSwitches without a fabric manager of the driver's version: refuse or warn
+    /// Reaction to NVSwitches without a fabric manager
+    ///
+    /// No source has nv-fabricmanager of the driver's version
+    /// ([fabric-manager-missing](errors.md#fabric-manager-missing)): `refuse` ends with exit code
+    /// 15 before anything is loaded, where the switches connect GPUs that this driver would drive;
+    /// `warn` installs the driver all the same.
     fabric_manager_missing: Option<Reaction>;
         key "fabric-manager-missing" flag "fabric-manager-missing" "refuse|warn"
         env "LONGSHORE_FABRIC_MANAGER_MISSING"
         default "`refuse`"
-        means "reaction to NVSwitches for whose driver version no source has nv-fabricmanager ([fabric-manager-missing](errors.md#fabric-manager-missing)): `refuse` ends with exit code 15 before anything is loaded, where the switches connect GPUs that this driver would drive; `warn` installs the driver all the same"
     /// Time limit for each daemon to answer after its start
+    ///
+    /// `0s` to `1h`.
     deadline: Option<BoundedDuration>;
         key "deadline" flag "daemon-deadline" "SPAN" env "LONGSHORE_DAEMON_DEADLINE"
         default "`2m`"
-        means "time limit for each daemon to answer after its start; `0s` to `1h`"
 }
 
 /// Bringing up the fabric of a large host takes most of this.

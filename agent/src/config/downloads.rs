@@ -9,21 +9,22 @@ settings! {
     /// Download settings of one configuration layer.
     DownloadFragment;
 
-    /// Time limit for connecting to a server (at least 1s)
+    /// Time limit for connecting to a server
+    ///
+    /// At least `1s`: [downloads.md](../supply-chain/downloads.md).
     connect: Option<SecondOrMore>;
         key "connect" flag "download-connect" "SPAN" env "LONGSHORE_DOWNLOAD_CONNECT"
         default "`10s`"
-        means "time limit for connecting to a server, at least `1s`: [downloads.md](../supply-chain/downloads.md)"
-    /// Abort a transfer that stays below 8 KiB/s for this long (at least 1s)
+    /// Time limit for a transfer that stays below 8 KiB/s
+    ///
+    /// It is aborted then; at least `1s`.
     stall: Option<SecondOrMore>;
         key "stall" flag "download-stall" "SPAN" env "LONGSHORE_DOWNLOAD_STALL"
         default "`30s`"
-        means "abort a transfer that stays below 8 KiB/s for this long, at least `1s`"
-    /// Time limit for retrying a server that reports that it is busy (5xx, 429)
+    /// Time limit for retrying a server that is busy (5xx, 429)
     busy: Option<BoundedDuration>;
         key "busy" flag "download-busy" "SPAN" env "LONGSHORE_DOWNLOAD_BUSY"
         default "`1m30s`"
-        means "time limit for retrying a server that reports that it is busy (5xx, 429)"
 }
 
 impl DownloadFragment {

@@ -90,9 +90,21 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case("driver = \"535\"\nflavor = \"open\"\n", "line 2, key flavor: unknown field")]
+    #[case(
+        "driver = \"535\"\nflavor = \"open\"\n",
+        "line 2, key flavor: unknown field `flavor`; did you mean `flavour`?"
+    )]
+    #[case("host_apt = true\n", "unknown field `host_apt`; did you mean `host-apt`?")]
+    #[case("[publish]\nrefrence = 'a'\n", "unknown field `refrence`; did you mean `reference`?")]
+    #[case(
+        "driver = 535\n",
+        "line 1, key driver: invalid type: integer `535`, expected a string; write \"535\""
+    )]
+    #[case("[daemons]\nfabricmanager = true\n", "expected a string; write \"true\"")]
+    #[case("jobs = -1\n", "`-1` is not a number of jobs")]
+    #[case("[archive]\nurl = \"a\"\n", "expected a sequence; write [[archive]]")]
     #[case("flavour = \"closed\"\n", "line 1, key flavour: `closed` is not auto, open")]
-    #[case("jobs = 0\n", "line 1, key jobs: invalid value")]
+    #[case("jobs = 0\n", "line 1, key jobs: `0` is not a number of jobs from 1 to 65535")]
     #[case("build-uid = 65534\n", "line 1, key build-uid: `65534` is not a user id")]
     #[case("store = \"relative\"\n", "line 1, key store: `relative` is not an absolute path")]
     #[case("unload-deadline = 20\n", "line 1, key unload-deadline: invalid type")]

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use super::cdi::{CdiSpecs, DriverCapability};
@@ -13,8 +12,8 @@ use super::environment::get;
 use super::next_kernel::NextKernelMode;
 use super::operator::ConfigDigest;
 use super::values::{
-    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName, NoGpu,
-    OnBusy, Reaction, SizeBound, parse_bool,
+    BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
+    NoGpu, OnBusy, Reaction, SizeBound, parse_bool,
 };
 use super::{Listen, TerminationMessage};
 use longshore_build::build::BuildUser;
@@ -28,33 +27,40 @@ use longshore_modules::module_signing::Hash;
 use longshore_modules::registry::RegistrySource;
 use longshore_modules::signature::statement::PredicateType;
 
-/// Makes a layer from a table: its fields, its flags with their help (clap), its keys in the file
-/// (serde), the reading of its variables, its merge with the layer below, and its rows for
+/// Makes a layer from a table: its fields, its flags (clap), its keys in the file (serde), the reading
+/// of its variables, its merge with the layer below, and its rows for help, `longshore settings` and
 /// docs/reference/configuration.md.
 ///
 /// The name of the layer comes first, with a function (`after`) that both layers of a merge go
 /// through before it, for settings that exclude each other. Then the rows:
 ///
-/// - the comment is the flag's help, for a row without a flag the field's documentation;
+/// - the comment is the text of the setting: its first paragraph one line for help, without a full
+///   stop; the others the rest for the page. Links are as in the page;
 /// - `section`: a table of its own, with the settings of another layer, and nothing else;
+/// - `group`: heading of this row and of those that follow;
+/// - `attributes`: further attributes of the field;
 /// - `key`: in the file; `written` is its text in the page. Rows without have `#[serde(skip)]`;
 /// - `flag`: its name, the name of its value, and (`alone`) its value where none follows. Rows
 ///   without have `#[arg(skip)]`;
 /// - `env`: variables, of which the first that is set counts;
-/// - `default` and `means`: the last columns of the page. A default in backticks is what could be
-///   set instead, which a test holds the program to.
+/// - `default`: one in backticks is what could be set instead, which a test holds the program to;
+/// - `is`: `restart` for a setting that SIGHUP does not change, `internal` for a flag that completions
+///   leave out.
 macro_rules! settings {
     (
         $(#[$about:meta])*
         $layer:ident $(after $related:path)?;
         $(
-            $(#[$help:meta])+
+            $(#[doc = $text:literal])+
             $field:ident: $kind:ty;
             $(section $section:literal)?
+            $(group $group:literal)?
+            $(attributes $(#[$attribute:meta])+)?
             $(key $key:literal $(written $written:literal)?)?
             $(flag $flag:literal $($value:literal)? $(alone $alone:literal)?)?
             $(env $($variable:literal)+)?
-            $(default $default:literal means $means:literal)?
+            $(default $default:literal)?
+            $(is $is:literal)?
         )+
     ) => {
         #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize, clap::Args)]
@@ -62,11 +68,12 @@ macro_rules! settings {
         $(#[$about])*
         pub struct $layer {
             $(
-                $(#[$help])+
+                $(#[doc = $text])+
                 $(#[command(flatten)] #[serde(rename = $section)])?
                 $(#[serde(rename = $key)])?
+                $($(#[$attribute])+)?
                 $(#[arg(
-                    id = $flag, long = $flag, global = true
+                    id = $flag, long = $flag, global = true, hide = true
                     $(, value_name = $value)?
                     $(, num_args = 0..=1, require_equals = true, default_missing_value = $alone)?
                 )])?
@@ -96,20 +103,22 @@ macro_rules! settings {
             }
         }
 
-        #[cfg(test)]
         impl $layer {
             /// Rows of the table.
-            pub(super) const ROWS: &'static [$crate::config::page::Row] = &[
-                $($crate::config::page::Row {
+            pub(super) const ROWS: &'static [$crate::config::settings::Row] = &[
+                $($crate::config::settings::Row {
+                    text: concat!($($text, "\n"),+),
                     section: &[$(($section, <$kind>::ROWS))?],
+                    group: &[$($group)?],
                     key: &[$($key)?],
                     written: &[$($($written)?)?],
                     flag: &[$($flag)?],
+                    value: &[$($($value)?)?],
                     alone: &[$($($alone)?)?],
                     kind: stringify!($kind),
                     variables: &[$($($variable),+)?],
                     default: concat!($($default)?),
-                    means: concat!($($means)?),
+                    is: concat!($($is)?),
                 },)+
             ];
         }
@@ -261,6 +270,7 @@ parsed_alike!(
     BoundedDuration,
     BuildRootSource,
     BuildUser,
+    CompileJobs,
     ConflictingDrivers,
     ConfigDigest,
     DriverCapability,
@@ -274,7 +284,6 @@ parsed_alike!(
     ModuleName,
     NextKernelMode,
     NoGpu,
-    NonZeroU16,
     OnBusy,
     RegistrySource,
     PredicateType,

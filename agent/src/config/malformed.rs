@@ -5,6 +5,8 @@ use std::path::Path;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::redact::redacted_text;
 
+use crate::nearest::meant;
+
 /// Error in a TOML text, with its position.
 pub(super) struct Malformed {
     line: Option<usize>,
@@ -15,10 +17,11 @@ pub(super) struct Malformed {
 impl Malformed {
     pub(super) fn new(text: &str, error: &toml::de::Error) -> Self {
         let before = error.span().and_then(|span| text.get(..span.start));
+        let key = error.span().and_then(|span| key_at(text, span.start));
         Self {
             line: before.map(|b| b.matches('\n').count() + 1),
-            key: error.span().and_then(|span| key_at(text, span.start)),
-            message: redacted_text(error.message()).into_owned(),
+            message: redacted_text(&clearer(error.message(), key.as_deref())).into_owned(),
+            key,
         }
     }
 
@@ -34,6 +37,26 @@ impl Malformed {
         Failure::new(FailureKind::Usage, cause)
             .remedy("correct the file; `longshore run --help` lists every setting")
     }
+}
+
+/// Returns serde's message with the correction of frequent mistakes: a misspelt key, a number or `true` for a text, a
+/// table for a list of tables.
+fn clearer(message: &str, key: Option<&str>) -> String {
+    if let Some((name, known)) =
+        message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'))
+    {
+        let meant = meant(name, known.split('`').skip(1).step_by(2));
+        let meant = meant.map_or(String::new(), |meant| format!("; did you mean `{meant}`?"));
+        return format!("unknown field `{name}`{meant}");
+    }
+    let correction = match (message.strip_prefix("invalid type: "), key) {
+        (Some(given), _) if given.ends_with("expected a string") => {
+            given.split('`').nth(1).map(|value| format!("write \"{value}\""))
+        }
+        (Some("map, expected a sequence"), Some(key)) => Some(format!("write [[{key}]]")),
+        _ => None,
+    };
+    correction.map_or_else(|| message.to_owned(), |way| format!("{message}; {way}"))
 }
 
 /// Returns the key whose value holds the byte at `offset`, or its table: the nearest `key =`,

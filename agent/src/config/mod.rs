@@ -21,6 +21,7 @@ mod publish;
 mod record_place;
 mod run_file;
 mod serving;
+pub mod settings;
 mod sources;
 mod store_place;
 mod table;
@@ -29,7 +30,6 @@ mod values;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub use serving::{Listen, TerminationMessage};
 pub use store_place::{StoreChoice, StorePlace};
 pub use table::Fragment;
 pub use values::{
-    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
+    BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
     ModuleParameter, NoGpu, OnBusy, Reaction, SizeBound,
 };
 
@@ -331,7 +331,7 @@ impl Config {
             build_root: all.build_root,
             compile: all.compile.unwrap_or(true),
             module_packages: all.module_packages.unwrap_or(true),
-            jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
+            jobs: all.jobs.map(CompileJobs::number),
             build_user: all.build_uid.unwrap_or_default(),
             patches: all.patches.with_defaults(),
             daemons: all.daemons.with_defaults(),

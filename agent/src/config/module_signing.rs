@@ -35,28 +35,29 @@ settings! {
     /// Module signing settings of one configuration layer.
     ModuleSigningFragment after replaced;
 
-    /// Sign modules for the kernel with this key (PEM), or with the tls.key of this directory;
-    /// passphrase in KBUILD_SIGN_PIN
+    /// Secret key (PEM) that signs modules for the kernel
+    ///
+    /// Or a directory with `tls.key` and `tls.crt`; its passphrase in `KBUILD_SIGN_PIN`:
+    /// [module-signing.md](../supply-chain/module-signing.md).
     key: Option<AbsolutePath>;
         key "key" flag "module-key" "FILE|DIR" env "LONGSHORE_MODULE_KEY"
         default "none"
-        means "secret key (PEM) that [modules are signed with for the kernel](../supply-chain/module-signing.md), or a directory with `tls.key` and `tls.crt`; its passphrase in `KBUILD_SIGN_PIN`"
-    /// Certificate of the module signer (PEM or DER); by default the tls.crt beside tls.key
+    /// X.509 certificate of the module signer, PEM or DER
     certificate: Option<AbsolutePath>;
         key "certificate" flag "module-certificate" "FILE|DIR" env "LONGSHORE_MODULE_CERTIFICATE"
         default "`tls.crt` beside `tls.key`"
-        means "X.509 certificate of the module signer, PEM or DER"
-    /// Directory with module signatures that were made elsewhere (*.p7s), instead of a key
+    /// Directory with module signatures made elsewhere (`*.p7s`)
+    ///
+    /// They take the place of a key.
     signatures: Option<AbsolutePath>;
         key "signatures" flag "module-signatures" "DIR" env "LONGSHORE_MODULE_SIGNATURES"
         default "none"
-        means "directory with module signatures that were made elsewhere (`*.p7s`), instead of a key"
-    /// Hash algorithm of module signatures: sha256, sha384 or sha512; by default that of the
-    /// kernel's own modules
+    /// Hash algorithm of module signatures
+    ///
+    /// `sha256`, `sha384` or `sha512`.
     hash: Option<Hash>;
         key "hash" flag "module-hash" "HASH" env "LONGSHORE_MODULE_HASH"
         default "that of the kernel's own modules"
-        means "hash algorithm of module signatures: `sha256`, `sha384` or `sha512`"
 }
 
 /// Replaces both below where one of them is given: a key and signatures exclude each other.

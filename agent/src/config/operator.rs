@@ -36,76 +36,79 @@ settings! {
     /// Settings of the GPU operator in one configuration layer.
     OperatorFragment;
 
-    /// Run as the driver container of the GPU operator
+    /// Run as the driver container of NVIDIA's GPU operator
+    ///
+    /// See [gpu-operator.md](../cluster/gpu-operator.md).
     enabled: Option<bool>;
         key "enabled" flag "gpu-operator" "BOOL" alone "true" env "LONGSHORE_GPU_OPERATOR"
         default "`true` where `DRIVER_CONFIG_DIGEST` is set, or called as `nvidia-driver`"
-        means "run as the driver container of [NVIDIA's GPU operator](../cluster/gpu-operator.md)"
-    /// Set where the program was called as nvidia-driver
-    #[serde(skip)]
-    #[arg(hide = true)]
+    /// Default of `gpu-operator`
+    ///
+    /// `nvidia-driver init` and `load` begin with it.
     called: Option<bool>;
+        attributes #[serde(skip)]
         flag "called-as-nvidia-driver" "BOOL" alone "true"
         default "`false`"
-        means "default of `gpu-operator`: `nvidia-driver init` and `load` begin with it"
-    /// Keep serving a driver in use that another one is to replace, and wait for its users
+        is "internal"
+    /// Keep serving a driver in use that another is to replace
+    ///
+    /// The change waits for its users; without it the agent ends with exit code 20 at its start,
+    /// and tries no second time after SIGHUP
+    /// ([gpu-operator.md](../cluster/gpu-operator.md#a-change-while-pods-hold-the-driver)).
     wait_to_change: Option<bool>;
         key "wait-to-change" flag "wait-to-change" "BOOL" alone "true" env "LONGSHORE_WAIT_TO_CHANGE"
         default "`true` under the GPU operator and where pods are [evicted](../cluster/rolling-upgrade.md), else `false`"
-        means "where the installed driver is in use and another one is wanted, keep serving it and wait for its users; without it the agent ends with exit code 20 at its start, and tries no second time after SIGHUP ([gpu-operator.md](../cluster/gpu-operator.md#a-change-while-pods-hold-the-driver))"
-    /// Digest of the operator's configuration of the driver.
-    #[serde(skip)]
-    #[arg(skip)]
+    /// Digest of the operator's configuration of the driver
+    ///
+    /// The operator compares it before it unloads a driver; it is written to
+    /// `/run/nvidia/nvidia-driver.state` when the driver is ready.
     digest: Option<ConfigDigest>;
+        attributes #[serde(skip)] #[arg(skip)]
         env "DRIVER_CONFIG_DIGEST"
         default "none"
-        means "digest that the operator compares before it unloads a driver; written to `/run/nvidia/nvidia-driver.state` when the driver is ready"
-    /// True where GPUDirect RDMA is on.
-    #[serde(skip)]
-    #[arg(skip)]
+    /// Load nvidia-peermem, too
+    ///
+    /// It is compiled against [MOFED's headers](../cluster/gpu-operator.md#mofeds-headers) where
+    /// they are.
     rdma: Option<bool>;
+        attributes #[serde(skip)] #[arg(skip)]
         env "GPU_DIRECT_RDMA_ENABLED"
         default "`false`"
-        means "load nvidia-peermem, too, and compile it against [MOFED's headers](../cluster/gpu-operator.md#mofeds-headers) where they are"
-    /// True where the host has the network driver.
-    #[serde(skip)]
-    #[arg(skip)]
+    /// The network driver is the host's own
+    ///
+    /// `reload_nvidia_peermem` waits for its module instead of its container's file, and MOFED's
+    /// headers are the host's.
     host_mofed: Option<bool>;
+        attributes #[serde(skip)] #[arg(skip)]
         env "USE_HOST_MOFED"
         default "`false`"
-        means "the network driver is the host's own: `reload_nvidia_peermem` waits for its module instead of its container's file, and MOFED's headers are the host's"
-    /// True where GPUDirect Storage is on.
-    #[serde(skip)]
-    #[arg(skip)]
+    /// Expose the driver's sources for GPUDirect Storage
+    ///
+    /// In `usr/src` of the driver root, for its container
+    /// ([gpu-operator.md](../cluster/gpu-operator.md#sources-for-gpudirect-storage-and-gdrcopy)).
     gds: Option<bool>;
+        attributes #[serde(skip)] #[arg(skip)]
         env "GDS_ENABLED"
         default "`false`"
-        means "expose the driver's sources in `usr/src` of the driver root, for the container of GPUDirect Storage ([gpu-operator.md](../cluster/gpu-operator.md#sources-for-gpudirect-storage-and-gdrcopy))"
-    /// True where GDRCopy is on.
-    #[serde(skip)]
-    #[arg(skip)]
+    /// Expose the driver's sources for the container of GDRCopy
     gdrcopy: Option<bool>;
+        attributes #[serde(skip)] #[arg(skip)]
         env "GDRCOPY_ENABLED"
         default "`false`"
-        means "expose the driver's sources, for the container of GDRCopy"
-    /// Version of OpenShift.
-    #[serde(skip)]
-    #[arg(skip)]
+    /// Version of OpenShift: named in the plan, without effect
     openshift: Option<String>;
+        attributes #[serde(skip)] #[arg(skip)]
         env "OPENSHIFT_VERSION"
         default "none"
-        means "named in the plan, without any other effect"
-    /// Values of fabricmanager.cfg.
-    #[serde(skip)]
-    #[arg(skip)]
+    /// Values of fabricmanager.cfg, each a number
     fabric: FabricSettings;
+        attributes #[serde(skip)] #[arg(skip)]
         env "NVFM_CONFIG_FABRIC_MODE" "NVFM_CONFIG_FABRIC_MODE_RESTART" "NVFM_CONFIG_LOG_LEVEL"
             "NVFM_CONFIG_LOG_FILE_MAX_SIZE" "NVFM_CONFIG_LOG_MAX_ROTATE_COUNT"
             "NVFM_CONFIG_FM_STAY_RESIDENT_ON_FAILURES" "NVFM_CONFIG_ACCESS_LINK_FAILURE_MODE"
             "NVFM_CONFIG_TRUNK_LINK_FAILURE_MODE" "NVFM_CONFIG_NVSWITCH_FAILURE_MODE"
             "NVFM_CONFIG_ABORT_CUDA_JOBS_ON_FM_EXIT"
         default "none"
-        means "values of fabricmanager.cfg, each a number"
 }
 
 /// Digest of the operator's configuration: opaque, compared as a string.

@@ -8,28 +8,26 @@ settings! {
     /// Patch settings of one configuration layer.
     PatchFragment after decided;
 
-    /// False to apply none.
-    #[arg(skip)]
+    /// Apply compatibility patches
     apply: Option<bool>;
+        attributes #[arg(skip)]
         key "apply" env "LONGSHORE_PATCHES_APPLY"
         default "`true`"
-        means "`false` applies no compatibility patches"
-    /// Do not apply this compatibility patch (repeatable)
+    /// Name of a compatibility patch that is not applied
+    ///
+    /// See [patches.md](../supply-chain/patches.md).
     off: Option<Vec<String>>;
         key "off" flag "no-patch" "NAME" env "LONGSHORE_PATCHES_OFF"
         default "none"
-        means "names of [compatibility patches](../supply-chain/patches.md) that are not applied"
-    /// Directory with compatibility patches of your own (repeatable)
+    /// Directory with compatibility patches of your own
     dirs: Option<Vec<AbsolutePath>>;
         key "dirs" flag "patches" "DIR" env "LONGSHORE_PATCHES"
         default "none"
-        means "directories with compatibility patches of your own"
-    /// Apply no compatibility patches
-    #[serde(skip)]
+    /// Apply no compatibility patches; the same as `apply = false`
     none: bool;
+        attributes #[serde(skip)]
         flag "no-patches"
         default "`false`"
-        means "apply none; the same as `apply = false`"
 }
 
 /// Makes `--no-patches` an `apply = false`.

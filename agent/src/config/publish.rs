@@ -30,37 +30,44 @@ settings! {
     /// Publishing settings of one configuration layer.
     PublishFragment;
 
-    /// Push compiled modules to this repository; of all hosts that name it, one compiles for the
-    /// others
+    /// Repository to push compiled modules to
+    ///
+    /// It is also looked into for them; of all hosts that name it, one compiles for the others:
+    /// [registry.md](../supply-chain/registry.md).
     reference: Option<Repository>;
         key "reference" flag "publish" "REFERENCE" env "LONGSHORE_PUBLISH"
         default "none"
-        means "repository to push compiled modules to, and to look for them in; of all hosts that name it, one compiles for the others, see [registry.md](../supply-chain/registry.md)"
-    /// Sign pushed modules with this key: a cosign.key, its password in COSIGN_PASSWORD
+    /// Key to sign pushed modules with: a cosign.key
+    ///
+    /// Its password in `COSIGN_PASSWORD`.
     sign_key: Option<AbsolutePath>;
         key "sign-key" flag "publish-key" "FILE" env "LONGSHORE_PUBLISH_KEY"
         default "none"
-        means "a cosign.key to sign pushed modules with; its password in `COSIGN_PASSWORD`"
-    /// Attest pushed modules, too: provenance and a bill of materials, signed with the same key
+    /// Push attestations of the modules, too
+    ///
+    /// [Provenance and a bill of materials](../supply-chain/registry.md#attestations), signed with
+    /// `sign-key`.
     attest: Option<bool>;
         key "attest" flag "publish-attest" "BOOL" alone "true" env "LONGSHORE_PUBLISH_ATTEST"
         default "`false`"
-        means "also push [attestations](../supply-chain/registry.md#attestations) of the modules: provenance and a bill of materials, signed with `sign-key`"
-    /// Time without a renewal after which another host takes over the compile (at least 1s)
+    /// Time after which another host takes over the compile
+    ///
+    /// Counted from the last renewal; `1s` to `1h`.
     lease: Option<SecondOrMore>;
         key "lease" flag "publish-lease" "SPAN" env "LONGSHORE_PUBLISH_LEASE"
         default "`1m`"
-        means "time without a renewal after which another host takes over the compile; `1s` to `1h`"
-    /// Time limit for waiting on the host that compiles, before compiling here
+    /// Time limit for waiting on the host that compiles
+    ///
+    /// After it this host compiles; `0s` to `1h`.
     wait: Option<BoundedDuration>;
         key "wait" flag "publish-wait" "SPAN" env "LONGSHORE_PUBLISH_WAIT"
         default "`30m`"
-        means "time limit for waiting on the host that compiles, before compiling here; `0s` to `1h`"
-    /// Also push modules compiled with unsigned headers: the host's own, or those of --headers
+    /// Push modules compiled with unsigned headers, too
+    ///
+    /// The host's own headers, or those of `headers`.
     unsigned_headers: Option<bool>;
         key "unsigned-headers" flag "publish-unsigned-headers" "BOOL" alone "true" env "LONGSHORE_PUBLISH_UNSIGNED_HEADERS"
         default "`false`"
-        means "also push modules compiled with unsigned headers: the host's own, or those of `headers`"
 }
 
 /// Default of `lease`.

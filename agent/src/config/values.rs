@@ -76,6 +76,36 @@ impl FromStr for FlavourSelector {
     }
 }
 
+/// Number of parallel compile jobs: `1` to `65535`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct CompileJobs(u16);
+
+impl CompileJobs {
+    /// Returns the number.
+    pub fn number(self) -> usize {
+        self.0.into()
+    }
+}
+
+impl TryFrom<i64> for CompileJobs {
+    type Error = BadValue;
+
+    fn try_from(number: i64) -> Result<Self, BadValue> {
+        let bad = || bad(&number.to_string(), "a number of jobs from 1 to 65535");
+        u16::try_from(number).ok().filter(|number| *number > 0).map(Self).ok_or_else(bad)
+    }
+}
+
+impl FromStr for CompileJobs {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let number: Result<i64, _> = text.parse();
+        number.map_err(|_| bad(text, "a number of jobs from 1 to 65535"))?.try_into()
+    }
+}
+
 /// A kernel module's name as the kernel writes it: `-` becomes `_`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]

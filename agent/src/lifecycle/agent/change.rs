@@ -363,3 +363,62 @@ mod tests {
         longshore_core::testing::assert_in_page("changed for another", super::USERS);
     }
 }
+
+#[cfg(test)]
+mod restarts {
+    use super::*;
+    use crate::config::settings::{Change, Setting};
+    use crate::config::{Fragment, load};
+
+    /// Loads a configuration with keys that do not change the policy, too.
+    fn loaded(name: &str, value: &str) -> Option<Config> {
+        let env = |asked: &str| match asked {
+            asked if asked == name => Some(value.to_owned()),
+            "LONGSHORE_REQUIRE_SIGNATURE" => Some("false".to_owned()),
+            "LONGSHORE_SIGNATURE_KEYS" => Some("/key.pub".to_owned()),
+            _ => None,
+        };
+        load(Fragment::default(), &env, None).ok()
+    }
+
+    /// Returns values of a type.
+    fn values(kind: &str) -> &'static [&'static str] {
+        match kind {
+            "path" | "path, or off" => &["/elsewhere"],
+            "true or false" => &["true", "false"],
+            "address and port, unix:PATH, or off" => &["off"],
+            "auto, on or off" => &["on"],
+            "auto or off" => &["off"],
+            "exit or wait" => &["wait"],
+            "warn or refuse" => &["warn", "refuse"],
+            "number from 1 to 65535" => &["3"],
+            "size, such as 5GiB, or none" => &["none"],
+            "version, branch or newest" => &["470"],
+            _ if kind.starts_with("span of time") => &["7s", "9m"],
+            _ => &[],
+        }
+    }
+
+    #[test]
+    fn settings_that_need_a_restart_are_those_of_the_tables() {
+        let running = loaded("", "").expect("a configuration");
+        let (mut restarts, mut followed) = (0, 0);
+        for setting in Setting::all() {
+            let Some(variable) = setting.variables().first() else { continue };
+            let of_value = |value: &&str| loaded(variable, value);
+            let changed = values(setting.kind()).iter().filter_map(of_value);
+            let Some(next) = changed.into_iter().find(|next| *next != running) else {
+                assert_ne!(setting.change(), Change::Restart, "{variable}: no value was tried");
+                continue;
+            };
+            let restart = takes_restart(&running, &next).is_some();
+            match setting.change() {
+                Change::Restart => restarts += 1,
+                Change::Followed => followed += 1,
+                Change::OnlyAtStart => continue,
+            }
+            assert_eq!(restart, setting.change() == Change::Restart, "{variable}");
+        }
+        assert!(restarts >= 12 && followed >= 20, "{restarts} and {followed} were compared");
+    }
+}
