@@ -12,12 +12,16 @@ mod doctor;
 mod environment;
 mod explain;
 mod fleet;
+mod help;
 mod list;
+mod log_options;
 mod output;
 pub mod peermem;
 mod plan;
 mod registry;
 mod runtime;
+mod settings;
+mod shell;
 mod sign_modules;
 mod status;
 mod store_of_host;
@@ -28,21 +32,24 @@ mod verify;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 use futures_util::StreamExt;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, signal_name};
 use signal_hook_tokio::Signals;
 
 pub use called::Called;
+pub use shell::complete_for_kubectl;
 pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
 use self::configurations::Configurations;
 use self::environment::{check_environment, check_unknown};
+use self::log_options::LogFlags;
 use self::output::{
     form, print, print_answer, print_answer_with_old_keys, print_json, put_out, verdict_of,
 };
@@ -53,13 +60,14 @@ use crate::cluster::{self, VersionUnknown};
 use crate::config::{self, Config, Fragment, TerminationMessage};
 use crate::fleet::DebugPods;
 use crate::lifecycle::{self, signals};
-use crate::logging::{Log, LogFormat};
+use crate::logging::Log;
 use crate::supplier::Provisioner;
 use crate::telemetry::Telemetry;
 use crate::termination::TerminationRecord;
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::kernel_id::is_release;
+use longshore_core::program_version::ProgramVersion;
 use longshore_core::small_stacks;
 
 /// Installs an NVIDIA driver on a host from a container, and uninstalls it again.
@@ -69,9 +77,9 @@ pub struct Cli {
     /// Settings from flags.
     #[command(flatten)]
     settings: Fragment,
-    /// Format of the log; by default pretty on a terminal, JSON elsewhere (LONGSHORE_LOG_FORMAT)
-    #[arg(long, global = true, value_enum)]
-    log_format: Option<LogFormat>,
+    /// Options of the log.
+    #[command(flatten)]
+    log: LogFlags,
     /// Command to run.
     #[command(subcommand)]
     command: Command,
@@ -84,10 +92,11 @@ enum Command {
     Run,
     /// Show what run would do on this host, and why
     Plan(plan::Plan),
-    /// Report everything that prevents, or will prevent, an installation on this host; change
-    /// nothing
+    /// Report what prevents, or will prevent, an installation on this host
     Doctor(doctor::Doctor),
     Explain(explain::Explain),
+    /// List the agent's settings, or show everything about one of them
+    Settings(settings::Settings),
     /// Compile the driver's modules for any kernel into the store
     Build {
         /// Kernel release as uname -r gives it; by default this host's
@@ -118,10 +127,9 @@ enum Command {
     SignModules(sign_modules::SignModules),
     /// Push built modules to an OCI registry, sign and attest them
     Push(registry::Push),
-    /// Attest modules in an OCI registry or image layout: sign a statement about them, such as the
-    /// result of tests
+    /// Sign a statement about modules in a registry or layout: a test's result
     Attest(attest::Attest),
-    /// Verify the signature of modules in an OCI registry or image layout, and their attestations
+    /// Verify signature and attestations of modules in a registry or layout
     Verify(verify::Verify),
     /// List the module sets in an OCI registry that are for a kernel, or under a tag
     List(list::List),
@@ -133,7 +141,7 @@ enum Command {
         #[arg(long = "kernel", value_name = "RELEASE", value_parser = release)]
         kernels: Vec<String>,
         /// At the lowest priority, and no longer than the process lives that started this one
-        #[arg(long)]
+        #[arg(long, hide = true)]
         background: bool,
     },
     /// Write everything a driver needs into one file, for hosts without a network
@@ -158,8 +166,12 @@ enum Command {
     /// Let container runtimes (docker, containerd) read CDI specs
     #[command(subcommand)]
     Runtime(runtime::RuntimeCommand),
-    /// Print the options of `docker run` for GPUs, for docker before 25, which has no CDI
+    /// Print options of `docker run` for GPUs, for docker before 25 without CDI
     DockerArgs(docker_args::DockerArgs),
+    /// Print the completions of commands and options for a shell
+    Completions(shell::Completions),
+    /// Write manual pages
+    Man(shell::Man),
 }
 
 /// End of a command that did not fail.
@@ -178,12 +190,37 @@ const CLEANING: Duration = Duration::from_secs(3);
 /// Time limit for telling other hosts, at the end, that nothing is compiled for them here.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
 
+/// Parses a command line, the program's name first. `version` is the answer to `--version`.
+///
+/// # Errors
+/// A wrong command line, or a page that it asks for.
+pub fn parse(line: Vec<OsString>, version: ProgramVersion) -> Result<Cli, clap::Error> {
+    let mut command = help::command_line(version.to_string());
+    let mut matches = command.try_get_matches_from_mut(line)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// Runs a command that needs neither a host nor a configuration; None for another one.
+fn without_configuration(
+    command: &Command,
+    version: ProgramVersion,
+) -> Option<Result<ExitCode, Failure>> {
+    match command {
+        Command::Explain(asked) => Some(explain::explain(asked)),
+        Command::Settings(asked) => Some(settings::settings(asked)),
+        Command::Completions(asked) => Some(shell::completions(asked)),
+        Command::Man(asked) => Some(shell::man(asked, version)),
+        _ => None,
+    }
+}
+
 /// Runs a command line.
 ///
 /// # Errors
 /// The failure to report and exit with.
 pub fn execute(
     cli: Cli,
+    version: ProgramVersion,
     termination: &TerminationRecord,
     log: &Log,
 ) -> Result<CommandOutcome, Failure> {
@@ -195,13 +232,13 @@ pub fn execute(
         asked.borrow_mut().insert(name.to_owned());
         std::env::var(name).ok()
     };
-    log.fix_format(cli.log_format, &env)?;
+    log.fix_format(cli.log.format(), &env)?;
     // A wrong configuration is what may have to be explained: none is read.
-    if let Command::Explain(asked) = &cli.command {
-        return explain::explain(asked).map(CommandOutcome::Code);
+    if let Some(ended) = without_configuration(&cli.command, version) {
+        return ended.map(CommandOutcome::Code);
     }
     check_environment()?;
-    log.start(&env)?;
+    log.start(cli.log.volume(), &env)?;
     let flags = cli.settings;
     let mut config = load(&flags, &env)?;
     check_unknown(&asked.into_inner())?;
@@ -282,7 +319,9 @@ async fn dispatch(
             ended.map(CommandOutcome::Code)
         }
         Command::Plan(asked) => stoppable(plan::plan(config, asked)).await,
-        Command::Explain(asked) => explain::explain(&asked).map(CommandOutcome::Code),
+        Command::Explain(_) | Command::Settings(_) | Command::Completions(_) | Command::Man(_) => {
+            Err(Failure::new(FailureKind::Bug, "a command without a configuration got one"))
+        }
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
         Command::Build { kernel, print_inputs: true, .. } => {
             stoppable(supply::print_inputs(&Provisioner::new(config), kernel)).await
@@ -382,7 +421,7 @@ fn release(text: &str) -> Result<String, &'static str> {
 pub fn execute_side_car(command: SideCar, log: &Log) -> Result<ExitCode, Failure> {
     let env = |name: &str| std::env::var(name).ok();
     log.fix_format(None, &env)?;
-    log.start(&env)?;
+    log.start(None, &env)?;
     command.run()
 }
 

@@ -1,5 +1,5 @@
-//! The log on standard error, as set by `LONGSHORE_LOG` and `LONGSHORE_LOG_FORMAT`, and the failure
-//! that ends a command, in the same format.
+//! The log on standard error, as set by flags, else by `LONGSHORE_LOG` and `LONGSHORE_LOG_FORMAT`, and the
+//! failure that ends a command, in the same format.
 
 mod about;
 mod json_line;
@@ -35,6 +35,50 @@ pub enum LogFormat {
     Json,
 }
 
+/// Level from which on messages are logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// Nothing but the failure that ends a command.
+    Off,
+    /// Errors.
+    Error,
+    /// Also warnings.
+    Warn,
+    /// Also progress.
+    Info,
+    /// Also messages for finding faults.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// Amount that a flag asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Volume {
+    /// Everything from a level on.
+    Level(LogLevel),
+    /// Debug messages of longshore, and what libraries log at `info`.
+    Verbose,
+    /// Trace messages of longshore, and debug messages of libraries.
+    Trace,
+}
+
+impl Volume {
+    /// Returns it as LONGSHORE_LOG has it.
+    fn filter(self) -> &'static str {
+        match self {
+            Self::Level(LogLevel::Off) => "off",
+            Self::Level(LogLevel::Error) => "error",
+            Self::Level(LogLevel::Warn) => "warn",
+            Self::Level(LogLevel::Info) => "info",
+            Self::Level(LogLevel::Debug) => "debug",
+            Self::Level(LogLevel::Trace) => "trace",
+            Self::Verbose => "info,longshore=debug",
+            Self::Trace => "debug,longshore=trace",
+        }
+    }
+}
+
 /// This process' log; clones share format and fields.
 #[derive(Debug, Clone, Default)]
 pub struct Log {
@@ -58,12 +102,12 @@ impl Log {
         Ok(())
     }
 
-    /// Starts the log.
+    /// Starts the log; `volume` is the flags' value, which wins over the variable.
     ///
     /// # Errors
-    /// Exit code 2 where the variable is invalid.
-    pub fn start(&self, env: Env<'_>) -> Result<(), Failure> {
-        let log = tracing_subscriber::registry().with(filter(env)?);
+    /// Exit code 2 where the variable is needed and invalid.
+    pub fn start(&self, volume: Option<Volume>, env: Env<'_>) -> Result<(), Failure> {
+        let log = tracing_subscriber::registry().with(filter(volume, env)?);
         // Internal errors would go to standard error, and panic where that is closed.
         let lines = tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
@@ -173,8 +217,11 @@ fn write_pretty(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) 
 /// it does not know. A filter of LONGSHORE_LOG for the same target goes first.
 const QUIET: &str = "pgp=error";
 
-fn filter(env: Env<'_>) -> Result<EnvFilter, Failure> {
-    let text = given(env, "LONGSHORE_LOG").unwrap_or_else(|| "info".to_owned());
+fn filter(volume: Option<Volume>, env: Env<'_>) -> Result<EnvFilter, Failure> {
+    // Asked for in any case: it is a known variable.
+    let variable = given(env, "LONGSHORE_LOG");
+    let text = volume.map(|volume| volume.filter().to_owned()).or(variable);
+    let text = text.unwrap_or_else(|| "info".to_owned());
     EnvFilter::try_new(format!("{QUIET},{text}")).map_err(|e| {
         Failure::new(FailureKind::Usage, format!("environment variable LONGSHORE_LOG={text}"))
             .with_source(e)
@@ -302,16 +349,16 @@ mod tests {
     #[case("longshore=loud", false)]
     fn filters(#[case] text: &str, #[case] wanted: bool) {
         let env = |name: &str| (name == "LONGSHORE_LOG").then(|| text.to_owned());
-        assert_eq!(filter(&env).is_ok(), wanted);
+        assert_eq!(filter(None, &env).is_ok(), wanted);
     }
 
     /// True if a log with this filter has something of what `say` logs.
-    fn is_written(text: &str, say: impl FnOnce()) -> bool {
+    fn is_written(volume: Option<Volume>, text: &str, say: impl FnOnce()) -> bool {
         let env = |name: &str| (name == "LONGSHORE_LOG").then(|| text.to_owned());
         let written = Written::default();
         let writer = written.clone();
         let log = tracing_subscriber::fmt()
-            .with_env_filter(filter(&env).expect("a filter"))
+            .with_env_filter(filter(volume, &env).expect("a filter"))
             .with_writer(move || writer.clone())
             .finish();
         tracing::subscriber::with_default(log, say);
@@ -330,7 +377,23 @@ mod tests {
         let said = || {
             tracing::warn!(target: "pgp::composed::signed_key::public", "ignoring a signature");
         };
-        assert_eq!(is_written(text, said), shown);
+        assert_eq!(is_written(None, text, said), shown);
+    }
+
+    #[rstest]
+    #[case::more(Some(Volume::Verbose), "off", true)]
+    #[case::level(Some(Volume::Level(LogLevel::Debug)), "warn", true)]
+    #[case::less(Some(Volume::Level(LogLevel::Warn)), "debug", false)]
+    #[case::not_read(Some(Volume::Verbose), "longshore=loud", true)]
+    #[case::variable(None, "debug", true)]
+    #[case::neither(None, "", false)]
+    fn flags_win_over_the_variable(
+        #[case] volume: Option<Volume>,
+        #[case] text: &str,
+        #[case] shown: bool,
+    ) {
+        let said = || tracing::debug!(target: "longshore_fetch::http", "connected");
+        assert_eq!(is_written(volume, text, said), shown);
     }
 
     /// The crates' names begin with the program's, and a filter's target is a prefix.
@@ -344,6 +407,6 @@ mod tests {
         #[case] shown: bool,
     ) {
         let said = || tracing::debug!(target: "longshore_fetch::http", "connected");
-        assert_eq!(is_written(text, said), shown);
+        assert_eq!(is_written(None, text, said), shown);
     }
 }

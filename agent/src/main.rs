@@ -3,14 +3,13 @@
 use std::io::ErrorKind;
 use std::process::ExitCode as ProcessExit;
 
-use clap::Parser;
-use longshore::commands::{self, Called, Cli, CommandOutcome};
+use longshore::commands::{self, Called, CommandOutcome};
 use longshore::lifecycle::{init, signals};
 use longshore::logging::{Log, LogFormat};
 use longshore::termination::TerminationRecord;
 use longshore_build::build::sandbox;
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
-use longshore_core::privileges;
+use longshore_core::{privileges, program_version};
 use longshore_host::kernel_call;
 use nix::sys::stat::{Mode, umask};
 
@@ -56,18 +55,20 @@ fn main() -> ProcessExit {
             return ProcessExit::from(failure.code().number());
         }
     }
+    let version = program_version!();
     let line = match Called::by(std::env::args_os()) {
         Ok(Called::Longshore(line)) => line,
+        Ok(Called::Completer(words)) => return ended(commands::complete_for_kubectl(words), &log),
         Ok(Called::SideCar(command)) => {
             return ended(commands::execute_side_car(command, &log), &log);
         }
         Err(failure) => return ended(Err(failure), &log),
     };
-    let cli = match Cli::try_parse_from(line) {
+    let cli = match commands::parse(line, version) {
         Ok(cli) => cli,
         Err(error) => return refuse(commands::without_secrets(error), &log),
     };
-    match commands::execute(cli, &termination, &log) {
+    match commands::execute(cli, version, &termination, &log) {
         Ok(CommandOutcome::Code(code)) => ProcessExit::from(code.number()),
         Ok(CommandOutcome::Stopped(signal)) => ProcessExit::from(commands::end_by(signal)),
         Err(failure) => {

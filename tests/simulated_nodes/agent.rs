@@ -49,7 +49,7 @@ pub(crate) fn main() -> ExitCode {
     signals::hold();
     mount_volumes(&given(variables::VOLUMES).unwrap_or_default());
     let log = Log::default();
-    log.start(&given).expect("a log");
+    log.start(None, &given).expect("a log");
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match runtime.expect("a runtime").block_on(run()) {

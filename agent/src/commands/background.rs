@@ -52,7 +52,7 @@ pub(super) fn fetch_command() -> Result<FetchCommand, Failure> {
     let program = std::env::current_exe().or_fail(FailureKind::Bug, || "finding the program")?;
     let line = match Called::by(std::env::args_os())? {
         Called::Longshore(line) => line,
-        Called::SideCar(_) => Vec::new(),
+        Called::SideCar(_) | Called::Completer(_) => Vec::new(),
     };
     let Some((before, after)) = fetch_line(&line) else {
         return Err(Failure::new(FailureKind::Bug, "the command line is not that of `run`"));

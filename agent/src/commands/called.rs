@@ -15,13 +15,15 @@ const NVIDIA_DRIVER: &str = "nvidia-driver";
 const TOOLKIT: &str = "ocp_dtk_entrypoint";
 /// Name of kubectl's plugin `kubectl longshore`: its commands are those of `longshore fleet`.
 const PLUGIN: &str = "kubectl-longshore";
+/// Name by which kubectl asks for completions of that plugin.
+const PLUGIN_COMPLETER: &str = "kubectl_complete-longshore";
 /// Flag that a translated `init` begins with: a default, which flags, variables and the file outrank.
 const OPERATOR: &str = "--called-as-nvidia-driver";
 
 /// Commands of NVIDIA's entry point, for the refusal of others.
 const LIST: &str = "nvidia-driver takes: init, load, build, update [-k KERNEL], \
     reload_nvidia_peermem and probe_nvidia_peermem; with -a (--accept-license), -m (--max-threads \
-    N or --kernel-module-type auto|open|proprietary), and longshore's own flags (`longshore --help`)";
+    N or --kernel-module-type auto|open|proprietary), and longshore's own flags (`longshore settings`)";
 
 /// Command that this process was started for.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub enum Called {
     Longshore(Vec<OsString>),
     /// Command of the side container for nvidia_peermem.
     SideCar(SideCar),
+    /// Words of a command line of `kubectl longshore`, of which the last is to be completed.
+    Completer(Vec<OsString>),
 }
 
 impl Called {
@@ -45,7 +49,14 @@ impl Called {
         if name == TOOLKIT {
             return Err(no_toolkit());
         }
+        if name == PLUGIN_COMPLETER {
+            return Ok(Self::Completer(arguments.collect()));
+        }
         if name == PLUGIN {
+            let mut arguments = arguments.peekable();
+            if arguments.peek().is_some_and(|word| word == "--version" || word == "-V") {
+                return Ok(Self::Longshore(vec![program, "--version".into()]));
+            }
             let line = [program, "fleet".into()].into_iter().chain(arguments);
             return Ok(Self::Longshore(line.collect()));
         }
@@ -168,6 +179,7 @@ mod tests {
     #[case("longshore run", "longshore run")]
     #[case("/usr/local/bin/longshore status --json", "/usr/local/bin/longshore status --json")]
     #[case("kubectl-longshore status --all", "kubectl-longshore fleet status --all")]
+    #[case("kubectl-longshore --version", "kubectl-longshore --version")]
     #[case("/opt/bin/kubectl-longshore plan", "/opt/bin/kubectl-longshore fleet plan")]
     #[case("nvidia-driver init", "nvidia-driver run @")]
     #[case("/usr/local/bin/nvidia-driver init -a", "/usr/local/bin/nvidia-driver run @")]
@@ -186,7 +198,18 @@ mod tests {
         let wanted = wanted.replace('@', OPERATOR);
         let words: Vec<OsString> = wanted.split(' ').map(OsString::from).collect();
         assert_eq!(called(line).expect("known"), Called::Longshore(words.clone()));
-        Cli::try_parse_from(words).expect("longshore takes it");
+        if !line.ends_with("--version") {
+            Cli::try_parse_from(words).expect("longshore takes it");
+        }
+    }
+
+    #[test]
+    fn kubectl_asks_for_completions() {
+        let words = vec![OsString::from("status"), OsString::from("--")];
+        assert_eq!(
+            called("kubectl_complete-longshore status --").ok(),
+            Some(Called::Completer(words))
+        );
     }
 
     #[rstest]

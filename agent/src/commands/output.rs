@@ -79,6 +79,15 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
     put_out(&printable(text))
 }
 
+/// Prints text of this program that has styles: they are left out where standard output is no terminal.
+pub(super) fn print_styled(text: &str) -> Result<(), Failure> {
+    let choice = anstream::AutoStream::choice(&std::io::stdout());
+    match choice {
+        anstream::ColorChoice::Never => put_out(&anstream::adapter::strip_str(text).to_string()),
+        _ => put_out(text),
+    }
+}
+
 pub(super) fn put_out(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

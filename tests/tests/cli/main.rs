@@ -8,6 +8,7 @@ mod cdi;
 mod configuration;
 mod doctor;
 mod fleet;
+mod help;
 mod hosts;
 mod image;
 mod kernel_hook;

@@ -74,6 +74,16 @@ fn explanations_are_as_their_schema_says() {
 }
 
 #[test]
+fn settings_are_as_their_schema_says() {
+    let scene = Scene::new();
+    for name in [&[][..], &["--driver"], &["publish.sign-key"], &["downloads"]] {
+        let settings = scene.agent(&[&["settings", "--json"][..], name].concat());
+        let settings = answer("settings", settings);
+        assert!(settings["settings"].as_array().is_some_and(|all| !all.is_empty()), "{name:?}");
+    }
+}
+
+#[test]
 fn answers_about_the_store_are_as_their_schemas_say() {
     let scene = Scene::new();
     let store = Store::open(&scene.path("store"), disk()).expect("store");
