@@ -34,7 +34,8 @@ struct State {
 
 impl StoreSampler {
     pub(super) fn of(store: &Path) -> Self {
-        Self { store: Store::at(store, Disk::default()), state: Arc::default() }
+        // It is only read: no deadline for writing counts.
+        Self { store: Store::at(store, Disk::within(EVERY)), state: Arc::default() }
     }
 
     /// Returns the last measurement, and begins another where it is old. Does not block.
