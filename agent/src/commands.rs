@@ -22,6 +22,7 @@ mod registry;
 mod runtime;
 mod settings;
 mod shell;
+mod sign;
 mod sign_modules;
 mod status;
 mod store_of_host;
@@ -129,6 +130,8 @@ enum Command {
     Push(registry::Push),
     /// Sign a statement about modules in a registry or layout: a test's result
     Attest(attest::Attest),
+    /// Sign an artifact in a registry or layout, or a file, as cosign does
+    Sign(sign::Sign),
     /// Verify signature and attestations of modules in a registry or layout
     Verify(verify::Verify),
     /// List the module sets in an OCI registry that are for a kernel, or under a tag
@@ -336,6 +339,7 @@ async fn dispatch(
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::List(list) => stoppable(list::list(config, list)).await,
         Command::Attest(asked) => stoppable(attest::attest(config, asked)).await,
+        Command::Sign(asked) => stoppable(sign::sign(config, asked)).await,
         Command::Verify(asked) => stoppable(verify::verify(config, asked)).await,
         Command::GenerateKeyPair(generate) => {
             registry::generate_key_pair(&generate, config.disk()).map(CommandOutcome::Code)

@@ -24,9 +24,9 @@ const MAX_FILE: u64 = 1 << 20;
 /// Arguments of `attest`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Attest {
-    /// Module set in a registry (HOST/REPOSITORY@DIGEST) or in an image layout (DIRECTORY@DIGEST).
-    /// Without its digest (HOST/REPOSITORY:TAG, or the only set of a directory) it has to be signed
-    /// with the same key already
+    /// Module set or other artifact in a registry (HOST/REPOSITORY@DIGEST) or in an image layout
+    /// (DIRECTORY@DIGEST). A module set without its digest (HOST/REPOSITORY:TAG, or the only set of a
+    /// directory) has to be signed with the same key already
     #[arg(value_name = "REFERENCE|DIRECTORY")]
     what: String,
     /// File with the statement's predicate, a JSON object
@@ -54,7 +54,7 @@ pub(super) async fn attest(config: &Config, asked: Attest) -> Result<ExitCode, F
 }
 
 /// Returns the directory of a layout, and the digest of the set in it that is given.
-fn of_layout(what: &str) -> Option<(&Path, Option<&str>)> {
+pub(super) fn of_layout(what: &str) -> Option<(&Path, Option<&str>)> {
     if Path::new(what).is_dir() {
         return Some((Path::new(what), None));
     }
@@ -99,19 +99,25 @@ async fn in_registry(
     let (policy, env) = (Policy::of(&config.downloads), |name: &str| std::env::var(name).ok());
     let (repository, host_root) = (&reference.repository, &config.paths.host_root);
     let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?;
-    let set = registry.describe(&name).await?;
-    let place = format!("{repository}@{}", set.digest());
-    if reference.digest.is_none() {
-        let evidence = registry.evidence(&set, &trusting(key)).await?;
-        check_signed(&place, &evidence, &set.set, key)?;
-    }
+    let subject = match &reference.digest {
+        // Any artifact: nobody but the caller has decided which one.
+        Some(digest) => registry.manifest(digest).await?,
+        None => {
+            let set = registry.describe(&name).await?;
+            let place = format!("{repository}@{}", set.digest());
+            let evidence = registry.evidence(&set, &trusting(key)).await?;
+            check_signed(&place, &evidence, &set.set, key)?;
+            set.descriptor()
+        }
+    };
+    let place = format!("{repository}@{}", subject.digest);
     let name = repository.name();
-    let attestation = Attestation::make(key, &name, &set.digest(), &asked.kind, predicate)?;
-    let new = registry.attest(&set.descriptor(), &[attestation]).await?;
+    let attestation = Attestation::make(key, &name, &subject.digest, &asked.kind, predicate)?;
+    let new = registry.attest(&subject, &[attestation]).await?;
     Ok((place, new))
 }
 
-/// Attests the set of a layout with this digest, or its only one.
+/// Attests the artifact of a layout with this digest, or its only set.
 fn in_layout(
     config: &Config,
     dir: &Path,
@@ -120,28 +126,29 @@ fn in_layout(
     predicate: serde_json::Value,
     key: &SecretKey,
 ) -> Result<(String, bool), Failure> {
-    let mut sets = sets_in(dir)?;
-    sets.retain(|set| digest.is_none_or(|digest| set.manifest == digest));
+    let digest = match digest {
+        Some(digest) => digest.to_owned(),
+        None => only_signed_set(dir, key)?,
+    };
+    // A layout has no name in a registry; verification ignores it.
+    let attestation = Attestation::make(key, "layout", &digest, kind, predicate)?;
+    let (wait, disk) = (config.deadlines.lock, config.disk());
+    let new = layout::add_attestations(dir, &digest, &[attestation], wait, disk)?;
+    Ok((format!("{}@{digest}", dir.display()), new))
+}
+
+/// Returns the digest of the only set in a layout, which the key has to have signed.
+fn only_signed_set(dir: &Path, key: &SecretKey) -> Result<String, Failure> {
+    let sets = sets_in(dir)?;
     let [set] = &sets[..] else {
-        let cause =
-            format!("{} holds {} such sets, and one is attested", dir.display(), sets.len());
+        let cause = format!("{} holds {} sets, and one is attested", dir.display(), sets.len());
         return Err(Failure::new(FailureKind::Usage, cause)
             .remedy("give the digest of one of its sets: DIRECTORY@sha256:..."));
     };
     let place = format!("{}@{}", dir.display(), set.manifest);
-    if digest.is_none() {
-        check_signed(
-            &place,
-            &layout::evidence(dir, &set.manifest, &trusting(key))?,
-            &set.set,
-            key,
-        )?;
-    }
-    // A layout has no name in a registry; verification ignores it.
-    let attestation = Attestation::make(key, "layout", &set.manifest, kind, predicate)?;
-    let (wait, disk) = (config.deadlines.lock, config.disk());
-    let new = layout::add_attestations(dir, &set.manifest, &[attestation], wait, disk)?;
-    Ok((place, new))
+    let evidence = layout::evidence(dir, &set.manifest, &trusting(key))?;
+    check_signed(&place, &evidence, &set.set, key)?;
+    Ok(set.manifest.clone())
 }
 
 /// Reads a predicate.

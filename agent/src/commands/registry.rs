@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::print;
 use crate::config::Config;
@@ -20,13 +19,11 @@ use longshore_fetch::http::Policy;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet};
-use longshore_modules::layout;
 use longshore_modules::layout::elsewhere::CompiledElsewhere;
 use longshore_modules::registry::Registry;
 use longshore_modules::sets::SetStore;
 use longshore_modules::signature::attestation::Attestation;
 use longshore_modules::signature::key::SecretKey;
-use longshore_modules::signature::{self, SignatureImage};
 
 /// Arguments of `push`.
 #[derive(Debug, clap::Args)]
@@ -285,22 +282,6 @@ fn ambiguous(sets: &[ModuleSet], tag: &str) -> Failure {
     .remedy(
         "narrow it by --driver and --flavour, or remove the one not wanted from the store's sets",
     )
-}
-
-/// Signs the set with the manifest `digest` in the layout at `dir`.
-pub(super) fn sign_layout(
-    dir: &Path,
-    digest: &str,
-    key: &SecretKey,
-    wait: Duration,
-    disk: Disk,
-) -> Result<(), Failure> {
-    // A layout has no name in a registry; verification ignores it.
-    let signature = signature::Signature::make(key, "layout", digest)?;
-    match SignatureImage::with(None, &signature)? {
-        Some(image) => layout::add_signatures(dir, digest, &image, wait, disk),
-        None => Ok(()),
-    }
 }
 
 pub(super) fn generate_key_pair(

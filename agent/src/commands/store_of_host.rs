@@ -72,6 +72,7 @@ fn use_by(command: &Command) -> StoreUse {
         Command::Unload => StoreUse::Optional,
         Command::Plan { .. } | Command::Doctor(_) => StoreUse::Foreseen,
         Command::Attest(_)
+        | Command::Sign(_)
         | Command::Verify(_)
         | Command::List(_)
         | Command::GenerateKeyPair(_)

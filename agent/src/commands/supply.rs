@@ -9,7 +9,7 @@ use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
-use longshore_modules::layout::destination;
+use longshore_modules::layout::{self, destination};
 
 /// Image layout to write compiled modules to.
 pub(super) struct Layout {
@@ -43,15 +43,14 @@ pub(super) async fn build(
                 }
                 None => Vec::new(),
             };
-            let manifest = longshore_modules::layout::export(&of, &store, &into, wait)?;
+            let manifest = layout::export(&of, &store, &into, wait)?;
             if let Some(key) = &key {
-                registry::sign_layout(&into, &manifest, key, wait, store.disk())?;
+                // A layout has no name in a registry; verification ignores it.
+                layout::sign(&into, &manifest, "layout", key, wait, store.disk())?;
             }
             if !attested.is_empty() {
                 let disk = store.disk();
-                longshore_modules::layout::add_attestations(
-                    &into, &manifest, &attested, wait, disk,
-                )?;
+                layout::add_attestations(&into, &manifest, &attested, wait, disk)?;
             }
             Ok(manifest)
         };

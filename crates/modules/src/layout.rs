@@ -29,7 +29,8 @@ use crate::sets::SetStore;
 use crate::signature::attestation::{
     Attestation, AttestationImage, AttestationReader, attestation_tag,
 };
-use crate::signature::{self, Evidence, SignatureImage, Trust, signature_tag};
+use crate::signature::key::SecretKey;
+use crate::signature::{self, Evidence, Signature, SignatureImage, Trust, signature_tag};
 use longshore_core::digest::hex;
 use longshore_core::disk::Disk;
 use longshore_core::durable::read_failure;
@@ -81,27 +82,31 @@ pub fn export(
     target.written(wait, || target.export(set, store))
 }
 
-/// Stores `signature` (the manifest of signatures and its blobs, as cosign makes them) beside the
-/// set with the manifest `digest`; replaces an earlier one.
+/// Signs the manifest with this digest, of any kind of artifact, as cosign does, and keeps the signatures that it
+/// has; false where it has this one. `identity` is the repository that the signature names, which cosign ignores
+/// and `containers-policy.json(5)` compares.
 ///
 /// # Errors
-/// As [`export`].
-pub fn add_signatures(
+/// As [`export`] and [`manifest`].
+pub fn sign(
     dir: &Path,
     digest: &str,
-    image: &SignatureImage,
+    identity: &str,
+    key: &SecretKey,
     wait: Duration,
     disk: Disk,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
+    let subject = manifest(dir, digest)?;
+    let signature = Signature::make(key, identity, digest)?;
     let target = Target { dir, disk };
-    target.written(wait, || target.add_signatures(digest, image))
+    target.written(wait, || target.add_signature(&subject.digest, &signature))
 }
 
 /// Stores attestations beside the set with the manifest `digest`, with those that it has; false where
 /// it has all of them already.
 ///
 /// # Errors
-/// As [`export`]; 13 where the layout has no such set.
+/// As [`export`] and [`manifest`].
 pub fn add_attestations(
     dir: &Path,
     digest: &str,
@@ -109,10 +114,26 @@ pub fn add_attestations(
     wait: Duration,
     disk: Disk,
 ) -> Result<bool, Failure> {
-    let subject = read_blob(dir, hex_of(dir, digest)?, None, MAX_JSON)?;
-    let subject = Descriptor::of(MANIFEST_TYPE, &subject);
+    let subject = manifest(dir, digest)?;
     let target = Target { dir, disk };
     target.written(wait, || target.add_attestations(&subject, attestations))
+}
+
+/// Describes the manifest with this digest, of any kind of artifact that the layout's index lists.
+///
+/// # Errors
+/// Exit code 12 where the index does not list it, 13 where it is damaged or is no manifest.
+pub fn manifest(dir: &Path, digest: &str) -> Result<Descriptor, Failure> {
+    let hex = hex_of(dir, digest)?;
+    if !read_index(dir)?.manifests.iter().any(|entry| entry.digest == digest) {
+        let what = format!("the image layout {} has no {digest}", dir.display());
+        return Err(Failure::new(FailureKind::Download, what)
+            .remedy("give the digest of an entry of its index.json"));
+    }
+    let bytes = read_blob(dir, hex, None, MAX_JSON)?;
+    Descriptor::of_manifest(&bytes).or_fail(FailureKind::Verification, || {
+        format!("the image layout {}: {digest} is no manifest", dir.display())
+    })
 }
 
 /// Reads a set's manifest and config from the layout, and the signatures beside them: under cosign's
@@ -275,15 +296,15 @@ impl Target<'_> {
         Ok(described.digest())
     }
 
-    fn add_signatures(self, digest: &str, image: &SignatureImage) -> Result<(), Failure> {
+    fn add_signature(self, digest: &str, signature: &Signature) -> Result<bool, Failure> {
         let mut index = read_index(self.dir)?;
-        for blob in &image.blobs {
-            self.write_blob(blob)?;
-        }
-        self.write_blob(&image.manifest)?;
-        let mut entry = Descriptor::of(MANIFEST_TYPE, &image.manifest);
-        entry.annotations.insert(REF_NAME.to_owned(), signature_tag(digest));
-        self.add_to_index(&mut index, entry)
+        let tag = signature_tag(digest);
+        let existing = self.tagged(&index, &tag)?;
+        let Some(image) = SignatureImage::with(existing.as_deref(), signature)? else {
+            return Ok(false);
+        };
+        let entry = Descriptor::of(MANIFEST_TYPE, &image.manifest);
+        self.add_image(&mut index, entry, tag, &image.manifest, &image.blobs).map(|()| true)
     }
 
     fn add_attestations(
@@ -293,20 +314,37 @@ impl Target<'_> {
     ) -> Result<bool, Failure> {
         let mut index = read_index(self.dir)?;
         let tag = attestation_tag(&subject.digest);
-        let listed = index.manifests.iter().find(|m| m.annotations.get(REF_NAME) == Some(&tag));
+        let existing = self.tagged(&index, &tag)?;
+        let image = AttestationImage::with(existing.as_deref(), subject, attestations)?;
+        let Some(image) = image else { return Ok(false) };
+        let entry = AttestationImage::descriptor(&image.manifest);
+        self.add_image(&mut index, entry, tag, &image.manifest, &image.blobs).map(|()| true)
+    }
+
+    /// Reads the manifest under a tag.
+    fn tagged(self, index: &Index, tag: &str) -> Result<Option<Vec<u8>>, Failure> {
+        let has_tag = |m: &&Descriptor| m.annotations.get(REF_NAME).is_some_and(|t| t == tag);
         let read = |m: &Descriptor| {
             read_blob(self.dir, hex_of(self.dir, &m.digest)?, Some(m.size), MAX_JSON)
         };
-        let existing = listed.map(read).transpose()?;
-        let image = AttestationImage::with(existing.as_deref(), subject, attestations)?;
-        let Some(image) = image else { return Ok(false) };
-        for blob in &image.blobs {
+        index.manifests.iter().find(has_tag).map(read).transpose()
+    }
+
+    /// Writes an image's blobs, then its manifest, and lists it under a tag.
+    fn add_image(
+        self,
+        index: &mut Index,
+        mut entry: Descriptor,
+        tag: String,
+        manifest: &[u8],
+        blobs: &[Vec<u8>],
+    ) -> Result<(), Failure> {
+        for blob in blobs {
             self.write_blob(blob)?;
         }
-        self.write_blob(&image.manifest)?;
-        let mut entry = AttestationImage::descriptor(&image.manifest);
+        self.write_blob(manifest)?;
         entry.annotations.insert(REF_NAME.to_owned(), tag);
-        self.add_to_index(&mut index, entry).map(|()| true)
+        self.add_to_index(index, entry)
     }
 
     fn add_to_index(self, index: &mut Index, entry: Descriptor) -> Result<(), Failure> {

@@ -5,6 +5,7 @@
 //! Needs Debian's packages docker-registry, skopeo, openssl, apache2-utils and linux-kbuild, and the programs
 //! cosign and oras of a later Debian (scripts/setup).
 
+mod any_artifact;
 mod attested;
 mod behind;
 mod build_root;

@@ -279,13 +279,9 @@ async fn a_layout_counts_once_it_is_signed_and_takes_the_signature_along() {
     assert_eq!(failure.code(), ExitCode::Verification);
     assert!(other.sets().expect("sets").is_empty());
 
-    let signature = longshore_modules::signature::Signature::make(&strict.key, "layout", &digest)
-        .expect("signs");
-    let image =
-        longshore_modules::signature::SignatureImage::with(None, &signature).expect("makes");
-    let (image, config) = (image.expect("an image"), &strict.config);
-    layout::add_signatures(&dir, &digest, &image, config.deadlines.lock, config.disk())
-        .expect("adds");
+    let (config, key) = (&strict.config, &strict.key);
+    let (wait, disk) = (config.deadlines.lock, config.disk());
+    assert!(layout::sign(&dir, &digest, "layout", key, wait, disk).expect("signs"));
     assert_eq!(layout::list(&dir).expect("lists").len(), 1);
     assert!(counts(&strict.judge(place(), other), ""));
     prebuilt.import(&dir, &digest, other).await.expect("imports");

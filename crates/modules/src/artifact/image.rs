@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::ModuleSet;
+use super::index::INDEX_TYPE;
 use longshore_core::digest::hex;
 use longshore_core::digest::is_sha256;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -58,6 +60,28 @@ impl Descriptor {
             annotations: BTreeMap::new(),
             other: BTreeMap::new(),
         }
+    }
+
+    /// Describes a manifest or an index of any kind of artifact, with the media type that it names (OCI image
+    /// specification 1.1, `manifest.md` and `image-index.md`).
+    ///
+    /// # Errors
+    /// If `bytes` are no JSON object, or it has neither layers nor manifests.
+    pub fn of_manifest(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Named {
+            media_type: Option<String>,
+            layers: Option<Vec<IgnoredAny>>,
+            manifests: Option<Vec<IgnoredAny>>,
+        }
+        let named: Named = serde_json::from_slice(bytes)?;
+        let usual = match (named.layers, named.manifests) {
+            (Some(_), _) => MANIFEST_TYPE,
+            (None, Some(_)) => INDEX_TYPE,
+            (None, None) => return Err(serde_json::Error::custom("neither layers nor manifests")),
+        };
+        Ok(Self::of(named.media_type.as_deref().unwrap_or(usual), bytes))
     }
 
     /// True if `bytes` match its digest and size.

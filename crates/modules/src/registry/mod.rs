@@ -25,8 +25,7 @@ use credentials::DockerConfig;
 use image::image_from;
 use listing::find_in;
 use longshore_core::environment::Env;
-use longshore_core::failure::Failure;
-use longshore_core::failure::FailureKind;
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::image_reference::{Reference, Repository};
 use longshore_core::progress::Progress;
@@ -178,6 +177,19 @@ impl Registry {
             }
         }
         Err(failed.unwrap_or_else(|| nobody(&self.name)))
+    }
+
+    /// Describes the manifest with this digest, of any kind of artifact.
+    ///
+    /// # Errors
+    /// Exit code 12 where it does not exist, 13 where it has another digest or is no manifest.
+    pub async fn manifest(&self, digest: &str) -> Result<Descriptor, Failure> {
+        let session = self.only()?;
+        let bytes = content::manifest(session, digest).await?;
+        let bytes = bytes.ok_or_else(|| missing(session, digest))?;
+        Descriptor::of_manifest(&bytes).or_fail(FailureKind::Verification, || {
+            format!("{}@{digest} is no manifest", session.repository)
+        })
     }
 
     /// Fetches the description of the set with a tag or a digest, from the first repository that has it; None where
