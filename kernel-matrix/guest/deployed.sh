@@ -76,7 +76,6 @@ if [ -n "$AFTER" ]; then
 fi
 
 start_docker
-docker tag "$IMAGE" localhost/longshore:latest
 offline
 
 phase compose

@@ -10,8 +10,8 @@ use crate::disk;
 use crate::error::{At, Error};
 use crate::process::{LIMIT, run};
 
-/// Name of the image in the guest.
-pub const NAME: &str = "localhost/longshore:dev";
+/// Name of the image, as scripts/image gives it.
+pub const NAME: &str = concat!("localhost/longshore:", env!("CARGO_PKG_VERSION"));
 
 /// Runs podman in a mount namespace of its own, with its storage (`$1`) and its /run at the guests'
 /// paths, because podman writes these paths down. podman refuses to start where both cgroup

@@ -41,7 +41,7 @@ def container(words):
         elif word.startswith("-"):
             raise SystemExit(f"check-deploy: the option {word} is not compared: name it in options.py")
         else:
-            found["image"] = word.rsplit("/", 1)[-1].removesuffix(":latest")
+            found["image"] = word
             if words:
                 raise SystemExit(f"check-deploy: arguments after the image: {words}")
     return found

@@ -18,9 +18,13 @@ const NEAREST: usize = 3;
 
 /// The agent's container with another command, for a host whose agent has ended: README's `podman run`, without its
 /// name. docker takes the same options.
-const BESIDE: &str = "podman run --rm --privileged --pid host --network host \
-                      -v /run/nvidia:/run/nvidia:rshared -v /run/longshore:/run/longshore \
-                      -v /var/lib/longshore:/var/lib/longshore -e DRIVER_VERSION=535 longshore doctor";
+const BESIDE: &str = concat!(
+    "podman run --rm --privileged --pid host --network host -v /run/nvidia:/run/nvidia:rshared ",
+    "-v /run/longshore:/run/longshore -v /var/lib/longshore:/var/lib/longshore -e DRIVER_VERSION=535 ",
+    "localhost/longshore:",
+    env!("CARGO_PKG_VERSION"),
+    " doctor"
+);
 /// The same in a cluster.
 const IN_CLUSTER: &str = "longshore fleet doctor NODE";
 

@@ -122,6 +122,19 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "sign",
+        &[
+            (
+                "The image HOST/REPOSITORY@DIGEST of a registry",
+                "longshore sign $IMAGE --sign-key cosign.key",
+            ),
+            (
+                "A file, whose signature goes into SHA256SUMS.sig",
+                "longshore sign SHA256SUMS --sign-key cosign.key",
+            ),
+        ],
+    ),
+    (
         "verify",
         &[
             ("The signature of the sets in a layout", "longshore verify modules --key cosign.pub"),
