@@ -1,8 +1,10 @@
-//! The checkout that this harness was built in, and its commit, for the results of runs.
+//! The checkout of longshore that the working directory is in: its files, and its commit for the results of runs.
 
-use std::path::Path;
+use std::env;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::error::Error;
 use crate::process;
 
 /// Ending of a commit's name where files of the checkout were changed since.
@@ -10,10 +12,36 @@ const CHANGED: &str = "+changes";
 /// Number of digits of a commit: of SHA-1, and of SHA-256.
 const DIGITS: [usize; 2] = [40, 64];
 
-/// Returns the directory of the checkout.
-pub fn root() -> &'static Path {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().unwrap_or(package)
+/// File that a checkout has.
+const MARK: &str = "kernel-matrix/matrix.toml";
+
+/// Returns the directory of the checkout that the working directory is in; None outside of one.
+pub fn root() -> Option<PathBuf> {
+    root_of(&env::current_dir().ok()?)
+}
+
+fn root_of(dir: &Path) -> Option<PathBuf> {
+    dir.ancestors().find(|dir| dir.join(MARK).is_file()).map(Path::to_path_buf)
+}
+
+/// Returns the path of a file of the checkout.
+///
+/// # Errors
+/// The working directory is in no checkout. The message ends with `remedy`, for example the option that names the file.
+pub fn file(path: &str, remedy: &str) -> Result<PathBuf, Error> {
+    let outside = || {
+        let what = "the working directory is in no checkout of longshore, which has";
+        Error::Matrix(format!("{what} {path}: {remedy}"))
+    };
+    Ok(root().ok_or_else(outside)?.join(path))
+}
+
+/// Returns the path of a file of the checkout that no option names.
+///
+/// # Errors
+/// The working directory is in no checkout.
+pub fn own_file(path: &str) -> Result<PathBuf, Error> {
+    file(path, "run kernel-matrix in a checkout")
 }
 
 /// Returns the commit of the checkout in `root`, with `+changes` where tracked files differ from it; None where git
@@ -46,6 +74,18 @@ mod tests {
         let mut git = Command::new("git");
         git.arg("-C").arg(dir).args(["-c", "user.name=n", "-c", "user.email=n@example.com"]);
         assert!(git.args(args).output().unwrap().status.success(), "{args:?}");
+    }
+
+    #[test]
+    fn a_checkout_is_found_from_the_directories_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, inner) = (dir.path().join("c"), dir.path().join("c/kernel-matrix/src"));
+        fs::create_dir_all(&inner).unwrap();
+        assert_eq!(root_of(&inner), None);
+        fs::write(root.join(MARK), "").unwrap();
+        assert_eq!(root_of(&inner), Some(root.clone()));
+        assert_eq!(root_of(&root), Some(root));
+        assert_eq!(root_of(dir.path()), None);
     }
 
     #[test]

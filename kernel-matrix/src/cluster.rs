@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use crate::bounded_output::Lines;
+use crate::checkout::own_file;
 use crate::checks::{self, Expected};
 use crate::error::{At, Error};
 use crate::process::{self, run};
@@ -52,8 +53,8 @@ impl Cluster {
     /// # Errors
     /// scripts/kubernetes or scripts/cluster failed.
     pub fn start(dir: &Path) -> Result<Self, Error> {
-        run(&mut Command::new(script("kubernetes")), START_LIMIT)?;
-        let (state, program) = (dir.join("cluster"), script("cluster"));
+        run(&mut Command::new(own_file("scripts/kubernetes")?), START_LIMIT)?;
+        let (state, program) = (dir.join("cluster"), own_file("scripts/cluster")?);
         let log = dir.join("cluster.log");
         let stderr = fs::File::create(&log).at("make", &log)?;
         let mut child = process::bound(&program)
@@ -97,7 +98,7 @@ impl Cluster {
         longshore: &Path,
         branches: [&str; 2],
     ) -> Result<(), Error> {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("host/cluster-upgrade");
+        let program = own_file("kernel-matrix/host/cluster-upgrade")?;
         let mut command = process::bound(&program);
         command.arg(dir).arg(longshore).args(branches).env("CLUSTER", &self.state);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
@@ -143,10 +144,6 @@ fn port(dir: &Path) -> Result<u16, Error> {
     let text = fs::read_to_string(&path).at("read", &path)?;
     let bad = |_| Error::Unexpected(format!("{} is not a port: {}", path.display(), text.trim()));
     text.trim().parse().map_err(bad)
-}
-
-fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(name)
 }
 
 /// Returns the faults found on a node whose DaemonSet ran the agent.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 
 use kernel_matrix::cache::Cache;
+use kernel_matrix::checkout;
 use kernel_matrix::ending::Ending;
 use kernel_matrix::error::Error;
 use kernel_matrix::event::{Event, Outcome, Sink, What};
@@ -34,9 +35,10 @@ const IMAGE_LIMIT: Duration = Duration::from_secs(3600);
 #[derive(Debug, Parser)]
 #[command(name = "kernel-matrix", version = longshore_core::program_version!().to_string())]
 struct Line {
-    /// File that declares the cells.
-    #[arg(long, global = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/matrix.toml"))]
-    matrix: PathBuf,
+    /// File that declares longshore's test cells; by default kernel-matrix/matrix.toml of the checkout that the working
+    /// directory is in.
+    #[arg(long, global = true, value_name = "FILE")]
+    matrix: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -95,7 +97,7 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct VmOptions {
-    /// OCI archive with the agent's image; by default scripts/image makes it.
+    /// OCI archive with the agent's image; by default scripts/image of the checkout makes it.
     #[arg(long, requires = "longshore")]
     image: Option<PathBuf>,
     /// longshore program for this machine, the same as in the image.
@@ -163,7 +165,12 @@ fn main() -> ExitCode {
 
 fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
     let Line { matrix, verb } = line;
-    let matrix = || Matrix::read(&matrix);
+    let matrix = || match &matrix {
+        Some(path) => Matrix::read(path),
+        None => {
+            Matrix::read(&checkout::file("kernel-matrix/matrix.toml", "name yours by --matrix")?)
+        }
+    };
     match verb {
         Verb::Report { options, seal_key } => report(&options, &seal_key),
         Verb::List(list) if list.is_of_rules() => commands::list(&list),
@@ -328,16 +335,18 @@ fn open(guests: Guests, cells: &[&Cell], options: &VmOptions) -> Result<Workbenc
     Workbench::open(Cache::of_user()?, guests, cells, agent, options.qemu.clone())
 }
 
-/// Returns the agent's image and program: those given, else the result of scripts/image for this
-/// checkout.
+/// Returns the agent's image and program: those given, else the result of the checkout's
+/// scripts/image.
 fn agent(options: &VmOptions) -> Result<Agent, Error> {
     if let (Some(image), Some(program)) = (&options.image, &options.longshore) {
         return Ok(Agent { image: image.clone(), program: program.clone() });
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut script = Command::new(root.join("scripts/image"));
+    let of_checkout =
+        |path| checkout::file(path, "name image and program by --image and --longshore");
+    let mut script = Command::new(of_checkout("scripts/image")?);
     process::run(script.arg("--release"), IMAGE_LIMIT)?;
-    Ok(Agent { image: root.join("out/image.tar"), program: root.join("target/release/longshore") })
+    let [image, program] = ["out/image.tar", "target/release/longshore"].map(of_checkout);
+    Ok(Agent { image: image?, program: program? })
 }
 
 #[allow(clippy::print_stdout)]

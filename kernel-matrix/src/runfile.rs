@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::bits::Bits;
 use crate::cache::Cache;
+use crate::checkout::own_file;
 use crate::disk;
 use crate::error::{At, Error};
 use crate::process::run;
@@ -60,7 +61,7 @@ pub fn make(cache: &Cache, bits: &Bits, suite: &str, branch: &str) -> Result<Run
 fn fill(dir: &Path, suite: &str, version: &str) -> Result<(), Error> {
     let media = dir.join("media");
     fs::create_dir(&media).at("make", &media)?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/make-run-file");
+    let script = own_file("scripts/make-run-file")?;
     let file = media.join(format!("NVIDIA-Linux-x86_64-{version}.run"));
     run(
         Command::new(script).args([suite, version]).arg(&file).args([COMPRESSION, "nvidia"]),

@@ -11,6 +11,7 @@ use longshore_debian::archive::upstream;
 
 use crate::bits::Bits;
 use crate::cache::Cache;
+use crate::checkout::own_file;
 use crate::error::{At, Error};
 use crate::process::run;
 
@@ -48,7 +49,7 @@ pub fn ubuntu(cache: &Cache, bits: &Bits, contents: Contents<'_>) -> Result<Path
     let finished = modules.map_or(Ok(String::new()), digests)?;
     let inputs = [UBUNTU, SUITE, SIGNED, &headers.sha256, &sources.sha256, &finished];
     let made = cache.produce("ubuntu-archive", &inputs, |dir| {
-        let script = script("make-ubuntu-archive");
+        let script = own_file("scripts/make-ubuntu-archive")?;
         let mut command = Command::new(script);
         command.args([suite, release, driver]).arg(dir.join("archive")).args(modules);
         run(&mut command, LIMIT).map(drop)
@@ -74,7 +75,7 @@ pub fn fabric_manager(
     }
     let made =
         cache.produce("fabric-manager", &[FABRIC, SIGNED, FABRIC_MANAGER, version], |dir| {
-            let mut command = Command::new(script("make-fabric-manager"));
+            let mut command = Command::new(own_file("scripts/make-fabric-manager")?);
             run(command.arg(version).arg(dir.join("archive")), LIMIT).map(drop)
         })?;
     let place = made.join("archive");
@@ -102,14 +103,10 @@ pub fn configure(config: &Path, archive: &Path) -> Result<(), Error> {
 pub fn el_root(cache: &Cache, bits: &Bits, suite: &str, release: &str) -> Result<PathBuf, Error> {
     let headers = bits.newest(&format!("linux-headers-{release}"), suite)?;
     let dir = cache.produce("el-root", &[EL, SUITE, &headers.sha256], |dir| {
-        let mut command = Command::new(script("make-el-root"));
+        let mut command = Command::new(own_file("scripts/make-el-root")?);
         run(command.args([suite, release]).arg(dir.join("made")), LIMIT).map(drop)
     })?;
     Ok(dir.join("made/root.tar"))
-}
-
-fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(name)
 }
 
 fn configuration(archive: &Path) -> String {

@@ -41,7 +41,7 @@ const NONCE: usize = 16;
 pub(crate) struct Build {
     #[command(flatten)]
     selection: Selection,
-    /// Rules; by default kernel-matrix/rules.toml.
+    /// Rules; by default kernel-matrix/rules.toml of the checkout that the working directory is in.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     #[command(flatten)]
@@ -62,7 +62,8 @@ pub(crate) struct Build {
     /// Directory of results.json, the log of the run and the cells' logs; by default one in the cache.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// longshore program; by default that of `cargo build --release` in this checkout.
+    /// longshore program; by default that of `cargo build --release` in the checkout that the working directory is in,
+    /// or the one beside this program.
     #[arg(long, value_name = "FILE")]
     longshore: Option<PathBuf>,
 }
@@ -78,7 +79,7 @@ struct Going<'a> {
 /// Compiles the selected cells. True if each has a verdict, and none is a fault.
 pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     let cache = Cache::of_user()?;
-    let rules = Rules::read(super::rules_path(options.rules.as_deref()))?;
+    let rules = Rules::read(&super::rules_path(options.rules.as_deref())?)?;
     let lock = lock(options, &cache, &rules)?;
     let compiled = rules.compiled();
     let program = longshore(options.longshore.as_deref())?;
@@ -206,7 +207,9 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
         agent: AgentUsed {
             version: Line::new(version),
             program: Some(Digest::try_from(sha256).map_err(Error::Unexpected)?),
-            commit: checkout::commit(checkout::root()).map(|commit| Line::new(&commit)),
+            commit: checkout::root()
+                .and_then(|root| checkout::commit(&root))
+                .map(|c| Line::new(&c)),
             image: None,
         },
         lock: Some(Digest::try_from(lock.digest()?).map_err(Error::Unexpected)?),

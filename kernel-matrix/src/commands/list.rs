@@ -47,7 +47,7 @@ struct Listed<'a> {
 
 /// Lists the cells of rules.
 pub(crate) fn list(options: &List) -> Result<bool, Error> {
-    let rules = Rules::read(super::rules_path(options.rules.as_deref()))?;
+    let rules = Rules::read(&super::rules_path(options.rules.as_deref())?)?;
     let lock_path = options.lock.path(&Cache::of_user()?);
     let lock = if lock_path.exists() { Some(Lock::read(&lock_path)?) } else { None };
     let Selection { filters, shard } = &options.selection;

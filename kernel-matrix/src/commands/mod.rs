@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use kernel_matrix::cache::Cache;
+use kernel_matrix::checkout;
 use kernel_matrix::error::Error;
 use kernel_matrix::results::seal::RESULTS_KEY;
 use kernel_matrix::results::{Key, Shard};
@@ -24,8 +25,10 @@ pub(crate) use push::{PushOptions, push};
 pub(crate) use resolve::{Resolve, resolve};
 pub(crate) use run::{Means, OverRules, run_rules};
 
-/// The rules in this checkout.
-const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/rules.toml");
+/// The rules in a checkout.
+const RULES: &str = "kernel-matrix/rules.toml";
+/// The program in a checkout.
+const PROGRAM: &str = "target/release/longshore";
 
 /// Selection of cells of the rules.
 #[derive(Debug, clap::Args)]
@@ -72,20 +75,24 @@ impl SealKey {
     }
 }
 
-/// Returns the longshore program, by default that of a release build of this checkout.
+/// Returns the longshore program: the one given, else that of a release build of the checkout, else the one beside this
+/// program.
 fn longshore(given: Option<&Path>) -> Result<PathBuf, Error> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/longshore");
-    let program = given.map_or(own, Path::to_path_buf);
-    if program.is_file() {
-        return Ok(program);
-    }
     let what = "compile it by `cargo build --release -p longshore`, or name it by --longshore";
-    Err(Error::Matrix(format!("there is no program {}: {what}", program.display())))
+    let own = || checkout::root().map(|root| root.join(PROGRAM));
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name("longshore"));
+    let found = match given {
+        Some(given) => Some(given.to_path_buf()).filter(|path| path.is_file()),
+        None => [own(), beside()].into_iter().flatten().find(|path| path.is_file()),
+    };
+    let missing = given.map_or("longshore".into(), Path::to_string_lossy);
+    found.ok_or_else(|| Error::Matrix(format!("there is no program {missing}: {what}")))
 }
 
-/// Returns the path of the rules, by default those of this checkout.
-fn rules_path(given: Option<&Path>) -> &Path {
-    given.unwrap_or(Path::new(RULES))
+/// Returns the path of the rules, by default those of the checkout.
+fn rules_path(given: Option<&Path>) -> Result<PathBuf, Error> {
+    let own = || checkout::file(RULES, "name your rules by --rules");
+    given.map_or_else(own, |given| Ok(given.to_path_buf()))
 }
 
 /// Passes each item to `act`, `jobs` at a time, until all are done or one is an error.

@@ -16,7 +16,7 @@ use crate::print;
 /// Options of `resolve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Resolve {
-    /// Rules; by default kernel-matrix/rules.toml.
+    /// Rules; by default kernel-matrix/rules.toml of the checkout that the working directory is in.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(crate) struct Resolve {
 /// Resolves the rules, writes the lock and prints it.
 pub(crate) fn resolve(options: &Resolve) -> Result<bool, Error> {
     let cache = Cache::of_user()?;
-    let rules = Rules::read(super::rules_path(options.rules.as_deref()))?;
+    let rules = Rules::read(&super::rules_path(options.rules.as_deref())?)?;
     let path = options.lock.path(&cache);
     let lock = resolved(&cache, &rules, &path)?;
     for suite in &lock.suites {
