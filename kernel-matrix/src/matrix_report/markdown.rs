@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::absent::Axes;
 use super::difference::{Change, Differences};
 use super::merge::{Cell, Merged};
 use super::status::Status;
@@ -48,8 +49,7 @@ struct Section {
 }
 
 fn summary(merged: &Merged, differences: Option<&Differences<'_>>) -> String {
-    let (good, all) = (merged.good(), merged.cells.len());
-    let mut text = format!("## Kernel matrix: {good} of {all} {}\n\n", merged.verb());
+    let mut text = format!("## Kernel matrix: {}\n\n", merged.headline());
     let counts: Vec<String> = Status::ALL
         .into_iter()
         .filter(|status| merged.count(*status) > 0)
@@ -127,16 +127,17 @@ fn table(merged: &Merged, words: bool) -> String {
     if merged.cells.is_empty() {
         return String::new();
     }
+    let axes = Axes::of(merged);
     let mut body = String::from("\n| Kernel |");
-    for driver in &merged.drivers {
-        let _ =
-            write!(body, " {} {} |", code(driver.branch.as_str()), code(driver.flavour.as_str()));
+    for driver in &axes.drivers {
+        let (branch, flavour) = (code(driver.branch.as_str()), code(driver.flavour.as_str()));
+        let _ = write!(body, " {branch} {flavour}<br>{} |", code(&merged.version(driver)));
     }
-    let _ = writeln!(body, "\n|---|{}", "---|".repeat(merged.drivers.len()));
+    let _ = writeln!(body, "\n|---|{}", "---|".repeat(axes.drivers.len()));
     let grid = merged.grid();
-    for kernel in &merged.kernels {
+    for kernel in &axes.kernels {
         let _ = write!(body, "| {} {} |", code(kernel.id.as_str()), code(kernel.release.as_str()));
-        for driver in &merged.drivers {
+        for driver in &axes.drivers {
             let cells = grid.get(&(&kernel.id, &driver.id)).map_or(&[][..], Vec::as_slice);
             let shown: Vec<String> =
                 cells.iter().map(|at| mark(merged.cells[*at].status(), words)).collect();
@@ -144,6 +145,11 @@ fn table(merged: &Merged, words: bool) -> String {
                 write!(body, " {} |", if shown.is_empty() { "·".into() } else { shown.join(" ") });
         }
         body.push('\n');
+    }
+    let absent: Vec<String> =
+        axes.absent(merged).iter().map(|(name, ..)| code(name)).take(LISTED).collect();
+    if !absent.is_empty() {
+        let _ = writeln!(body, "\nWithout sources, and not in the table: {}", absent.join(", "));
     }
     let used = Status::ALL.into_iter().filter(|status| merged.count(*status) > 0);
     let legend: Vec<String> =

@@ -1,9 +1,12 @@
 //! Merges the results of shards.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::booted::Booted;
+use super::origin::Origin;
 use super::status::{Status, reason};
 use crate::results::{
     AgentUsed, Authenticity, CellResult, Digest, DriverAxis, Exclusion, KernelAxis, Line,
@@ -47,6 +50,12 @@ impl Cell {
         self.result.as_ref().is_some_and(|result| result.reused_from.is_some())
     }
 
+    /// Returns the driver version that it used; empty if it did not come to that.
+    pub fn driver_version(&self) -> &str {
+        let resolved = self.result.as_ref().and_then(|result| result.resolved.as_ref());
+        resolved.map_or("", |resolved| resolved.driver_version.as_str())
+    }
+
     /// Returns the reason of its status in one line.
     pub fn reason(&self) -> String {
         match &self.result {
@@ -75,6 +84,10 @@ pub struct Merged {
     pub problems: Vec<String>,
     /// Remarks on the results' seals.
     pub notes: Vec<String>,
+    /// Combinations that cells of longshore's tests booted.
+    pub booted: Vec<Booted>,
+    /// Origin of the page.
+    pub origin: Origin,
 }
 
 impl Merged {
@@ -114,6 +127,7 @@ impl Merged {
         for cell in &mut merged.cells {
             cell.result = held.remove(&cell.planned.name);
         }
+        merged.kernels.sort_by(by_version);
         merged.count_missing();
         Ok(merged)
     }
@@ -159,6 +173,32 @@ impl Merged {
         self.cells.iter().filter(is_good).count()
     }
 
+    /// Returns the number of cells that lack no package.
+    pub fn with_sources(&self) -> usize {
+        self.cells.len() - self.count(Status::Unavailable)
+    }
+
+    /// Returns the number of good cells among those that can be: `216 of 216 that have sources compile`.
+    pub fn headline(&self) -> String {
+        let (good, all, verb) = (self.good(), self.with_sources(), self.verb());
+        let which = if all < self.cells.len() { " that have sources" } else { "" };
+        format!("{good} of {all}{which} {verb}")
+    }
+
+    /// Returns the driver version that most cells of a driver used; that of its newest revision where none used any.
+    pub fn version(&self, driver: &DriverAxis) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for cell in self.cells.iter().filter(|cell| cell.planned.driver == driver.id) {
+            *counts.entry(cell.driver_version()).or_default() += 1;
+        }
+        counts.remove("");
+        if let Some((version, _)) = counts.into_iter().max_by_key(|(_, count)| *count) {
+            return version.to_owned();
+        }
+        let newest = driver.revisions.first().map_or("", |revision| revision.version.as_str());
+        newest.split('-').next().unwrap_or_default().to_owned()
+    }
+
     /// Returns the verb for the good cells.
     pub fn verb(&self) -> &'static str {
         let booted = self.cells.iter().filter(|cell| cell.boots()).count();
@@ -201,6 +241,17 @@ impl Merged {
         }
         grid
     }
+}
+
+/// Compares kernels by the version of their packages; those without one are the last.
+fn by_version(a: &KernelAxis, b: &KernelAxis) -> Ordering {
+    let version = |kernel: &KernelAxis| match kernel.version.is_empty() {
+        true => kernel.release.to_string(),
+        false => kernel.version.to_string(),
+    };
+    let (a, b) = (version(a), version(b));
+    let known = b.is_empty().cmp(&a.is_empty()).reverse();
+    known.then_with(|| longshore_debian::version::compare(&a, &b))
 }
 
 /// Refuses results that were given twice, and results of different archives or agents.

@@ -1,16 +1,22 @@
 //! The report for people: results of all shards as one HTML page and as Markdown.
 //!
 //! [`merge`] puts the shards together, [`difference`] compares them with an earlier run, [`history`] keeps
-//! earlier runs. [`markdown`] and [`html`] only write: all texts in results are foreign, and are escaped
+//! earlier runs. [`absent`] takes drivers and kernels without sources out of the table, [`booted`] adds what other cells
+//! booted. [`markdown`] and [`html`] only write: all texts in results are foreign, and are escaped
 //! there once more.
 
+pub mod absent;
+pub mod booted;
 pub mod difference;
 pub mod history;
 pub mod html;
 pub mod markdown;
 pub mod merge;
+pub mod origin;
 pub mod status;
 
+#[cfg(test)]
+mod published;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +28,7 @@ use crate::results::{Authenticity, Key, Results};
 use difference::Differences;
 use history::PastRun;
 use merge::{Merged, Source};
+use origin::{Link, Origin};
 
 /// Options of `kernel-matrix report`.
 #[derive(Debug, clap::Args)]
@@ -45,9 +52,33 @@ pub struct Options {
     /// Add this run to the history.
     #[arg(long, requires = "history")]
     record: bool,
+    /// Mark the cells whose kernel and driver a cell of longshore's own tests booted: a file as
+    /// kernel-matrix/measured/booted.jsonl.
+    #[arg(long, value_name = "FILE")]
+    booted: Option<PathBuf>,
+    /// Add a link to the page, for example lock=matrix.lock; the address is relative or https.
+    #[arg(long, value_name = "NAME=ADDRESS")]
+    link: Vec<Link>,
     /// Exit with 1 if a cell has no answer, a run did not come to its end, or a cell is worse than before.
     #[arg(long)]
     check: bool,
+}
+
+impl Options {
+    /// Returns the command that makes the same page of the same files.
+    fn command(&self) -> String {
+        let path = |path: &PathBuf| path.display().to_string();
+        let mut words = vec!["kernel-matrix report".to_owned()];
+        words.extend(self.results.iter().map(path));
+        let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
+        self.against.iter().for_each(|file| add("--against", path(file)));
+        self.history.iter().for_each(|dir| add("--history", path(dir)));
+        self.booted.iter().for_each(|file| add("--booted", path(file)));
+        let link = |link: &Link| format!("{}={}", link.name, link.address);
+        self.link.iter().for_each(|of| add("--link", link(of)));
+        self.html.iter().for_each(|file| add("--html", path(file)));
+        words.join(" ")
+    }
 }
 
 /// Outcome of a report.
@@ -64,7 +95,11 @@ pub struct Reported {
 /// # Errors
 /// Results or history cannot be read, or contradict each other; a file cannot be written.
 pub fn report(options: &Options, key: Option<&Key>) -> Result<Reported, Error> {
-    let merged = merged(&options.results, key)?;
+    let mut merged = merged(&options.results, key)?;
+    if let Some(path) = &options.booted {
+        merged.booted = booted::read(path)?;
+    }
+    merged.origin = Origin { links: options.link.clone(), command: options.command() };
     let mut past = match &options.history {
         Some(dir) => history::read(dir)?,
         None => Vec::new(),
@@ -105,8 +140,7 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 }
 
 fn reported(options: &Options, merged: &Merged, differences: Option<&Differences<'_>>) -> Reported {
-    let mut lines =
-        vec![format!("{} of {} cells {}", merged.good(), merged.cells.len(), merged.verb())];
+    let mut lines = vec![merged.headline()];
     for status in status::Status::ALL {
         match merged.count(status) {
             0 => {}

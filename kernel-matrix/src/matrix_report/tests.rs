@@ -62,7 +62,7 @@ fn where_nothing_boots_the_cells_that_compile_count() {
     let counts = [Status::Compiled, Status::CompiledPatched].map(|status| merged.count(status));
     assert_eq!((counts, merged.good(), merged.verb()), ([2, 1], 3, "compile"));
     let text = markdown::render(&merged, None);
-    assert!(text.starts_with("## Kernel matrix: 3 of 8 compile"), "{text}");
+    assert!(text.starts_with("## Kernel matrix: 3 of 7 that have sources compile"), "{text}");
     assert!(text.contains("⚙ 1 with patch"), "{text}");
 }
 
@@ -269,7 +269,7 @@ fn the_page_has_every_verdict_with_symbol_and_word() {
 fn markdown_shows_hostile_texts_as_code() {
     let (merged, past) = (merged(), past(&[(3, Status::Works)]));
     let text = markdown::render(&merged, Some(&Differences::of(&merged, &past)));
-    assert!(text.starts_with("## Kernel matrix: 2 of 8 work"), "{text}");
+    assert!(text.starts_with("## Kernel matrix: 2 of 7 that have sources work"), "{text}");
     assert!(text.contains("✗ no compile") && text.contains("**Worse**"), "{text}");
     for line in text.lines().filter(|line| line.contains("alert(1)")) {
         let outside: String = line.split('`').step_by(2).collect();
@@ -292,7 +292,7 @@ fn markdown_of_a_large_matrix_fits_a_comment() {
     let merged = Merged::of(vec![source("a", results)]).unwrap();
     let text = markdown::render(&merged, None);
     assert!(text.len() <= markdown::BYTES, "{}", text.len());
-    assert!(text.contains("2 of 3008 work"));
+    assert!(text.contains("2 of 3007 that have sources work"));
 }
 
 #[test]
@@ -337,4 +337,33 @@ fn a_report_of_a_forged_file_is_refused() {
 
 fn report_on(path: &Path, key: &crate::results::Key) -> Result<Merged, crate::error::Error> {
     super::merged(&[path.to_path_buf()], Some(key))
+}
+
+#[test]
+fn kernels_are_in_the_order_of_their_versions() {
+    let mut results = sample::results();
+    for (kernel, version) in results.kernels.iter_mut().zip(["6.12.9-1", "6.12.118-1", "", "5.10"])
+    {
+        (kernel.version, kernel.release) = (version.into(), "".into());
+    }
+    let merged = Merged::of(vec![source("a", results)]).unwrap();
+    let versions: Vec<&str> = merged.kernels.iter().map(|kernel| kernel.version.as_str()).collect();
+    assert_eq!(versions, ["5.10", "6.12.9-1", "6.12.118-1", ""]);
+}
+
+#[test]
+fn what_another_cell_booted_is_marked_where_kernel_driver_and_flavour_are_the_same() {
+    let line = r#"{"cell":"c","kernel":"6.1.0-56-amd64","driver":"550.163.01","flavour":"open",
+        "date":"2026-11-26 09:01","commit":"a0ffcd41645c"}"#;
+    for (changed, expected) in [("", 4), ("550.163.01", 0), ("open", 0), ("6.1.0-56-amd64", 0)] {
+        let mut merged = merged();
+        let booted = line.replace(if changed.is_empty() { "none" } else { changed }, "other");
+        merged.booted = vec![serde_json::from_str(&booted).unwrap()];
+        let page = html::render(&merged, None, &[]);
+        assert_eq!(
+            page.matches("cell c, 2026-11-26 09:01, commit a0ffcd41645c\">").count(),
+            expected
+        );
+        assert_eq!(merged.booted_count(), expected);
+    }
 }

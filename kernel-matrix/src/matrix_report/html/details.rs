@@ -22,13 +22,13 @@ pub(super) fn render(page: &mut String, merged: &Merged) {
             Esc(cell.planned.name.as_str()),
             Esc(&cell.reason()),
         );
-        body(page, cell);
+        body(page, merged, cell);
         page.push_str("</div>\n</details>\n");
     }
     page.push_str("</section>\n");
 }
 
-fn body(page: &mut String, cell: &Cell) {
+fn body(page: &mut String, merged: &Merged, cell: &Cell) {
     match &cell.result {
         None => paragraph(page, "reason", &cell.reason()),
         Some(result) => {
@@ -44,6 +44,10 @@ fn body(page: &mut String, cell: &Cell) {
     }
     if let Some(result) = &cell.result {
         measurements(page, result);
+    }
+    if let Some(booted) = merged.booted(cell) {
+        let (name, date, commit) = (&booted.cell, &booted.date, &booted.commit);
+        pair(page, "Booted", format_args!("cell {name}, {date}, commit {commit}"));
     }
     let planned = &cell.planned;
     pair(
@@ -70,7 +74,11 @@ fn explain(page: &mut String, verdict: &Verdict) {
                 [] => String::new(),
                 _ => format!(", with patches: {}", join(patches)),
             };
-            paragraph(page, "reason", &format!("The modules compiled{with}; nothing was booted."));
+            paragraph(
+                page,
+                "reason",
+                &format!("The modules compiled{with}; nothing was booted in this run."),
+            );
         }
         Verdict::Refused { code, reason, remedy } => {
             paragraph(page, "reason", &format!("{code}: {reason}"));

@@ -7,6 +7,7 @@
 
 mod changes;
 mod details;
+mod head;
 mod table;
 mod trend;
 
@@ -16,6 +17,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
+use super::absent::Axes;
 use super::difference::Differences;
 use super::history::PastRun;
 use super::merge::{Cell, Merged};
@@ -49,7 +51,8 @@ impl Display for Esc<'_> {
 
 /// Returns the page.
 pub fn render(merged: &Merged, differences: Option<&Differences<'_>>, trend: &[PastRun]) -> String {
-    let style = style(merged);
+    let axes = Axes::of(merged);
+    let style = style(axes.drivers.len());
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \
          form-action 'none'",
@@ -57,8 +60,7 @@ pub fn render(merged: &Merged, differences: Option<&Differences<'_>>, trend: &[P
         hash(SCRIPT)
     );
     let mut page = String::new();
-    let title =
-        format!("Kernel matrix: {} of {} {}", merged.good(), merged.cells.len(), merged.verb());
+    let title = format!("Kernel matrix: {}", merged.headline());
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -68,14 +70,14 @@ pub fn render(merged: &Merged, differences: Option<&Differences<'_>>, trend: &[P
          <title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n\
          <a class=\"skip\" href=\"#matrix\">Skip to the table</a>\n"
     );
-    head(&mut page, merged);
+    head::render(&mut page, merged);
     page += "<main>\n";
     problems(&mut page, merged);
     if let Some(differences) = differences {
         changes::render(&mut page, differences);
     }
     filter(&mut page, merged);
-    table::render(&mut page, merged);
+    table::render(&mut page, merged, &axes);
     trend::render(&mut page, trend);
     details::render(&mut page, merged);
     left_out(&mut page, merged);
@@ -86,42 +88,14 @@ pub fn render(merged: &Merged, differences: Option<&Differences<'_>>, trend: &[P
 }
 
 /// Returns the style with the width from which the table fits.
-fn style(merged: &Merged) -> String {
-    let fits = FIRST_COLUMN + COLUMN * merged.drivers.len().max(6) + 64;
+fn style(columns: usize) -> String {
+    let fits = FIRST_COLUMN + COLUMN * columns.max(6) + 64;
     STYLE.replace("/*NARROW*/", &format!("@media (max-width: {}px)", fits - 1))
 }
 
 /// Returns the digest of an element's content, as a content security policy states it.
 fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
-}
-
-fn head(page: &mut String, merged: &Merged) {
-    let (good, all, verb) = (merged.good(), merged.cells.len(), merged.verb());
-    let share = (good * 100).checked_div(all).unwrap_or(0);
-    let _ = write!(
-        page,
-        "<header class=\"top\">\n<h1>Kernel matrix</h1>\n\
-         <p class=\"lead\"><b>{good}</b> of <b>{all}</b> combinations of kernel and driver {verb} \
-         <span class=\"quiet\">({share} %)</span></p>\n<p class=\"quiet\">"
-    );
-    let _ = write!(page, "Run {}, ended {}", Esc(merged.id().as_str()), time(merged.ended()));
-    if let Some(run) = merged.runs.first() {
-        let version = Esc(run.agent.version.as_str());
-        let _ = write!(page, " · longshore {version}");
-        if let Some(commit) = &run.agent.commit {
-            let _ = write!(page, " of {}", Esc(commit.as_str()));
-        }
-        let qemu = run.machine.qemu.as_str();
-        if !qemu.is_empty() {
-            let _ = write!(page, " · QEMU {}", Esc(qemu));
-        }
-        let _ = write!(page, " · {} cores", run.machine.cores);
-    }
-    if merged.runs.len() > 1 {
-        let _ = write!(page, " · {} shards", merged.runs.len());
-    }
-    page.push_str("</p>\n</header>\n");
 }
 
 fn problems(page: &mut String, merged: &Merged) {
@@ -162,6 +136,14 @@ fn filter(page: &mut String, merged: &Merged) {
             merged.reused()
         );
     }
+    if merged.booted_count() > 0 {
+        let _ = writeln!(
+            page,
+            "<p class=\"quiet\"><span class=\"s works\"><span aria-hidden=\"true\">✓</span> booted</span> {} of these \
+             kernels and drivers also booted in a virtual machine, in a cell of longshore's own tests</p>",
+            merged.booted_count()
+        );
+    }
     let _ = writeln!(
         page,
         "<p id=\"count\" class=\"quiet\" role=\"status\" aria-live=\"polite\">{all} of {all} cells</p>\n</section>"
@@ -186,6 +168,8 @@ fn searchable(merged: &Merged, cell: &Cell) -> String {
     words.extend(kernel.map(|k| format!("{} {} {}", k.release, k.suite, k.flavour)));
     words.extend(driver.map(|d| format!("{} {}", d.branch, d.flavour)));
     words.push(cell.status().word().into());
+    words.extend(merged.booted(cell).map(|_| "booted".to_owned()));
+    words.push(cell.driver_version().to_owned());
     words.push(cell.reason().chars().take(300).collect());
     words.join(" ").to_lowercase()
 }
@@ -217,12 +201,15 @@ fn foot(page: &mut String, merged: &Merged) {
     for run in &merged.runs {
         let shard =
             run.shard.map(|s| format!(", shard {} of {}", s.index, s.count)).unwrap_or_default();
-        let backend = Esc(run.machine.backend.as_str());
+        let backend = match run.machine.backend.as_str() {
+            "" => String::new(),
+            backend => format!(", simulated GPU by {}", Esc(backend)),
+        };
         let (id, began, ended) = (Esc(run.id.as_str()), time(run.began), time(run.ended));
-        let _ = writeln!(
-            page,
-            "<p>Run {id}{shard}: {began} to {ended}, simulated GPU by {backend}</p>"
-        );
+        let _ = writeln!(page, "<p>Run {id}{shard}: {began} to {ended}{backend}</p>");
+    }
+    if !merged.origin.command.is_empty() {
+        let _ = writeln!(page, "<p>Made by <code>{}</code></p>", Esc(&merged.origin.command));
     }
     page.push_str("<p>The GPU of these runs is simulated: a driver loads and unloads, and computes nothing.</p>\n</footer>\n");
 }

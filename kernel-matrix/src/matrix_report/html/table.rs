@@ -4,29 +4,30 @@
 
 use std::fmt::Write;
 
+use super::super::absent::Axes;
 use super::super::merge::{Cell, Merged};
 use super::Esc;
 use crate::results::{DriverAxis, KernelAxis, KernelState, Line};
 
-pub(super) fn render(page: &mut String, merged: &Merged) {
+pub(super) fn render(page: &mut String, merged: &Merged, axes: &Axes<'_>) {
     page.push_str(
         "<section class=\"matrix\" aria-labelledby=\"matrix\">\n<h2 id=\"matrix\" class=\"sr\">Kernels by drivers</h2>\n\
          <p id=\"keys\" class=\"sr\" hidden>Arrow keys move between cells, Enter opens the details of one.</p>\n\
          <table role=\"table\" aria-labelledby=\"matrix\">\n",
     );
-    head(page, &merged.drivers);
+    head(page, merged, &axes.drivers);
     let grid = merged.grid();
-    for kernels in merged.kernels.chunk_by(|a, b| group(a) == group(b)) {
-        let columns = merged.drivers.len() + 1;
+    for kernels in axes.kernels.chunk_by(|a, b| group(a) == group(b)) {
+        let columns = axes.drivers.len() + 1;
         let _ = writeln!(
             page,
             "<tbody role=\"rowgroup\">\n<tr role=\"row\" class=\"group\"><th role=\"rowheader\" scope=\"rowgroup\" colspan=\"{columns}\">{}</th></tr>",
-            Esc(&group(&kernels[0]))
+            Esc(&group(kernels[0]))
         );
         for kernel in kernels {
             page.push_str("<tr role=\"row\">");
             row_head(page, kernel);
-            for driver in &merged.drivers {
+            for driver in &axes.drivers {
                 let cells = grid.get(&(&kernel.id, &driver.id)).map_or(&[][..], Vec::as_slice);
                 column(page, merged, driver, cells);
             }
@@ -34,7 +35,11 @@ pub(super) fn render(page: &mut String, merged: &Merged) {
         }
         page.push_str("</tbody>\n");
     }
-    page.push_str("</table>\n<p id=\"nothing\" class=\"quiet\" hidden>No cell fits the filter.</p>\n</section>\n");
+    page.push_str(
+        "</table>\n<p id=\"nothing\" class=\"quiet\" hidden>No cell fits the filter.</p>\n",
+    );
+    absent(page, merged, axes);
+    page.push_str("</section>\n");
 }
 
 fn group(kernel: &KernelAxis) -> String {
@@ -44,7 +49,7 @@ fn group(kernel: &KernelAxis) -> String {
     }
 }
 
-fn head(page: &mut String, drivers: &[DriverAxis]) {
+fn head(page: &mut String, merged: &Merged, drivers: &[&DriverAxis]) {
     page.push_str("<thead role=\"rowgroup\">\n<tr role=\"row\"><th role=\"columnheader\" scope=\"col\" rowspan=\"2\">Kernel</th>");
     for branch in drivers.chunk_by(|a, b| a.branch == b.branch) {
         let (count, name) = (branch.len(), Esc(branch[0].branch.as_str()));
@@ -55,8 +60,12 @@ fn head(page: &mut String, drivers: &[DriverAxis]) {
     }
     page.push_str("</tr>\n<tr role=\"row\">");
     for driver in drivers {
-        let flavour = Esc(driver.flavour.as_str());
-        let _ = write!(page, "<th role=\"columnheader\" scope=\"col\">{flavour}</th>");
+        let (flavour, version) = (Esc(driver.flavour.as_str()), merged.version(driver));
+        let _ = write!(
+            page,
+            "<th role=\"columnheader\" scope=\"col\">{flavour} <span class=\"version\">{}</span></th>",
+            Esc(&version)
+        );
     }
     page.push_str("</tr>\n</thead>\n");
 }
@@ -82,12 +91,21 @@ fn column(page: &mut String, merged: &Merged, driver: &DriverAxis, cells: &[usiz
         page.push_str("<span class=\"none\"><span aria-hidden=\"true\">·</span><span class=\"sr\">not in the matrix</span></span>");
     }
     for at in cells {
-        link(page, merged, *at, cells.len() > 1);
+        link(page, merged, driver, *at, cells.len() > 1);
+    }
+    // Cells of one kernel and driver booted together.
+    if let Some(booted) = cells.iter().find_map(|at| merged.booted(&merged.cells[*at])) {
+        let title = format!("cell {}, {}, commit {}", booted.cell, booted.date, booted.commit);
+        let _ = write!(
+            page,
+            "<span class=\"s works\" title=\"{}\"><span aria-hidden=\"true\">✓</span> booted</span>",
+            Esc(&title)
+        );
     }
     page.push_str("</td>");
 }
 
-fn link(page: &mut String, merged: &Merged, at: usize, names_scenario: bool) {
+fn link(page: &mut String, merged: &Merged, driver: &DriverAxis, at: usize, names_scenario: bool) {
     let cell: &Cell = &merged.cells[at];
     let status = cell.status();
     let scenario = if names_scenario {
@@ -97,6 +115,10 @@ fn link(page: &mut String, merged: &Merged, at: usize, names_scenario: bool) {
     } else {
         String::new()
     };
+    let other = match cell.driver_version() {
+        version if version.is_empty() || version == merged.version(driver) => String::new(),
+        version => format!("<span class=\"scenario\">{}</span> ", Esc(version)),
+    };
     let (name, symbol, word) = (status.name(), status.symbol(), status.word());
     let (again, said) = match cell.is_reused() {
         true => (" again", "<span class=\"sr\">, of an earlier run</span>"),
@@ -105,9 +127,31 @@ fn link(page: &mut String, merged: &Merged, at: usize, names_scenario: bool) {
     let reason: String = cell.reason().chars().take(200).collect();
     let _ = write!(
         page,
-        "<a class=\"s {name}{again}\" href=\"#c{at}\" title=\"{}\">{scenario}<span aria-hidden=\"true\">{symbol}</span> {word}{said}</a>",
+        "<a class=\"s {name}{again}\" href=\"#c{at}\" title=\"{}\">{scenario}{other}<span aria-hidden=\"true\">{symbol}</span> {word}{said}</a>",
         Esc(&reason)
     );
+}
+
+/// Writes drivers and kernels without sources, folded.
+fn absent(page: &mut String, merged: &Merged, axes: &Axes<'_>) {
+    let absent = axes.absent(merged);
+    if absent.is_empty() {
+        return;
+    }
+    let names: Vec<&str> = absent.iter().map(|(name, ..)| name.as_str()).collect();
+    let _ = writeln!(
+        page,
+        "<details class=\"absent\"><summary>Without sources, and not in the table: {}</summary>\n<dl class=\"pairs\">",
+        Esc(&names.join(", "))
+    );
+    for (name, count, reason) in &absent {
+        let (name, reason) = (Esc(name), Esc(reason));
+        let _ = writeln!(
+            page,
+            "<dt>{name} <span class=\"quiet\">({count})</span></dt><dd>{reason}</dd>"
+        );
+    }
+    page.push_str("</dl>\n</details>\n");
 }
 
 /// Returns devices with the number of each: `8 h100, 4 nvswitch`.
