@@ -131,6 +131,9 @@ impl BuildRun<'_> {
             .env("LONGSHORE_LOG_FORMAT", "json")
             // The line with the inputs is of this level.
             .env("LONGSHORE_LOG", "info");
+        if let Some(root) = &kernel.build_root {
+            command.args(["--build-root", root]);
+        }
         for suite in &suites {
             command.args(["--archive-suite", suite]);
         }
@@ -181,10 +184,10 @@ fn key(kernel: &LockedKernel, driver: &LockedDriver, inputs: &Digest) -> Option<
 /// Returns the suites that longshore has to read for a cell: those of the kernel, its compiler and the
 /// driver's packages.
 pub(crate) fn suites(cell: &Cell, driver: &LockedDriver) -> Vec<String> {
-    let kernel = cell.kernel.suite.as_str();
+    let kernel = cell.kernel.named.is_none().then_some(cell.kernel.suite.as_str());
     let of_driver = driver.revisions.iter().map(|revision| revision.suite.as_str());
     let mut suites: Vec<String> = Vec::new();
-    for suite in [kernel].into_iter().chain(suite_below(kernel)).chain(of_driver) {
+    for suite in kernel.into_iter().chain(kernel.and_then(suite_below)).chain(of_driver) {
         if !suites.iter().any(|known| known == suite) {
             suites.push(suite.to_owned());
         }

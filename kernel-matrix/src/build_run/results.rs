@@ -167,6 +167,7 @@ mod tests {
             id: id.into(),
             release: "6.1".into(),
             unavailable: part.map(|part| Missing { part, why: "404".into() }),
+            build_root: None,
             image: None,
             headers: Vec::new(),
         };

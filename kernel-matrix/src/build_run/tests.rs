@@ -17,6 +17,7 @@ fn lock() -> Lock {
         id: id.into(),
         release: "6.1.0-56-rt-amd64".into(),
         unavailable,
+        build_root: None,
         image: Some(package("linux-image-6.1.0-56-rt-amd64", "6.1.192-2", "bookworm-security")),
         headers: vec![package("linux-headers-6.1.0-56-rt-amd64", "6.1.192-2", "bookworm-security")],
     };
@@ -133,4 +134,39 @@ fn a_cell_with_a_missing_part_is_unavailable_and_not_compiled() {
         assert_eq!(result.verdict, Verdict::Unavailable { part, why: Line::new(why) });
         assert!(log.is_empty() && result.log.is_none());
     }
+}
+
+#[test]
+fn a_kernel_by_name_is_compiled_in_its_build_root_without_a_suite_of_its_own() {
+    let rules = Rules::parse(&RULES.replace(
+        "distribution = 'debian'\nsuites = ['bookworm-security', 'trixie']\nflavours = ['rt']\narchitecture = 'amd64'",
+        "name = 'el9'\nreleases = ['5.14.0-1.el9.x86_64']\nbuild-root = '/srv/el9'",
+    ))
+    .unwrap();
+    let mut lock = lock();
+    let kernel = LockedKernel {
+        id: "el9-5.14.0-1.el9.x86_64".into(),
+        release: "5.14.0-1.el9.x86_64".into(),
+        unavailable: None,
+        build_root: Some("/srv/el9".into()),
+        image: None,
+        headers: Vec::new(),
+    };
+    lock.kernels = vec![kernel];
+    let dir = tempfile::tempdir().unwrap();
+    let program = stand_in(dir.path(), 14);
+    let builds = BuildRun {
+        lock: &lock,
+        program: &program,
+        store: dir.path(),
+        dir: dir.path(),
+        limit: Duration::from_secs(60),
+    };
+    let result = builds.build(&rules.cells[0]).unwrap();
+    let log = fs::read_to_string(dir.path().join(result.log.unwrap().file.as_str())).unwrap();
+    let arguments = log.lines().next().unwrap();
+    assert!(arguments.contains("--kernel 5.14.0-1.el9.x86_64 "), "{arguments}");
+    assert!(arguments.contains("--build-root /srv/el9 --archive-suite sid "), "{arguments}");
+    assert!(!arguments.contains("--archive-suite el9"), "{arguments}");
+    assert_eq!(result.resolved.unwrap().kernel_release.as_str(), "5.14.0-1.el9.x86_64");
 }

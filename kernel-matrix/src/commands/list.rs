@@ -84,7 +84,7 @@ fn describe(cell: &Cell, release: &str) -> String {
     let line = format!(
         "{:48} {} of {}, {} {}, rule {} {release}",
         cell.name,
-        kernel.package,
+        kernel.named.as_ref().map_or(&kernel.package, |named| &named.release),
         kernel.suite,
         driver.branch,
         flavour_name(driver.flavour),

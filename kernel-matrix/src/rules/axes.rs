@@ -10,16 +10,25 @@ use toml::Spanned;
 use super::Text;
 use super::pattern::Patterns;
 
-/// `[[kernels]]`: suites times flavours of one line.
+/// `[[kernels]]`: suites times flavours of one line, or kernels by name.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct KernelAxis {
-    distribution: Distribution,
+    distribution: Option<Distribution>,
+    #[serde(default)]
     suites: Vec<String>,
     /// Line with a meta-package of its own beside the suite's, for example `6.12`.
     line: Option<String>,
+    #[serde(default)]
     flavours: Vec<KernelFlavour>,
-    architecture: String,
+    architecture: Option<String>,
+    /// Name of a group of kernels by name, for example `el9`.
+    name: Option<String>,
+    /// `uname -r` of each of them.
+    #[serde(default)]
+    releases: Vec<String>,
+    /// Their build root: headers and compiler.
+    build_root: Option<String>,
 }
 
 /// Distribution of a kernel: it decides the meta-package's name.
@@ -69,8 +78,21 @@ pub struct Kernel {
     pub line: Option<String>,
     /// Flavour.
     pub flavour: KernelFlavour,
-    /// Meta-package, for example `linux-image-6.12-rt-amd64`.
+    /// Meta-package, for example `linux-image-6.12-rt-amd64`; empty where a build root has the kernel.
     pub package: String,
+    /// The kernel by its name, in a build root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub named: Option<NamedKernel>,
+}
+
+/// A kernel by its name, whose headers and compiler a build root has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NamedKernel {
+    /// `uname -r`.
+    pub release: String,
+    /// Directory, tar file or image, as `build-root` of longshore has it.
+    pub build_root: String,
 }
 
 /// `[[drivers]]`: branches times flavours, all from the same suites.
@@ -163,29 +185,81 @@ pub(super) fn kernels(
     let mut lines = BTreeMap::new();
     for spanned in axes {
         let (axis, at) = (spanned.get_ref(), text.line(spanned));
-        let Distribution::Debian = axis.distribution;
-        not_empty(&[("suites", axis.suites.len()), ("flavours", axis.flavours.len())], at)?;
-        let mut names = axis.suites.iter().chain(&axis.line).chain([&axis.architecture]);
-        names.try_for_each(|name| sound(name)).map_err(|e| at_line(at, &e))?;
-        for suite in &axis.suites {
-            for flavour in &axis.flavours {
-                let line = axis.line.as_ref().map(|line| format!("-{line}")).unwrap_or_default();
-                let id = format!("{suite}{line}{}", flavour.part());
-                if let Some(first) = lines.insert(id.clone(), at) {
-                    let what = format!("the kernel {id} is declared in line {first}, too");
-                    return Err(at_line(at, &what));
-                }
-                found.push(Kernel {
-                    id,
-                    suite: suite.clone(),
-                    line: axis.line.clone(),
-                    flavour: *flavour,
-                    package: format!("linux-image{line}{}-{}", flavour.part(), axis.architecture),
-                });
+        let of_axis = match axis.is_by_name() {
+            true => named(axis),
+            false => of_suites(axis),
+        };
+        for kernel in of_axis.map_err(|e| at_line(at, &e))? {
+            if let Some(first) = lines.insert(kernel.id.clone(), at) {
+                let what = format!("the kernel {} is declared in line {first}, too", kernel.id);
+                return Err(at_line(at, &what));
             }
+            found.push(kernel);
         }
     }
     Ok(found)
+}
+
+impl KernelAxis {
+    fn is_by_name(&self) -> bool {
+        self.name.is_some() || !self.releases.is_empty() || self.build_root.is_some()
+    }
+}
+
+/// Returns the newest kernel of each suite and flavour.
+fn of_suites(axis: &KernelAxis) -> Result<Vec<Kernel>, String> {
+    let Some(Distribution::Debian) = axis.distribution else {
+        return Err("missing field `distribution`, or name, releases and build-root".into());
+    };
+    let architecture = axis.architecture.as_ref().ok_or("missing field `architecture`")?;
+    not_empty(&[("suites", axis.suites.len()), ("flavours", axis.flavours.len())])?;
+    let mut names = axis.suites.iter().chain(&axis.line).chain([architecture]);
+    names.try_for_each(|name| sound(name))?;
+    let line = axis.line.as_ref().map(|line| format!("-{line}")).unwrap_or_default();
+    let kernel = |suite: &String, flavour: KernelFlavour| Kernel {
+        id: format!("{suite}{line}{}", flavour.part()),
+        suite: suite.clone(),
+        line: axis.line.clone(),
+        flavour,
+        package: format!("linux-image{line}{}-{architecture}", flavour.part()),
+        named: None,
+    };
+    let of_suite = |suite| axis.flavours.iter().map(move |flavour| (suite, *flavour));
+    Ok(axis.suites.iter().flat_map(of_suite).map(|(s, f)| kernel(s, f)).collect())
+}
+
+/// Returns the kernels of a build root, by their names.
+fn named(axis: &KernelAxis) -> Result<Vec<Kernel>, String> {
+    let (Some(name), Some(build_root)) = (&axis.name, &axis.build_root) else {
+        return Err("kernels by name need name, releases and build-root".into());
+    };
+    let of_suites = axis.distribution.is_some() || axis.line.is_some();
+    if of_suites || axis.architecture.is_some() || axis.suites.len() + axis.flavours.len() > 0 {
+        return Err("kernels by name are of a build root: leave out distribution, suites, line, \
+                    flavours and architecture"
+            .into());
+    }
+    not_empty(&[("releases", axis.releases.len()), ("build-root", build_root.len())])?;
+    sound(name)?;
+    axis.releases.iter().try_for_each(|release| sound_release(release))?;
+    let kernel = |release: &String| Kernel {
+        id: format!("{name}-{release}"),
+        suite: name.clone(),
+        line: None,
+        flavour: flavour_of(release),
+        package: String::new(),
+        named: Some(NamedKernel { release: release.clone(), build_root: build_root.clone() }),
+    };
+    Ok(axis.releases.iter().map(kernel).collect())
+}
+
+/// Returns the flavour that a release names: `-rt` of Debian, `.rt` and `+rt` of Enterprise Linux.
+fn flavour_of(release: &str) -> KernelFlavour {
+    let mut parts = release.split(['-', '.', '+', '_']);
+    let is_rt = |part: &str| {
+        part.strip_prefix("rt").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()))
+    };
+    if parts.any(is_rt) { KernelFlavour::Rt } else { KernelFlavour::Generic }
 }
 
 /// Multiplies the drivers' axes.
@@ -203,7 +277,7 @@ pub(super) fn drivers(
             ("flavours", flavours.len()),
             ("suites", axis.suites.len()),
         ];
-        not_empty(&lengths, at)?;
+        not_empty(&lengths).map_err(|e| at_line(at, &e))?;
         let mut names = branches.iter().chain(&axis.suites);
         names.try_for_each(|name| sound(name)).map_err(|e| at_line(at, &e))?;
         for branch in branches {
@@ -226,10 +300,19 @@ pub(super) fn at_line(line: usize, what: &str) -> String {
     format!("line {line}: {what}")
 }
 
-fn not_empty(lengths: &[(&str, usize)], at: usize) -> Result<(), String> {
+fn not_empty(lengths: &[(&str, usize)]) -> Result<(), String> {
     match lengths.iter().find(|(_, length)| *length == 0) {
-        Some((key, _)) => Err(at_line(at, &format!("{key} is empty, so that it gives nothing"))),
+        Some((key, _)) => Err(format!("{key} is empty, so that it gives nothing")),
         None => Ok(()),
+    }
+}
+
+/// Refuses what is no `uname -r`, of which a cell's name is a part.
+fn sound_release(release: &str) -> Result<(), String> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "-._+~".contains(c);
+    match release.starts_with(|c: char| c.is_ascii_digit()) && release.chars().all(is_good) {
+        true => Ok(()),
+        false => Err(format!("`{}` is no kernel release (uname -r)", release.escape_default())),
     }
 }
 

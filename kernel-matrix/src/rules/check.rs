@@ -70,6 +70,17 @@ pub(super) fn devices(file: &File, cells: &[Cell], text: &Text<'_>) -> Result<()
     Ok(())
 }
 
+/// Refuses cells that boot a kernel of which a build root has the headers alone.
+pub(super) fn bootable(cells: &[Cell]) -> Result<(), String> {
+    let wrong = cells.iter().find(|cell| cell.kernel.named.is_some() && cell.scenario.boots());
+    wrong.map_or(Ok(()), |cell| {
+        Err(format!(
+            "the rule `{}` boots the kernel {}, of which a build root has no image: leave it out by `only`",
+            cell.rule, cell.kernel.id
+        ))
+    })
+}
+
 /// Refuses two cells of one name.
 pub(super) fn names(cells: &[Cell]) -> Result<(), String> {
     let mut rules = BTreeMap::new();

@@ -163,6 +163,7 @@ mod tests {
             id: id.into(),
             release: release.into(),
             unavailable: None,
+            build_root: None,
             image: None,
             headers: Vec::new(),
         };

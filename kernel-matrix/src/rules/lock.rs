@@ -56,6 +56,9 @@ pub struct LockedKernel {
     /// The package that is missing, with the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<Missing>,
+    /// Its build root, where it is by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_root: Option<String>,
     /// Package of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<LockedPackage>,
@@ -206,6 +209,7 @@ mod tests {
             id: id.into(),
             release: "6.1.0-1-amd64".into(),
             unavailable: None,
+            build_root: None,
             image: Some(package("linux-image-6.1.0-1-amd64")),
             headers: vec![package("linux-headers-6.1.0-1-amd64")],
         };

@@ -24,7 +24,7 @@ use toml::Spanned;
 
 use crate::error::{At, Error};
 
-pub use axes::{Driver, Kernel, KernelFlavour, Selector, flavour_name};
+pub use axes::{Driver, Kernel, KernelFlavour, NamedKernel, Selector, flavour_name};
 pub use gpu_set::GpuSet;
 pub use scenario::RuleScenario;
 
@@ -179,6 +179,7 @@ impl Rules {
         let mut cells = expand::cells(&file.rule, &kernels, &drivers, &text)?;
         exclude::include(&file, &kernels, &drivers, &mut cells, &text)?;
         check::names(&cells)?;
+        check::bootable(&cells)?;
         let mut excluded = exclude::exclude(&file, &mut cells, &text)?;
         excluded.append(&mut support::exclude(&mut cells)?);
         check::devices(&file, &cells, &text)?;
@@ -194,7 +195,8 @@ impl Rules {
 
     /// Returns every suite of the kernels and drivers, sorted.
     pub fn suites(&self) -> Vec<String> {
-        let of_kernels = self.kernels.iter().map(|kernel| &kernel.suite);
+        let of_archives = self.kernels.iter().filter(|kernel| kernel.named.is_none());
+        let of_kernels = of_archives.map(|kernel| &kernel.suite);
         let of_drivers = self.drivers.iter().flat_map(|driver| &driver.suites);
         let mut suites: Vec<String> = of_kernels.chain(of_drivers).cloned().collect();
         suites.sort();

@@ -52,9 +52,16 @@ impl<'a> Resolver<'a> {
             id: kernel.id.clone(),
             release: String::new(),
             unavailable: None,
+            build_root: None,
             image: None,
             headers: Vec::new(),
         };
+        if let Some(named) = &kernel.named {
+            // longshore looks for it in the root, when it compiles.
+            locked.release.clone_from(&named.release);
+            locked.build_root = Some(named.build_root.clone());
+            return locked;
+        }
         locked.unavailable = self.fill(kernel, &mut locked).err();
         locked
     }
@@ -293,6 +300,7 @@ mod tests {
             id: "sid".into(),
             release: String::new(),
             unavailable: Some(Missing { part: Part::Headers, why: why.into() }),
+            build_root: None,
             image: None,
             headers: Vec::new(),
         };

@@ -219,3 +219,39 @@ fn scenarios_and_devices_that_cannot_be_meant_are_refused() {
         assert!(error.contains(expected), "{more}: {error}");
     }
 }
+
+const NAMED: &str = "[[kernels]]\nname = 'el9'\nreleases = ['5.14.0-1.el9.x86_64', '5.14.0-1.rt9.el9.x86_64']\n\
+    build-root = '/srv/el9'\n";
+
+#[test]
+fn kernels_by_name_are_of_their_build_root_and_of_no_suite() {
+    let rules = with(NAMED).unwrap();
+    let named: Vec<&Kernel> = rules.kernels.iter().filter(|k| k.named.is_some()).collect();
+    assert_eq!((named.len(), rules.cells.len()), (2, 10 + 4));
+    let of = named[0].named.as_ref().unwrap();
+    assert_eq!((of.release.as_str(), of.build_root.as_str()), ("5.14.0-1.el9.x86_64", "/srv/el9"));
+    assert_eq!(named[0].id, "el9-5.14.0-1.el9.x86_64");
+    assert_eq!((named[0].flavour, named[1].flavour), (KernelFlavour::Generic, KernelFlavour::Rt));
+    assert_eq!(rules.suites(), ["bookworm", "bookworm-security", "sid"]);
+}
+
+#[test]
+fn kernels_by_name_that_cannot_be_meant_are_refused_with_their_line() {
+    let at = format!("line {}: ", AXES.lines().count() + 1);
+    for (from, to, expected) in [
+        ("name = 'el9'\n", "", "need name, releases and build-root"),
+        ("build-root = '/srv/el9'\n", "", "need name, releases and build-root"),
+        ("name = 'el9'", "name = 'el9'\nsuites = ['sid']", "leave out distribution, suites"),
+        ("'5.14.0-1.el9.x86_64', '5.14.0-1.rt9.el9.x86_64'", "", "releases is empty"),
+        ("'5.14.0-1.el9.x86_64'", "'../x'", "`../x` is no kernel release"),
+        ("'5.14.0-1.el9.x86_64'", "'5.14.0-1.rt9.el9.x86_64'", "is declared in line"),
+        ("el9'", "E'", "`E` is no name"),
+    ] {
+        let error = with(&NAMED.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(expected) && error.contains(&at), "{to}: {error}");
+    }
+    let boots = "[[rule]]\nname = 'boot'\nscenarios = ['round-trip']\ngpus = [['T4']]\n\
+        only = [{ suite = 'el9', branch = '550' }]\n";
+    let error = with(&format!("{NAMED}{boots}")).unwrap_err();
+    assert!(error.contains("boots the kernel el9-5.14.0-1.el9.x86_64"), "{error}");
+}
