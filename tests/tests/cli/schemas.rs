@@ -76,7 +76,7 @@ fn explanations_are_as_their_schema_says() {
 #[test]
 fn settings_are_as_their_schema_says() {
     let scene = Scene::new();
-    for name in [&[][..], &["--driver"], &["publish.sign-key"], &["downloads"]] {
+    for name in [&[][..], &["driver"], &["publish.sign-key"], &["downloads"]] {
         let settings = scene.agent(&[&["settings", "--json"][..], name].concat());
         let settings = answer("settings", settings);
         assert!(settings["settings"].as_array().is_some_and(|all| !all.is_empty()), "{name:?}");
