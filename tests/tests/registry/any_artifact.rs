@@ -93,7 +93,7 @@ fn an_artifact_in_a_registry_is_signed_and_attested_by_its_digest_alone() {
     };
     let sign = |what: &str| command(&scene, &["sign", what, "--sign-key", &secret]);
 
-    // Whoever can write to the registry moves a tag.
+    // A tag is moved by everybody who can write to the registry.
     sign(&format!("{place}:1.0.0")).assert_failed(2, &["by its digest".into()]);
     attest(&format!("{place}:1.0.0")).assert_failed(13, &["not a set of modules".into()]);
     let absent = format!("{place}@sha256:{}", "0".repeat(64));
