@@ -15,7 +15,7 @@ GATES=/run/matrix/gates
 SPACE=gpu-operator
 DRIVER=nvidia-driver-daemonset
 VALIDATOR=nvidia-operator-validator
-REPOSITORY=registry.example/gpu/longshore
+REPOSITORY=registry.example.com/gpu/longshore
 # As the operator makes it of os-release.
 # shellcheck disable=SC2016
 SYSTEM=$(sh -c '. /etc/os-release && echo "$ID$VERSION_ID"')
