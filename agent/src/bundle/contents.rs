@@ -91,10 +91,7 @@ impl Contents {
         let (mut signatures, mut attestations) = (Vec::new(), Vec::new());
         if let Some(evidence) = store.evidence(set) {
             // The signed bytes are included unchanged.
-            let (manifest, config) = evidence.signed();
-            let place = "the signatures in the store";
-            let signed = Described::assemble(manifest.to_vec(), config.to_vec(), place)?;
-            if signed.set == *set {
+            if let Some(signed) = evidence.described(set)? {
                 described = signed;
                 signatures = evidence.signatures().to_vec();
                 attestations = evidence.attestations().to_vec();

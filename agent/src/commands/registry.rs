@@ -22,6 +22,7 @@ use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet};
 use longshore_modules::layout::elsewhere::CompiledElsewhere;
 use longshore_modules::registry::Registry;
 use longshore_modules::sets::SetStore;
+use longshore_modules::signature::Evidence;
 use longshore_modules::signature::attestation::Attestation;
 use longshore_modules::signature::key::SecretKey;
 
@@ -111,9 +112,15 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
         .into_iter();
     for set in &sets {
         let tag = push.reference.tag.clone().unwrap_or_else(|| set.key.tag());
-        let described = Described::of(set)?;
+        let kept = store.evidence(set);
+        let signed = kept.as_ref().map(|kept| kept.described(set)).transpose()?.flatten();
+        let kept = kept.filter(|_| signed.is_some());
+        let described = signed.map_or_else(|| Described::of(set), Ok)?;
         // Signed and attested, by its digest, before any host can find it by its tag.
         let mut beside = String::new();
+        if let Some(kept) = &kept {
+            beside.push_str(&push_kept(&registry, &described, kept).await?);
+        }
         if let Some(key) = &key {
             let new = registry.sign(&described.digest(), key).await?;
             beside.push_str(if new { ", signed" } else { ", was signed already" });
@@ -122,7 +129,7 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
             let new = registry.attest(&described.descriptor(), &attestations).await?;
             beside.push_str(if new { ", attested" } else { ", was attested already" });
         }
-        let pushed = registry.push(set, &tag, &store, progress.as_ref()).await?;
+        let pushed = registry.push_described(&described, &tag, &store, progress.as_ref()).await?;
         let mut line = format!("{}:{tag}@{}", push.reference.repository, pushed.digest);
         line.push_str(if pushed.was_there { " was there already" } else { " pushed" });
         line.push_str(&beside);
@@ -133,6 +140,26 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
         print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::Done)
+}
+
+/// Pushes the signatures and attestations that the store keeps of a set, which came with it from a bundle or a
+/// registry; returns what is said of them.
+async fn push_kept(
+    registry: &Registry,
+    set: &Described,
+    kept: &Evidence,
+) -> Result<String, Failure> {
+    for signature in kept.signatures() {
+        registry.add_signature(&set.digest(), signature).await?;
+    }
+    if !kept.attestations().is_empty() {
+        registry.attest(&set.descriptor(), kept.attestations()).await?;
+    }
+    Ok(match kept.signatures().len() {
+        0 => String::new(),
+        1 => ", with the signature that it came with".to_owned(),
+        count => format!(", with the {count} signatures that it came with"),
+    })
 }
 
 /// Returns the attestations to push with a set; none unless they are asked for.

@@ -13,7 +13,9 @@ use longshore_modules::signature::key::SecretKey;
 use longshore_modules::testing::signed_for_the_kernel;
 use serde_json::json;
 
+use super::cosign::run;
 use super::*;
+use longshore_tests::scene::{finish, longshore as program};
 
 /// A scene whose registry is configured, with a key that signatures are required of.
 struct Strict {
@@ -172,6 +174,43 @@ async fn an_unsigned_set_is_not_pulled_and_a_signed_one_counts_in_the_store() {
     assert!(counts(&strict.judge(SetPlace::Store, other), ""));
     // The set that was built there and never signed is refused.
     assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.store), "no signature"));
+}
+
+#[tokio::test]
+async fn a_push_without_a_key_carries_the_signature_that_a_set_came_with() {
+    let strict = Strict::new();
+    let digest = strict.scene.push().await.expect("pushes");
+    strict.sign(&digest, &strict.key).await;
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    let (registry, other) = (&strict.config.registries[0], &strict.scene.other);
+    prebuilt.pull(registry, &digest, other, &Silent).await.expect("pulls");
+
+    let inside = Hub::start(None);
+    let repository = format!("{}/nvidia/modules", inside.address);
+    let push = |store: &str| {
+        let to = format!("http://{repository}");
+        let key = strict.scene.set.key.digest();
+        let mut command = std::process::Command::new(program());
+        command.env_clear().env("LONGSHORE_STORE", strict.scene.dir.path().join(store));
+        finish(command.args(["push", &to, "--kernel", "6.1.0-50-amd64", "--set", &key]))
+    };
+    let image = format!("{repository}@{digest}");
+    let verify = || {
+        let key = ["verify", "--key", "cosign.pub", "--insecure-ignore-tlog=true"];
+        let arguments = [&key[..], &["--allow-http-registry", &image]].concat();
+        run("cosign", strict.scene.dir.path(), &arguments).status.success()
+    };
+    // The store in which the set was made has no signature of it.
+    let unsigned = push("store");
+    unsigned.assert_done();
+    assert!(!unsigned.out.contains("signature"), "{unsigned}");
+    assert!(!verify());
+    for said in ["was there already, with the signature that it came with", "signature"] {
+        let signed = push("other");
+        signed.assert_done();
+        assert!(signed.out.contains(&digest) && signed.out.contains(said), "{signed}");
+        assert!(verify());
+    }
 }
 
 #[tokio::test]

@@ -77,8 +77,21 @@ impl Registry {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<Pushed, Failure> {
-        let session = self.only()?;
-        let described = Described::of(set)?;
+        self.push_described(&Described::of(set)?, tag, store, progress).await
+    }
+
+    /// Pushes a set of the store with this manifest and config, as [`Registry::push`] does.
+    ///
+    /// # Errors
+    /// As [`Registry::push`].
+    pub async fn push_described(
+        &self,
+        described: &Described,
+        tag: &str,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Pushed, Failure> {
+        let (session, set) = (self.only()?, &described.set);
         let mut sent = 0;
         let total = set.modules.iter().map(|m| m.size).sum();
         let task = progress.begin(&format!("modules to {}", self.name()), Some(total), Unit::Bytes);
@@ -106,11 +119,23 @@ impl Registry {
     /// # Errors
     /// Exit code 12 where the registry refuses it, 13 where the tag of its signatures has something else.
     pub async fn sign(&self, digest: &str, key: &SecretKey) -> Result<bool, Failure> {
+        let signature = Signature::make(key, &self.only()?.repository.name(), digest)?;
+        self.add_signature(digest, &signature).await
+    }
+
+    /// Adds a signature of the manifest `digest` to the existing ones; false where it existed already.
+    ///
+    /// # Errors
+    /// As [`Registry::sign`].
+    pub async fn add_signature(
+        &self,
+        digest: &str,
+        signature: &Signature,
+    ) -> Result<bool, Failure> {
         let session = self.only()?;
-        let signature = Signature::make(key, &session.repository.name(), digest)?;
         let tag = signature_tag(digest);
         let existing = manifest(session, &tag).await?;
-        let Some(image) = SignatureImage::with(existing.as_deref(), &signature)? else {
+        let Some(image) = SignatureImage::with(existing.as_deref(), signature)? else {
             return Ok(false);
         };
         for blob in &image.blobs {

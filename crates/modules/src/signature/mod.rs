@@ -152,6 +152,17 @@ impl Evidence {
         verify(&signed.digest(), &self.signatures, keys)
     }
 
+    /// Returns `set` with the manifest and config that were signed; None where they describe another set.
+    ///
+    /// # Errors
+    /// Exit code 13 where the signed bytes describe no set.
+    pub fn described(&self, set: &ModuleSet) -> Result<Option<Described>, Failure> {
+        let (manifest, config) = self.signed();
+        let place = "the signatures in the store";
+        let signed = Described::assemble(manifest.to_vec(), config.to_vec(), place)?;
+        Ok((signed.set == *set).then_some(signed))
+    }
+
     /// Returns the bytes of the manifest and the config it names.
     pub fn signed(&self) -> (&[u8], &[u8]) {
         (self.manifest.as_bytes(), self.config.as_bytes())
