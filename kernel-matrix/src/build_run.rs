@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 
 use longshore_core::digest::digest_of;
 use longshore_debian::archive::upstream;
+use longshore_debian::settings::ArchiveSource;
 use longshore_modules::artifact::ModuleSet;
+use serde::Serialize;
+use tempfile::NamedTempFile;
 
 use crate::build_run::verdict::{Allowed, judge};
 use crate::cache::digest;
@@ -39,6 +42,8 @@ const REALTIME: &str = "NVIDIA does not support PREEMPT_RT: the modules are comp
 pub struct BuildRun<'a> {
     /// Resolved packages.
     pub lock: &'a Lock,
+    /// Archives of the rules, beside this machine's apt sources.
+    pub archives: &'a [ArchiveSource],
     /// The longshore program.
     pub program: &'a Path,
     /// Its store.
@@ -63,7 +68,7 @@ impl BuildRun<'_> {
             }
         };
         let began = Instant::now();
-        let mut command = self.command(cell, kernel, driver);
+        let (mut command, _config) = self.command(cell, kernel, driver)?;
         // A remembered failure would lack the compiler's messages.
         command.arg("--retry");
         let captured = capture(&command, self.limit, MOST_OUTPUT)?;
@@ -109,7 +114,7 @@ impl BuildRun<'_> {
     /// The program cannot be started.
     pub fn key_of(&self, cell: &Cell) -> Result<Option<Digest>, Error> {
         let Ok((kernel, driver)) = self.parts(cell) else { return Ok(None) };
-        let mut command = self.command(cell, kernel, driver);
+        let (mut command, _config) = self.command(cell, kernel, driver)?;
         command.arg("--print-inputs");
         let captured = capture(&command, INPUTS_LIMIT, MOST_OUTPUT)?;
         if captured.code != Some(0) {
@@ -119,7 +124,13 @@ impl BuildRun<'_> {
         Ok(inputs.ok().and_then(|inputs| key(kernel, driver, &inputs)))
     }
 
-    fn command(&self, cell: &Cell, kernel: &LockedKernel, driver: &LockedDriver) -> Command {
+    /// Returns `longshore build` for a cell, with the configuration file that it reads, if it needs one.
+    fn command(
+        &self,
+        cell: &Cell,
+        kernel: &LockedKernel,
+        driver: &LockedDriver,
+    ) -> Result<(Command, Option<NamedTempFile>), Error> {
         let version = driver.revisions.first().map_or("", |newest| upstream(&newest.version));
         let suites = suites(cell, driver);
         let mut command = Command::new(self.program);
@@ -134,13 +145,18 @@ impl BuildRun<'_> {
         if let Some(root) = &kernel.build_root {
             command.args(["--build-root", root]);
         }
-        for suite in &suites {
+        let config = Configured::of(&suites, self.archives);
+        for suite in suites.iter().filter(|suite| !config.serves(suite)) {
             command.args(["--archive-suite", suite]);
         }
         if self.lock.is_frozen(&suites) {
             command.arg("--archive-frozen");
         }
-        command
+        let file = if config.archive.is_empty() { None } else { Some(config.write()?) };
+        if let Some(file) = &file {
+            command.arg("--config").arg(file.path());
+        }
+        Ok((command, file))
     }
 
     /// Keeps the log of a build, and returns an excerpt.
@@ -172,6 +188,38 @@ impl BuildRun<'_> {
     }
 }
 
+/// Configuration of longshore with archives of the rules.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Configured<'a> {
+    /// False where they serve all suites of the cell: packages of the machine's own suites are then none of its inputs.
+    host_apt: bool,
+    archive: Vec<&'a ArchiveSource>,
+}
+
+impl<'a> Configured<'a> {
+    /// Returns the archives that serve one of these suites, with all their suites: the compiler may be in another one.
+    fn of(suites: &[String], archives: &'a [ArchiveSource]) -> Self {
+        let serves = |of: &&ArchiveSource| of.suites.iter().any(|suite| suites.contains(suite));
+        let config = Self { host_apt: true, archive: archives.iter().filter(serves).collect() };
+        Self { host_apt: !suites.iter().all(|suite| config.serves(suite)), ..config }
+    }
+
+    fn serves(&self, suite: &String) -> bool {
+        self.archive.iter().any(|of| of.suites.contains(suite))
+    }
+
+    /// Writes it to a file that is removed with the value: addresses may have credentials.
+    fn write(&self) -> Result<NamedTempFile, Error> {
+        let text = toml::to_string(self)
+            .map_err(|e| Error::Unexpected(format!("the archives have no form in TOML: {e}")))?;
+        let file = tempfile::Builder::new().suffix(".toml").tempfile();
+        let file = file.at("make", &std::env::temp_dir())?;
+        fs::write(file.path(), text).at("write", file.path())?;
+        Ok(file)
+    }
+}
+
 /// Returns the digest of everything that the result depends on: the locked packages, of which a failed compile tries
 /// every revision, and what longshore makes of them.
 fn key(kernel: &LockedKernel, driver: &LockedDriver, inputs: &Digest) -> Option<Digest> {
@@ -184,10 +232,10 @@ fn key(kernel: &LockedKernel, driver: &LockedDriver, inputs: &Digest) -> Option<
 /// Returns the suites that longshore has to read for a cell: those of the kernel, its compiler and the
 /// driver's packages.
 pub(crate) fn suites(cell: &Cell, driver: &LockedDriver) -> Vec<String> {
-    let kernel = cell.kernel.named.is_none().then_some(cell.kernel.suite.as_str());
+    let kernel = || cell.kernel.suites().iter().map(String::as_str);
     let of_driver = driver.revisions.iter().map(|revision| revision.suite.as_str());
     let mut suites: Vec<String> = Vec::new();
-    for suite in kernel.into_iter().chain(kernel.and_then(suite_below)).chain(of_driver) {
+    for suite in kernel().chain(kernel().filter_map(suite_below)).chain(of_driver) {
         if !suites.iter().any(|known| known == suite) {
             suites.push(suite.to_owned());
         }

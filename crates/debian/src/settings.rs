@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use longshore_core::redact::redacted;
 use longshore_core::value::AbsolutePath;
@@ -28,7 +28,7 @@ pub struct ArchiveConfig {
 }
 
 /// One archive: base URL, suites, components, keyring.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ArchiveSource {
     /// Base URL: http, https or file.

@@ -63,7 +63,7 @@ fn stand_in(dir: &Path, code: i32) -> PathBuf {
 
 fn settings<'a>(lock: &'a Lock, program: &'a Path, dir: &'a Path) -> BuildRun<'a> {
     let (store, limit) = (Path::new("/store"), Duration::from_secs(60));
-    BuildRun { lock, program, store, dir, limit }
+    BuildRun { lock, archives: &[], program, store, dir, limit }
 }
 
 fn build(name: &str) -> (CellResult, String) {
@@ -157,6 +157,7 @@ fn a_kernel_by_name_is_compiled_in_its_build_root_without_a_suite_of_its_own() {
     let program = stand_in(dir.path(), 14);
     let builds = BuildRun {
         lock: &lock,
+        archives: &[],
         program: &program,
         store: dir.path(),
         dir: dir.path(),
@@ -169,4 +170,56 @@ fn a_kernel_by_name_is_compiled_in_its_build_root_without_a_suite_of_its_own() {
     assert!(arguments.contains("--build-root /srv/el9 --archive-suite sid "), "{arguments}");
     assert!(!arguments.contains("--archive-suite el9"), "{arguments}");
     assert_eq!(result.resolved.unwrap().kernel_release.as_str(), "5.14.0-1.el9.x86_64");
+}
+
+#[test]
+fn archives_of_the_rules_are_passed_on_in_a_configuration() {
+    let archive = |suites: &[&str]| ArchiveSource {
+        url: "http://archive.example.com/ubuntu".into(),
+        suites: suites.iter().map(|suite| (*suite).to_owned()).collect(),
+        components: vec!["main".into()],
+        keyring: "/k.gpg".into(),
+    };
+    let ubuntu = ["noble", "noble-updates"];
+    for (archives, arguments, host_apt) in [
+        (vec![archive(&["plucky"])], "noble sid trixie", None),
+        (vec![archive(&["plucky"]), archive(&ubuntu)], "sid trixie", Some("true")),
+        (vec![archive(&ubuntu), archive(&["sid", "trixie"])], "", Some("false")),
+    ] {
+        let rules = Rules::parse(&RULES.replace(
+            "distribution = 'debian'\nsuites = ['bookworm-security', 'trixie']\nflavours = ['rt']\narchitecture = 'amd64'",
+            "name = 'fleet'\ndistribution = 'ubuntu'\nsuites = ['noble']\nreleases = ['6.8.0-45-generic']",
+        ))
+        .unwrap();
+        let mut lock = lock();
+        lock.kernels[0].id = "fleet-6.8.0-45-generic".into();
+        lock.kernels[0].release = "6.8.0-45-generic".into();
+        let dir = tempfile::tempdir().unwrap();
+        let program = stand_in(dir.path(), 14);
+        let run = BuildRun { archives: &archives, ..settings(&lock, &program, dir.path()) };
+        let (kernel, driver) = run.parts(&rules.cells[0]).unwrap();
+        let (command, file) = run.command(&rules.cells[0], kernel, driver).unwrap();
+        let said: Vec<String> =
+            command.get_args().map(|of| of.to_string_lossy().into_owned()).collect();
+        let suites: Vec<&str> = said
+            .windows(2)
+            .filter(|two| two[0] == "--archive-suite")
+            .map(|two| two[1].as_str())
+            .collect();
+        assert_eq!(suites.join(" "), arguments);
+        assert!(!said.contains(&"--build-root".to_owned()), "{said:?}");
+        let text = file.as_ref().map(|file| fs::read_to_string(file.path()).unwrap());
+        let Some(host_apt) = host_apt else {
+            assert_eq!(text, None);
+            continue;
+        };
+        assert!(
+            said.windows(2).any(|two| two[0] == "--config" && Path::new(&two[1]).is_absolute())
+        );
+        let config: toml::Table = text.unwrap().parse().unwrap();
+        assert_eq!(config["host-apt"].to_string(), host_apt);
+        let first = &config["archive"].as_array().unwrap()[0];
+        assert_eq!(first["suites"].to_string(), "[\"noble\", \"noble-updates\"]");
+        assert_eq!(first["keyring"].as_str(), Some("/k.gpg"));
+    }
 }

@@ -85,8 +85,14 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     let program = longshore(options.longshore.as_deref())?;
     let dir = options.out.clone().unwrap_or_else(|| cache.dir("build"));
     let store = cache.dir(Supply::Archive.store());
-    let builds =
-        BuildRun { lock: &lock, program: &program, store: &store, dir: &dir, limit: LIMIT };
+    let builds = BuildRun {
+        lock: &lock,
+        archives: &rules.archives,
+        program: &program,
+        store: &store,
+        dir: &dir,
+        limit: LIMIT,
+    };
     let key = options.seal_key.read(&cache)?;
     let earlier = options.reuse.earlier(&cache, &key)?;
     let Chosen { planned, mut cells, keys } = Chosen::of(options, &compiled, &builds, ending)?;

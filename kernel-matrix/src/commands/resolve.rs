@@ -46,7 +46,7 @@ pub(super) fn resolved(cache: &Cache, rules: &Rules, path: &Path) -> Result<Lock
     let suites = rules.suites().into_iter().map(|s| (s.clone(), rules.frozen.contains(&s)));
     // The store of the compiles, which need the same headers.
     let store = cache.dir(Supply::Archive.store());
-    let bits = Bits::open_each(&store, &suites.collect())?;
+    let bits = Bits::open_with(&store, &suites.collect(), &rules.archives)?;
     let lock = Resolver::new(&bits).resolve(rules, &mut |kernel| {
         print(&format!("resolving {kernel}"));
     });

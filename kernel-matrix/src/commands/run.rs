@@ -117,8 +117,14 @@ pub(crate) fn run_rules(
     let suites = suites(&rules, &cells, &means.guests);
     let (store, jobs) = (cache.dir(Supply::Archive.store()), means.jobs);
     let program = means.agent.program.clone();
-    let builds =
-        BuildRun { lock: &lock, program: &program, store: &store, dir: &dir, limit: LIMIT };
+    let builds = BuildRun {
+        lock: &lock,
+        archives: &rules.archives,
+        program: &program,
+        store: &store,
+        dir: &dir,
+        limit: LIMIT,
+    };
     guest::remove_leftovers(&cache)?;
     let workbench =
         Workbench::open_each(cache.clone(), means.guests, suites, means.agent, means.qemu)?;

@@ -27,15 +27,16 @@ pub(super) struct KernelAxis {
     /// `uname -r` of each of them.
     #[serde(default)]
     releases: Vec<String>,
-    /// Their build root: headers and compiler.
+    /// Their build root: headers and compiler. Without it they are of the suites.
     build_root: Option<String>,
 }
 
-/// Distribution of a kernel: it decides the meta-package's name.
+/// Distribution of a kernel: it decides the meta-package's name. Kernels by name have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Distribution {
     Debian,
+    Ubuntu,
 }
 
 /// Flavours of Debian's kernels.
@@ -46,7 +47,7 @@ pub enum KernelFlavour {
     Generic,
     /// `linux-image-cloud-amd64`.
     Cloud,
-    /// `linux-image-rt-amd64`: PREEMPT_RT.
+    /// `linux-image-rt-amd64`, Ubuntu's `-realtime`: PREEMPT_RT.
     Rt,
 }
 
@@ -66,33 +67,55 @@ impl KernelFlavour {
     }
 }
 
-/// A kernel of the matrix: the newest of a meta-package.
+/// A kernel of the matrix: the newest of a meta-package, or one by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Kernel {
     /// `SUITE[-LINE][-FLAVOUR]`; names of cells begin with it.
     pub id: String,
-    /// Suite, for example `bookworm-security`.
+    /// Suite, for example `bookworm-security`; the group's name where it is by name.
     pub suite: String,
     /// Line, where it is not the suite's own.
     pub line: Option<String>,
     /// Flavour.
     pub flavour: KernelFlavour,
-    /// Meta-package, for example `linux-image-6.12-rt-amd64`; empty where a build root has the kernel.
+    /// Meta-package, for example `linux-image-6.12-rt-amd64`; empty where it is by name.
     pub package: String,
-    /// The kernel by its name, in a build root.
+    /// The kernel by its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub named: Option<NamedKernel>,
 }
 
-/// A kernel by its name, whose headers and compiler a build root has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+/// A kernel by its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct NamedKernel {
     /// `uname -r`.
     pub release: String,
+    /// Place of its headers and compiler.
+    #[serde(flatten)]
+    pub place: KernelPlace,
+}
+
+/// Place of the headers and compiler of a kernel by its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KernelPlace {
     /// Directory, tar file or image, as `build-root` of longshore has it.
-    pub build_root: String,
+    BuildRoot(String),
+    /// Suites of an archive.
+    Suites(Vec<String>),
+}
+
+impl Kernel {
+    /// Returns the suites that have it: its own, those of a kernel by its name, none where a build root has it.
+    pub fn suites(&self) -> &[String] {
+        match self.named.as_ref().map(|named| &named.place) {
+            None => std::slice::from_ref(&self.suite),
+            Some(KernelPlace::Suites(suites)) => suites,
+            Some(KernelPlace::BuildRoot(_)) => &[],
+        }
+    }
 }
 
 /// `[[drivers]]`: branches times flavours, all from the same suites.
@@ -208,9 +231,17 @@ impl KernelAxis {
 
 /// Returns the newest kernel of each suite and flavour.
 fn of_suites(axis: &KernelAxis) -> Result<Vec<Kernel>, String> {
-    let Some(Distribution::Debian) = axis.distribution else {
-        return Err("missing field `distribution`, or name, releases and build-root".into());
-    };
+    match axis.distribution {
+        Some(Distribution::Debian) => {}
+        Some(Distribution::Ubuntu) => {
+            return Err(
+                "Ubuntu's kernels are declared by name: add name and releases (uname -r)".into()
+            );
+        }
+        None => {
+            return Err("missing field `distribution`, or name, releases and build-root".into());
+        }
+    }
     let architecture = axis.architecture.as_ref().ok_or("missing field `architecture`")?;
     not_empty(&[("suites", axis.suites.len()), ("flavours", axis.flavours.len())])?;
     let mut names = axis.suites.iter().chain(&axis.line).chain([architecture]);
@@ -228,18 +259,16 @@ fn of_suites(axis: &KernelAxis) -> Result<Vec<Kernel>, String> {
     Ok(axis.suites.iter().flat_map(of_suite).map(|(s, f)| kernel(s, f)).collect())
 }
 
-/// Returns the kernels of a build root, by their names.
+/// Returns kernels by their names.
 fn named(axis: &KernelAxis) -> Result<Vec<Kernel>, String> {
-    let (Some(name), Some(build_root)) = (&axis.name, &axis.build_root) else {
-        return Err("kernels by name need name, releases and build-root".into());
-    };
-    let of_suites = axis.distribution.is_some() || axis.line.is_some();
-    if of_suites || axis.architecture.is_some() || axis.suites.len() + axis.flavours.len() > 0 {
-        return Err("kernels by name are of a build root: leave out distribution, suites, line, \
-                    flavours and architecture"
-            .into());
+    let Some(name) = &axis.name else { return Err(NEED.into()) };
+    if axis.line.is_some() || axis.architecture.is_some() || !axis.flavours.is_empty() {
+        return Err(
+            "a release names line, flavour and architecture of a kernel: leave them out".into()
+        );
     }
-    not_empty(&[("releases", axis.releases.len()), ("build-root", build_root.len())])?;
+    let place = place_of(axis)?;
+    not_empty(&[("releases", axis.releases.len())])?;
     sound(name)?;
     axis.releases.iter().try_for_each(|release| sound_release(release))?;
     let kernel = |release: &String| Kernel {
@@ -248,16 +277,40 @@ fn named(axis: &KernelAxis) -> Result<Vec<Kernel>, String> {
         line: None,
         flavour: flavour_of(release),
         package: String::new(),
-        named: Some(NamedKernel { release: release.clone(), build_root: build_root.clone() }),
+        named: Some(NamedKernel { release: release.clone(), place: place.clone() }),
     };
     Ok(axis.releases.iter().map(kernel).collect())
 }
 
-/// Returns the flavour that a release names: `-rt` of Debian, `.rt` and `+rt` of Enterprise Linux.
+/// Keys of kernels by name.
+const NEED: &str =
+    "kernels by name need name and releases, and build-root or distribution and suites";
+
+/// Returns the place of kernels by name: a build root or suites.
+fn place_of(axis: &KernelAxis) -> Result<KernelPlace, String> {
+    match (&axis.build_root, axis.distribution, axis.suites.as_slice()) {
+        (Some(root), None, []) => {
+            not_empty(&[("build-root", root.len())])?;
+            Ok(KernelPlace::BuildRoot(root.clone()))
+        }
+        (Some(_), ..) => {
+            Err("these kernels are of a build root: leave out distribution and suites".into())
+        }
+        (None, Some(_), [_, ..]) => {
+            axis.suites.iter().try_for_each(|suite| sound(suite))?;
+            Ok(KernelPlace::Suites(axis.suites.clone()))
+        }
+        (None, ..) => Err(NEED.into()),
+    }
+}
+
+/// Returns the flavour that a release names: `-rt` of Debian, `.rt` and `+rt` of Enterprise Linux, `-realtime` of
+/// Ubuntu.
 fn flavour_of(release: &str) -> KernelFlavour {
     let mut parts = release.split(['-', '.', '+', '_']);
     let is_rt = |part: &str| {
-        part.strip_prefix("rt").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()))
+        let numbered = part.strip_prefix("rt");
+        numbered.is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit())) || part == "realtime"
     };
     if parts.any(is_rt) { KernelFlavour::Rt } else { KernelFlavour::Generic }
 }

@@ -70,15 +70,41 @@ pub(super) fn devices(file: &File, cells: &[Cell], text: &Text<'_>) -> Result<()
     Ok(())
 }
 
-/// Refuses cells that boot a kernel of which a build root has the headers alone.
+/// Refuses cells that boot a kernel by its name, of which the headers alone are known.
 pub(super) fn bootable(cells: &[Cell]) -> Result<(), String> {
     let wrong = cells.iter().find(|cell| cell.kernel.named.is_some() && cell.scenario.boots());
     wrong.map_or(Ok(()), |cell| {
         Err(format!(
-            "the rule `{}` boots the kernel {}, of which a build root has no image: leave it out by `only`",
+            "the rule `{}` boots the kernel {}, which is by name and can only be compiled: leave it out by `only`",
             cell.rule, cell.kernel.id
         ))
     })
+}
+
+/// Refuses archives that serve no cell, and cells that boot with packages of one: guests are made from the machine's
+/// apt sources alone.
+pub(super) fn archives(file: &File, cells: &[Cell], text: &Text<'_>) -> Result<(), String> {
+    for spanned in &file.archive {
+        let (archive, at) = (spanned.get_ref(), text.line(spanned));
+        let serves = |cell: &&Cell| {
+            let mut suites = cell.kernel.suites().iter().chain(&cell.driver.suites);
+            suites.any(|suite| archive.suites.contains(suite))
+        };
+        let suites = archive.suites.join(", ");
+        if !cells.iter().any(|cell| serves(&cell)) {
+            let what = format!("no kernel and no driver is of the archive's suites ({suites})");
+            return Err(at_line(at, &what));
+        }
+        if let Some(cell) = cells.iter().filter(serves).find(|cell| cell.scenario.boots()) {
+            let what = format!(
+                "the rule `{}` boots {} with packages of this archive ({suites}), which can only be compiled: \
+                 leave it out by `only`",
+                cell.rule, cell.name
+            );
+            return Err(at_line(at, &what));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses two cells of one name.
@@ -121,7 +147,7 @@ pub(super) fn effects(
     }
     for spanned in &file.frozen {
         let suite = spanned.get_ref();
-        let is_named = kernels.iter().any(|kernel| kernel.suite == *suite)
+        let is_named = kernels.iter().any(|kernel| kernel.suites().contains(suite))
             || drivers.iter().any(|driver| driver.suites.contains(suite));
         if !is_named {
             let what = format!("the frozen suite `{suite}` has neither kernel nor driver");

@@ -19,12 +19,13 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use longshore_debian::settings::ArchiveSource;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::error::{At, Error};
 
-pub use axes::{Driver, Kernel, KernelFlavour, NamedKernel, Selector, flavour_name};
+pub use axes::{Driver, Kernel, KernelFlavour, KernelPlace, NamedKernel, Selector, flavour_name};
 pub use gpu_set::GpuSet;
 pub use scenario::RuleScenario;
 
@@ -38,6 +39,8 @@ struct File {
     format: u32,
     #[serde(default)]
     frozen: Vec<Spanned<String>>,
+    #[serde(default)]
+    archive: Vec<Spanned<ArchiveSource>>,
     #[serde(default)]
     kernels: Vec<Spanned<axes::KernelAxis>>,
     #[serde(default)]
@@ -150,6 +153,8 @@ pub struct Rules {
     pub excluded: Vec<Excluded>,
     /// Suites whose lists are taken past their expiry.
     pub frozen: Vec<String>,
+    /// Archives that have suites which this machine's apt sources have not.
+    pub archives: Vec<ArchiveSource>,
 }
 
 impl Rules {
@@ -184,8 +189,10 @@ impl Rules {
         excluded.append(&mut support::exclude(&mut cells)?);
         check::devices(&file, &cells, &text)?;
         check::effects(&file, &kernels, &drivers, &cells, &text)?;
+        check::archives(&file, &cells, &text)?;
         let frozen = file.frozen.into_iter().map(Spanned::into_inner).collect();
-        Ok(Self { kernels, drivers, cells, excluded, frozen })
+        let archives = file.archive.into_iter().map(Spanned::into_inner).collect();
+        Ok(Self { kernels, drivers, cells, excluded, frozen, archives })
     }
 
     /// Returns the cells that are compiled alone, without a guest.
@@ -195,8 +202,7 @@ impl Rules {
 
     /// Returns every suite of the kernels and drivers, sorted.
     pub fn suites(&self) -> Vec<String> {
-        let of_archives = self.kernels.iter().filter(|kernel| kernel.named.is_none());
-        let of_kernels = of_archives.map(|kernel| &kernel.suite);
+        let of_kernels = self.kernels.iter().flat_map(Kernel::suites);
         let of_drivers = self.drivers.iter().flat_map(|driver| &driver.suites);
         let mut suites: Vec<String> = of_kernels.chain(of_drivers).cloned().collect();
         suites.sort();

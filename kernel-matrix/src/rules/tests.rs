@@ -229,7 +229,8 @@ fn kernels_by_name_are_of_their_build_root_and_of_no_suite() {
     let named: Vec<&Kernel> = rules.kernels.iter().filter(|k| k.named.is_some()).collect();
     assert_eq!((named.len(), rules.cells.len()), (2, 10 + 4));
     let of = named[0].named.as_ref().unwrap();
-    assert_eq!((of.release.as_str(), of.build_root.as_str()), ("5.14.0-1.el9.x86_64", "/srv/el9"));
+    assert_eq!(of.release, "5.14.0-1.el9.x86_64");
+    assert_eq!(of.place, KernelPlace::BuildRoot("/srv/el9".into()));
     assert_eq!(named[0].id, "el9-5.14.0-1.el9.x86_64");
     assert_eq!((named[0].flavour, named[1].flavour), (KernelFlavour::Generic, KernelFlavour::Rt));
     assert_eq!(rules.suites(), ["bookworm", "bookworm-security", "sid"]);
@@ -239,9 +240,11 @@ fn kernels_by_name_are_of_their_build_root_and_of_no_suite() {
 fn kernels_by_name_that_cannot_be_meant_are_refused_with_their_line() {
     let at = format!("line {}: ", AXES.lines().count() + 1);
     for (from, to, expected) in [
-        ("name = 'el9'\n", "", "need name, releases and build-root"),
-        ("build-root = '/srv/el9'\n", "", "need name, releases and build-root"),
-        ("name = 'el9'", "name = 'el9'\nsuites = ['sid']", "leave out distribution, suites"),
+        ("name = 'el9'\n", "", "need name and releases, and build-root or"),
+        ("build-root = '/srv/el9'\n", "", "need name and releases, and build-root or"),
+        ("name = 'el9'", "name = 'el9'\nsuites = ['sid']", "leave out distribution and suites"),
+        ("name = 'el9'", "name = 'el9'\ndistribution = 'ubuntu'", "leave out distribution and"),
+        ("name = 'el9'", "name = 'el9'\nline = '6.12'", "a release names line, flavour and"),
         ("'5.14.0-1.el9.x86_64', '5.14.0-1.rt9.el9.x86_64'", "", "releases is empty"),
         ("'5.14.0-1.el9.x86_64'", "'../x'", "`../x` is no kernel release"),
         ("'5.14.0-1.el9.x86_64'", "'5.14.0-1.rt9.el9.x86_64'", "is declared in line"),
@@ -254,4 +257,85 @@ fn kernels_by_name_that_cannot_be_meant_are_refused_with_their_line() {
         only = [{ suite = 'el9', branch = '550' }]\n";
     let error = with(&format!("{NAMED}{boots}")).unwrap_err();
     assert!(error.contains("boots the kernel el9-5.14.0-1.el9.x86_64"), "{error}");
+}
+
+const ARCHIVES: &str = "[[archive]]\nurl = 'http://archive.example.com/ubuntu'\n\
+    suites = ['noble', 'noble-updates']\ncomponents = ['main', 'universe']\nkeyring = '/k.gpg'\n";
+
+const OF_ARCHIVE: &str = "[[kernels]]\nname = 'noble'\ndistribution = 'ubuntu'\n\
+    suites = ['noble', 'noble-updates']\n\
+    releases = ['6.8.0-45-generic', '6.8.1-1015-realtime']\n";
+
+#[test]
+fn kernels_by_name_are_of_the_suites_of_an_archive() {
+    for (rules, archives) in [
+        (format!("{ARCHIVES}{OF_ARCHIVE}"), 1),
+        (OF_ARCHIVE.to_owned(), 0),
+        (format!("{ARCHIVES}{OF_ARCHIVE}").replace("ubuntu'", "debian'"), 1),
+    ] {
+        let rules = with(&rules).unwrap();
+        let named: Vec<&Kernel> = rules.kernels.iter().filter(|k| k.named.is_some()).collect();
+        let ids: Vec<&str> = named.iter().map(|kernel| kernel.id.as_str()).collect();
+        assert_eq!(ids, ["noble-6.8.0-45-generic", "noble-6.8.1-1015-realtime"]);
+        let flavours = [KernelFlavour::Generic, KernelFlavour::Rt];
+        assert_eq!([named[0].flavour, named[1].flavour], flavours);
+        assert_eq!(named[0].suites(), ["noble", "noble-updates"]);
+        let suites = ["bookworm", "bookworm-security", "noble", "noble-updates", "sid"];
+        assert_eq!(
+            (rules.suites(), rules.archives.len()),
+            (suites.map(String::from).into(), archives)
+        );
+    }
+    let json = serde_json::to_value(&with(OF_ARCHIVE).unwrap().kernels).unwrap();
+    let named = &json.as_array().unwrap().last().unwrap()["named"];
+    assert_eq!(named["suites"], serde_json::json!(["noble", "noble-updates"]), "{named}");
+}
+
+#[test]
+fn archives_and_their_kernels_that_cannot_be_meant_are_refused() {
+    let both = format!("{ARCHIVES}{OF_ARCHIVE}");
+    let boots = "[[rule]]\nname = 'boot'\nscenarios = ['round-trip']\ngpus = [['T4']]\n\
+        only = [{ suite = 'bookworm-security', kernel-flavour = 'generic', branch = '550' }]\n";
+    let axis = AXES.lines().count() + 1;
+    for (text, line, expected) in [
+        (
+            both.replace("suites = ['noble', 'noble-updates']\nreleases", "releases"),
+            axis + 5,
+            "need name and",
+        ),
+        (both.replace("distribution = 'ubuntu'\n", ""), axis + 5, "need name and"),
+        (
+            both.replace("releases = [", "architecture = 'amd64'\nreleases = ["),
+            axis + 5,
+            "a release names",
+        ),
+        (
+            both.replace("['noble', 'noble-updates']\nreleases", "['Noble']\nreleases"),
+            axis + 5,
+            "`Noble` is no",
+        ),
+        (
+            OF_ARCHIVE
+                .replace("name = 'noble'\n", "")
+                .replace("releases", "flavours = ['generic'] #"),
+            axis,
+            "Ubuntu's kernels are declared by name",
+        ),
+        (
+            ARCHIVES.to_owned(),
+            axis,
+            "no kernel and no driver is of the archive's suites (noble, noble-updates)",
+        ),
+        (both.replace("'/k.gpg'", "'k.gpg'"), 0, "k.gpg"),
+        (both.replace("'http://", "'ftp://"), 0, "is not an http, https or file URL"),
+        (
+            format!("{}{boots}", ARCHIVES.replace("'noble'", "'sid'")),
+            axis,
+            "-round-trip-t4 with packages of this archive (sid, noble-updates), which can only be compiled",
+        ),
+    ] {
+        let error = with(&text).unwrap_err();
+        let at = if line == 0 { String::new() } else { format!("line {line}: ") };
+        assert!(error.contains(expected) && error.contains(&at), "{at}{expected}: {error}");
+    }
 }

@@ -153,6 +153,17 @@ fn missing(archive: &Archive, release: &str) -> Failure {
 pub const WITHOUT_PACKAGE: &str = "if their package has another name, install it on the host or give its files with \
                                    --headers, or set build-root to a root that has them; or use a prebuilt set";
 
+/// Returns the releases of the same flavour nearest to `release` that the archives have headers for.
+pub fn nearest_in<'a>(
+    archives: impl IntoIterator<Item = &'a Archive>,
+    release: &str,
+) -> Vec<String> {
+    let mut all: Vec<String> = archives.into_iter().flat_map(releases).collect();
+    all.sort();
+    all.dedup();
+    nearest(&all, release)
+}
+
 /// Returns the releases that the archive has headers for.
 pub(super) fn releases(archive: &Archive) -> Vec<String> {
     let is_one = |name: &str| {

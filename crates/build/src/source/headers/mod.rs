@@ -34,14 +34,17 @@ use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::HeadersFrom;
 use serde::{Deserialize, Serialize};
 
-pub use archive::{InArchive, WITHOUT_PACKAGE, find as find_in_archive, signature_hash};
+pub use archive::{
+    InArchive, WITHOUT_PACKAGE, find as find_in_archive, nearest_in as nearest_in_archives,
+    signature_hash,
+};
 pub use compiler::check as check_compiler;
 pub(crate) use in_root::{KernelDirs, dirs_in, headers_in, releases_in};
 pub use nearest::flavour_of;
 pub use places::HeaderPlaces;
 pub use stated::Stated;
 pub(crate) use toolchain::linker;
-pub use toolchain::programs;
+pub use toolchain::{all_parts, programs};
 pub use trees::Trees;
 
 /// Headers and compiler for one kernel.

@@ -180,6 +180,12 @@ fn with_roots(
     Ok(std::iter::once(package.clone()).chain(needed).collect())
 }
 
+/// Returns the packages that the headers of an archive consist of, `linux-headers-RELEASE` first.
+pub fn all_parts(archive: &Archive, headers: &InArchive) -> Vec<Package> {
+    let parts = parts_in(archive, &headers.package).into_iter().map(|part| part.package);
+    std::iter::once(headers.package.clone()).chain(parts).collect()
+}
+
 /// Returns the parts of the headers `package`, each in its version if the archive has that, or else
 /// in the newest.
 fn parts_in(archive: &Archive, package: &Package) -> Vec<parts::Part> {
