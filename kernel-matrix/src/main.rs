@@ -45,7 +45,7 @@ struct Line {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Lists the cells, with --rules those of the matrix of kernels and drivers.
+    /// Lists longshore's test cells, or with --rules or filters those of the matrix of kernels and drivers.
     List(commands::List),
     /// Looks up every kernel and driver of the rules in the archives, and writes a lock file.
     Resolve(commands::Resolve),
@@ -109,7 +109,7 @@ struct VmOptions {
 
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// Names of cells; with --rules filters.
+    /// Names of cells; over rules filters: KEY=PATTERN.
     cells: Vec<String>,
     #[command(flatten)]
     over_rules: commands::OverRules,
@@ -183,8 +183,8 @@ fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
         Verb::Resolve(options) => commands::resolve(&options),
         Verb::Build(options) => commands::build(&options, ending),
         Verb::Push(options) => commands::push(&options, ending),
-        Verb::Run(options) => match options.over_rules.rules() {
-            Some(rules) => run_rules(rules, matrix()?.guests(), &options, ending),
+        Verb::Run(options) => match options.over_rules.rules(&options.cells)? {
+            Some(rules) => run_rules(&rules, matrix()?.guests(), &options, ending),
             None => run(matrix()?, &options, ending),
         },
         Verb::Time { cell, icount: true, vm } => {

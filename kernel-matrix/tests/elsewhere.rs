@@ -47,6 +47,13 @@ fn a_file_of_the_checkout_that_cannot_be_found_is_named_with_its_option() {
         ("run no-such-cell", "kernel-matrix/matrix.toml: name yours by --matrix"),
         ("resolve", "kernel-matrix/rules.toml: name your rules by --rules"),
         ("build", "kernel-matrix/rules.toml: name your rules by --rules"),
+        ("list name=noble*", "kernel-matrix/rules.toml: name your rules by --rules"),
+        ("list --json", "kernel-matrix/rules.toml: name your rules by --rules"),
+        ("list --lock matrix.lock", "kernel-matrix/rules.toml: name your rules by --rules"),
+        ("run driver=535", "kernel-matrix/rules.toml: name your rules by --rules"),
+        ("run --locked", "kernel-matrix/rules.toml: name your rules by --rules"),
+        ("run --cache-limit 5", "kernel-matrix/rules.toml: name your rules by --rules"),
+        ("run --core --locked", "cannot be used with"),
     ] {
         let output = kernel_matrix(dir.path(), arguments).unwrap();
         let said = text(&output);

@@ -1,4 +1,4 @@
-//! `list --rules`.
+//! `list` over rules.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,8 @@ use crate::print;
 /// Options of `list`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
-    /// List the cells of these rules (kernel-matrix/rules.toml) instead of longshore's test cells.
+    /// List the cells of these rules instead of longshore's test cells. A filter, --shard, --lock or --json takes those of
+    /// kernel-matrix/rules.toml of the checkout that the working directory is in.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     #[command(flatten)]
@@ -23,14 +24,16 @@ pub(crate) struct List {
     #[command(flatten)]
     lock: LockFile,
     /// Print JSON.
-    #[arg(long, requires = "rules")]
+    #[arg(long)]
     json: bool,
 }
 
 impl List {
     /// True if the cells of rules are listed.
     pub(crate) fn is_of_rules(&self) -> bool {
-        self.rules.is_some() || !self.selection.filters.is_empty() || self.selection.shard.is_some()
+        let Selection { filters, shard } = &self.selection;
+        let is_selected = !filters.is_empty() || shard.is_some() || self.lock.lock.is_some();
+        self.rules.is_some() || is_selected || self.json
     }
 }
 

@@ -1,4 +1,4 @@
-//! `run --rules`.
+//! `run` over rules.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -30,39 +30,53 @@ use super::build::{self, LIMIT};
 use super::{SealKey, in_parallel, resolve};
 use crate::print;
 
+/// Options of `run` that are for longshore's test cells alone.
+const OF_TEST_CELLS: [&str; 2] = ["core", "json"];
+/// Largest size of the cached kernels and user-mode trees, in GiB.
+const CACHE_LIMIT: u32 = 20;
+
 /// Options of `run` over rules.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OverRules {
-    /// Run cells of these rules (kernel-matrix/rules.toml): compiled, and booted where their scenario
-    /// boots. The arguments are then filters, as of `list`.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["core", "json"])]
+    /// Run cells of these rules: compiled, and booted where their scenario boots. The arguments are then filters, as of
+    /// `list`. A filter, or an option that is for rules alone, takes kernel-matrix/rules.toml of the checkout that the
+    /// working directory is in.
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_TEST_CELLS)]
     rules: Option<PathBuf>,
     /// Lock file with the resolved packages; by default matrix.lock in the cache.
-    #[arg(long, value_name = "FILE", requires = "rules")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_TEST_CELLS)]
     lock: Option<PathBuf>,
     /// Use the packages of the lock file as they are; otherwise it is written anew first.
-    #[arg(long, requires = "rules")]
+    #[arg(long, conflicts_with_all = OF_TEST_CELLS)]
     locked: bool,
     /// Only this part of the cells, I of 1 to N; all cells of a kernel are in one part.
-    #[arg(long, value_name = "I/N", requires = "rules")]
+    #[arg(long, value_name = "I/N", conflicts_with_all = OF_TEST_CELLS)]
     shard: Option<Shard>,
     /// Continue the run in the output directory that was ended early, with the same packages and cells.
     #[arg(long, requires = "locked")]
     resume: bool,
     /// Directory of results.json, the log of the run and the cells' logs; by default one in the cache.
-    #[arg(long, value_name = "DIR", requires = "rules")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = OF_TEST_CELLS)]
     out: Option<PathBuf>,
-    /// Largest size of the cached kernels and user-mode trees in GiB; the longest unused go first.
-    #[arg(long, value_name = "GIB", default_value = "20", requires = "rules")]
-    cache_limit: u32,
+    /// Largest size of the cached kernels and user-mode trees in GiB, by default 20; the longest unused go first.
+    #[arg(long, value_name = "GIB", conflicts_with_all = OF_TEST_CELLS)]
+    cache_limit: Option<u32>,
     #[command(flatten)]
     seal_key: SealKey,
 }
 
 impl OverRules {
-    /// Returns the rules, if cells of rules are run.
-    pub(crate) fn rules(&self) -> Option<&Path> {
-        self.rules.as_deref()
+    /// Returns the rules, if cells of rules are run: an argument is a filter, or an option is for them alone.
+    ///
+    /// # Errors
+    /// No option names them, and the working directory is in no checkout.
+    pub(crate) fn rules(&self, arguments: &[String]) -> Result<Option<PathBuf>, Error> {
+        let has_option = self.lock.is_some() || self.locked || self.shard.is_some();
+        let has_option = has_option || self.out.is_some() || self.cache_limit.is_some();
+        // No cell's name has an equals sign.
+        let has_filter = arguments.iter().any(|argument| argument.contains('='));
+        let is_of_rules = self.rules.is_some() || has_option || has_filter;
+        is_of_rules.then(|| super::rules_path(self.rules.as_deref())).transpose()
     }
 }
 
@@ -128,7 +142,7 @@ pub(crate) fn run_rules(
     guest::remove_leftovers(&cache)?;
     let workbench =
         Workbench::open_each(cache.clone(), means.guests, suites, means.agent, means.qemu)?;
-    let cache_bytes = u64::from(options.cache_limit) << 30;
+    let cache_bytes = u64::from(options.cache_limit.unwrap_or(CACHE_LIMIT)) << 30;
     let boots = BootRun { builds, workbench: Mutex::new(workbench), cache_bytes };
     let (log, detail) = (Mutex::new((log, done)), means.detail);
     let going = Going { boots, log, ending: means.ending, detail };
