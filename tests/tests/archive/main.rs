@@ -5,6 +5,7 @@ mod downloads;
 mod flat;
 mod host;
 mod kernel_sources;
+mod kernels;
 mod metadata;
 
 use std::path::Path;
