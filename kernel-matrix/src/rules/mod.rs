@@ -10,6 +10,7 @@ mod exclude;
 mod expand;
 pub mod filter;
 mod gpu_set;
+mod headers;
 pub mod lock;
 pub mod pattern;
 pub mod resolve;
