@@ -62,6 +62,9 @@
 {{- end }}
 {{- $names = append $names $one.name }}
 {{- end }}
+{{- if and .Values.bundle.hostPath .Values.bundle.image }}
+{{- fail (printf "%sbundle.image: set bundle.hostPath or bundle.image, not both" $of) }}
+{{- end }}
 {{- $own := list "/" "/bin" "/bundle.tar" "/dev" "/etc" "/etc/longshore" "/lib" "/proc" "/run" "/run/longshore" "/run/nvidia" "/secrets" "/sys" "/usr" "/usr/local" "/usr/local/bin" "/usr/local/share/ca-certificates" "/var" "/var/lib/longshore" }}
 {{- range $index, $mount := .Values.mounts }}
 {{- if has $mount.path $own }}

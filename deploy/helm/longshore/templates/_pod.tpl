@@ -19,7 +19,13 @@ exec:
 
 {{/* Container fields that the agent and its init container share. */}}
 {{- define "longshore.container" -}}
-image: {{ include "longshore.image" . | quote }}
+{{- include "longshore.containerOf" (dict "root" . "image" (include "longshore.image" .)) }}
+{{- end }}
+
+{{/* The same with an image of its own. */}}
+{{- define "longshore.containerOf" -}}
+image: {{ .image | quote }}
+{{- with .root }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext:
   # Bidirectional mounts, which expose the driver root to the node, need a privileged container.
@@ -90,6 +96,7 @@ volumeMounts:
   {{- with .Values.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Secrets of the values, by the name of their volume. */}}
