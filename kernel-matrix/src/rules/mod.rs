@@ -4,6 +4,7 @@
 //! [`exclude`] takes cells out and puts others in, [`support`] takes out those whose driver does not support
 //! their devices, and [`check`] refuses rules without effect.
 
+mod archives;
 mod axes;
 mod check;
 mod exclude;
@@ -41,7 +42,7 @@ struct File {
     #[serde(default)]
     frozen: Vec<Spanned<String>>,
     #[serde(default)]
-    archive: Vec<Spanned<ArchiveSource>>,
+    archive: Vec<Spanned<archives::NamedArchive>>,
     #[serde(default)]
     kernels: Vec<Spanned<axes::KernelAxis>>,
     #[serde(default)]
@@ -165,7 +166,9 @@ impl Rules {
     /// It cannot be read, is malformed, or one of its parts has no effect or contradicts another.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let text = std::fs::read_to_string(path).at("read", path)?;
-        Self::parse(&text).map_err(|e| Error::Matrix(format!("{}: {e}", path.display())))
+        let file = path.canonicalize().at("find", path)?;
+        Self::parse_in(&text, file.parent().unwrap_or(&file))
+            .map_err(|e| Error::Matrix(format!("{}: {e}", path.display())))
     }
 
     /// Expands the text of a file of rules.
@@ -173,6 +176,11 @@ impl Rules {
     /// # Errors
     /// As [`Rules::read`].
     pub fn parse(text: &str) -> Result<Self, String> {
+        Self::parse_in(text, Path::new("/"))
+    }
+
+    /// Expands the text of a file of rules in `dir`, an absolute path.
+    fn parse_in(text: &str, dir: &Path) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|e| e.to_string())?;
         if file.format != FORMAT {
             return Err(format!("format {} is not known; this is format {FORMAT}", file.format));
@@ -192,7 +200,7 @@ impl Rules {
         check::effects(&file, &kernels, &drivers, &cells, &text)?;
         check::archives(&file, &cells, &text)?;
         let frozen = file.frozen.into_iter().map(Spanned::into_inner).collect();
-        let archives = file.archive.into_iter().map(Spanned::into_inner).collect();
+        let archives = archives::sources(&file.archive, dir, &text)?;
         Ok(Self { kernels, drivers, cells, excluded, frozen, archives })
     }
 

@@ -326,8 +326,7 @@ fn archives_and_their_kernels_that_cannot_be_meant_are_refused() {
             axis,
             "no kernel and no driver is of the archive's suites (noble, noble-updates)",
         ),
-        (both.replace("'/k.gpg'", "'k.gpg'"), 0, "k.gpg"),
-        (both.replace("'http://", "'ftp://"), 0, "is not an http, https or file URL"),
+        (both.replace("'http://", "'ftp://"), axis, "is not an http, https or file URL"),
         (
             format!("{}{boots}", ARCHIVES.replace("'noble'", "'sid'")),
             axis,
@@ -337,5 +336,19 @@ fn archives_and_their_kernels_that_cannot_be_meant_are_refused() {
         let error = with(&text).unwrap_err();
         let at = if line == 0 { String::new() } else { format!("line {line}: ") };
         assert!(error.contains(expected) && error.contains(&at), "{at}{expected}: {error}");
+    }
+}
+
+#[test]
+fn a_keyring_is_found_from_the_directory_of_the_rules() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rules.toml");
+    for (given, expected) in [
+        ("/k.gpg", std::path::PathBuf::from("/k.gpg")),
+        ("keys/k.gpg", dir.path().join("keys/k.gpg")),
+    ] {
+        let archive = ARCHIVES.replace("/k.gpg", given);
+        std::fs::write(&path, format!("{AXES}{archive}{OF_ARCHIVE}")).unwrap();
+        assert_eq!(Rules::read(&path).unwrap().archives[0].keyring, expected);
     }
 }
