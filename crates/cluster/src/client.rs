@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http_body_util::Limited;
 use kube::client::ClientBuilder;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tower_http::map_response_body::MapResponseBodyLayer;
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
@@ -131,6 +131,17 @@ impl Cluster {
         name: &'static str,
         act: impl Fn(kube::Client) -> F,
     ) -> Result<T, Error> {
+        self.call_until(name, None, act).await
+    }
+
+    /// As [`Cluster::call`]; before `until` a server that does not answer is asked again more often than the limits
+    /// say, which is logged once.
+    pub(crate) async fn call_until<T, F: Future<Output = kube::Result<T>>>(
+        &self,
+        name: &'static str,
+        until: Option<Instant>,
+        act: impl Fn(kube::Client) -> F,
+    ) -> Result<T, Error> {
         let mut pauses = self.limits.pauses();
         let mut tries = 1;
         loop {
@@ -138,8 +149,14 @@ impl Cluster {
                 Ok(found) => return Ok(found),
                 Err(error) => error,
             };
-            if !error.kind.may_pass() || tries >= self.limits.tries {
+            // A refused token is refused the next time, too.
+            let is_patient = error.kind != Kind::Unauthorized
+                && until.is_some_and(|until| Instant::now() < until);
+            if !error.kind.may_pass() || tries >= self.limits.tries && !is_patient {
                 return Err(error);
+            }
+            if tries == self.limits.tries {
+                tracing::warn!("{error}; it is repeated until the time limit");
             }
             tracing::debug!("{error}; it is repeated");
             if error.kind == Kind::Unauthorized {

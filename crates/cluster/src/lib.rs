@@ -1,11 +1,12 @@
 //! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own
 //! image and DaemonSet, the request for a safe load of the driver, evictions from the node for a change of
-//! it, Lease objects, and the report of the driver on its node.
+//! it, Lease objects, and the report of the driver on its node; for `longshore fleet` also all nodes and DaemonSets.
 //!
 //! It is begun only in a cluster. Every call has a time limit and is repeated with growing pauses, but
 //! for refusals (403, 404), which are final; no answer is read beyond a few MiB.
 
 mod account;
+mod all_nodes;
 mod client;
 mod cordon;
 mod error;
@@ -20,6 +21,7 @@ mod safe_load;
 mod text;
 
 pub use account::{Account, FILES};
+pub use all_nodes::{Fleet, NodePatch, PodsOf, Right};
 pub use client::{Cluster, Limits};
 pub use cordon::CordonRecord;
 pub use error::{Error, Kind};
