@@ -160,7 +160,7 @@ enum Command {
     Unload,
     /// Show what is installed on the host, and what the agent is doing
     Status(status::Status),
-    /// Show the driver on all nodes of a Kubernetes cluster, by kubectl
+    /// Show the driver on all nodes of a Kubernetes cluster, by kubectl or in a pod
     #[command(subcommand)]
     Fleet(fleet::FleetCommand),
     /// Show the GPUs that container runtimes can give to containers (CDI)

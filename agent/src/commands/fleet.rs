@@ -10,8 +10,10 @@ use super::{print, print_answer_with_old_keys};
 use crate::config::Fragment;
 use crate::fleet::kubectl::Kubectl;
 use crate::fleet::{
-    AgentOf, Cleaning, DebugPods, FleetStatus, Question, clean, doctor, logs, plan,
+    AgentOf, Backend, Cleaning, DaemonSetRef, DebugPods, FleetStatus, InCluster, Question, clean,
+    doctor, end, logs, plan, rollouts,
 };
+use longshore_cluster::{FILES, Limits};
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::finding::Verdict;
 
@@ -27,13 +29,21 @@ pub(super) enum FleetCommand {
     /// Show the driver on each node; exit code 31 where a node is not ready
     Status {
         #[command(flatten)]
-        cluster: ClusterArgs,
+        cluster: BackendArgs,
         /// As JSON
         #[arg(long)]
         json: bool,
         /// Also nodes without an agent and without a label of a GPU
         #[arg(long)]
         all: bool,
+        /// Show the rollouts of these DaemonSets instead; exit code 31 where one has not a Ready pod of its
+        /// present version on each of its nodes
+        #[arg(long, value_name = "NAMESPACE/NAME,...", value_delimiter = ',',
+              conflicts_with_all = ["json", "all"])]
+        daemonsets: Vec<DaemonSetRef>,
+        /// Time that the rollouts may still take, and that an API server without an answer is asked again
+        #[arg(long, value_name = "SPAN", default_value = "0s", value_parser = span)]
+        wait: Duration,
     },
     /// Show what the agent of each node would do with --driver, or with its own configuration; exit
     /// code 31 where one would refuse, or does not answer
@@ -54,7 +64,7 @@ pub(super) enum FleetCommand {
     /// cordon; exit code 31 where something stays
     Clean {
         #[command(flatten)]
-        cluster: ClusterArgs,
+        cluster: BackendArgs,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -64,6 +74,17 @@ pub(super) enum FleetCommand {
         /// Container of the agents' pods; by default nvidia-driver-ctr or longshore
         #[arg(long, short = 'c', value_name = "NAME")]
         container: Option<String>,
+        /// Delete these DaemonSets of agents before, and wait until their pods are gone
+        #[arg(
+            long,
+            value_name = "NAMESPACE/NAME,...",
+            value_delimiter = ',',
+            conflicts_with = "dry_run"
+        )]
+        end_daemonsets: Vec<DaemonSetRef>,
+        /// Time that their pods have to end, and that an API server without an answer is asked again
+        #[arg(long, value_name = "SPAN", default_value = "4m", value_parser = span)]
+        wait: Duration,
     },
     /// Run `longshore doctor` on a node: in its agent's pod, or where that does not run in a pod made of the
     /// DaemonSet's template for it and deleted afterwards; exit code as doctor's
@@ -130,6 +151,42 @@ pub(super) struct ClusterArgs {
     call_limit: u64,
 }
 
+/// Access to the cluster, also in a pod.
+#[derive(Debug, Args)]
+pub(super) struct BackendArgs {
+    #[command(flatten)]
+    kubectl: ClusterArgs,
+    /// Ask the API server with the service account of the pod that this runs in, without kubectl
+    #[arg(long, conflicts_with_all = ["kubectl", "context", "kubeconfig", "call_limit"])]
+    in_cluster: bool,
+    /// Directory with the service account's token and ca.crt
+    #[arg(long, value_name = "DIR", default_value = FILES, requires = "in_cluster")]
+    service_account: PathBuf,
+}
+
+impl BackendArgs {
+    /// Returns the backend; in a pod an API server that does not answer is asked again for this time.
+    fn backend(self, patience: Duration) -> Result<Backend, Failure> {
+        if !self.in_cluster {
+            return Ok(Backend::Kubectl(self.kubectl.kubectl()));
+        }
+        let (files, limits) = (&self.service_account, Limits::default());
+        let env = |name: &str| std::env::var(name).ok();
+        InCluster::of_pod(&env, files, limits, patience).map(Backend::InCluster)
+    }
+}
+
+/// Longest `--wait`.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// Parses a span of time.
+fn span(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<jiff::SignedDuration>().ok();
+    let parsed = parsed.and_then(|span| Duration::try_from(span).ok());
+    let parsed = parsed.filter(|span| *span <= LONGEST_WAIT);
+    parsed.ok_or_else(|| "a span of time from 0s to 24h, for example 20s or 1m30s".to_owned())
+}
+
 impl ClusterArgs {
     fn kubectl(self) -> Kubectl {
         Kubectl {
@@ -145,7 +202,7 @@ impl ClusterArgs {
 /// on a node. `pods` gets the pods that are to be deleted.
 ///
 /// # Errors
-/// Exit code 32 where kubectl is missing or fails.
+/// Exit code 32 where kubectl is missing or fails, or the API server cannot be asked; 31 where a DaemonSet does not end.
 pub(super) async fn fleet(
     flags: &Fragment,
     asked: FleetCommand,
@@ -153,10 +210,15 @@ pub(super) async fn fleet(
 ) -> Result<ExitCode, Failure> {
     let code = |is_good: bool| if is_good { ExitCode::Done } else { ExitCode::NodesNotReady };
     match asked {
-        FleetCommand::Status { cluster, json, all } => {
-            let kubectl = cluster.kubectl();
-            let mut nodes = kubectl.nodes(all).await?;
-            nodes.look_for_agents(&kubectl).await;
+        FleetCommand::Status { cluster, daemonsets, wait, .. } if !daemonsets.is_empty() => {
+            let rollouts = rollouts(&cluster.backend(wait)?, &daemonsets, wait).await?;
+            print(&rollouts.render())?;
+            Ok(code(rollouts.are_ready()))
+        }
+        FleetCommand::Status { cluster, json, all, wait, .. } => {
+            let cluster = cluster.backend(wait)?;
+            let mut nodes = cluster.nodes(all).await?;
+            nodes.look_for_agents(&cluster).await;
             let status = FleetStatus::of(nodes);
             let code = code(status.not_ready == 0);
             match json {
@@ -186,8 +248,10 @@ pub(super) async fn fleet(
             }
             Ok(code)
         }
-        FleetCommand::Clean { cluster, json, dry_run, container } => {
-            let cleaned = clean(&cluster.kubectl(), &Cleaning { dry_run, container }).await?;
+        FleetCommand::Clean { cluster, json, dry_run, container, end_daemonsets, wait } => {
+            let cluster = cluster.backend(wait)?;
+            end(&cluster, &end_daemonsets, wait).await?;
+            let cleaned = clean(&cluster, &Cleaning { dry_run, container }).await?;
             let code = code(cleaned.failed == 0);
             match json {
                 true => print_fleet(code, &cleaned)?,

@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::Nodes;
-use super::kubectl::Kubectl;
-use super::pods::{Pod, PodList};
-use longshore_cluster::is_name;
+use super::backend::Backend;
+use super::pods::Pod;
+use longshore_cluster::{PodsOf, is_name};
 
 /// Namespaces that are listed, at most: agents have one, or one for each release of a chart.
 const MOST_NAMESPACES: usize = 16;
-/// Size limit of the list of a namespace's pods, in bytes.
-const LARGEST: u64 = 512 << 20;
 
 /// Consequence of pods that are not listed.
 const UNTOLD: &str = "agents that have ended are not marked as such";
@@ -19,7 +17,7 @@ impl Nodes {
     /// Records of each node with a status if an agent runs on it: a pod that has not ended, and that the status
     /// names or that has an agent's container. Nodes of a namespace whose pods cannot be listed are left as they
     /// are, with a warning.
-    pub async fn look_for_agents(&mut self, kubectl: &Kubectl) {
+    pub async fn look_for_agents(&mut self, cluster: &Backend) {
         let places = self.0.iter().filter_map(|node| node.place());
         let namespaces = places.filter_map(|place| Some(place.split_once('/')?.0.to_owned()));
         let namespaces: BTreeSet<String> = namespaces.filter(|name| is_name(name)).collect();
@@ -27,10 +25,8 @@ impl Nodes {
             tracing::warn!("{namespace} is one namespace too many: {UNTOLD}");
         }
         for namespace in namespaces.iter().take(MOST_NAMESPACES) {
-            let in_namespace = format!("--namespace={namespace}");
-            let words = ["get", "pods", &in_namespace, "--output=json"];
-            match kubectl.read::<PodList>(&words, LARGEST, "a list of pods").await {
-                Ok(list) => self.compare(namespace, &list.items),
+            match cluster.pods(PodsOf::Namespace(namespace)).await {
+                Ok(pods) => self.compare(namespace, &pods),
                 Err(failure) => {
                     let why = failure.one_line();
                     tracing::warn!("the pods of {namespace} are not listed: {why}: {UNTOLD}");

@@ -3,20 +3,17 @@
 
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
-use serde_json::Value;
 
-use super::kubectl::{Kubectl, object};
+use super::backend::Backend;
 use super::leftovers::{Leftover, NodeLeftovers};
-use super::pods::{Pod, PodList};
+use super::pods::Pod;
 use super::table::columns;
 use super::{AT_ONCE, NAME, bounded};
-use longshore_cluster::{is_name, names};
+use longshore_cluster::{NodePatch, PodsOf, is_name, names};
 use longshore_core::failure::Failure;
 
 /// Number of tries for one node, which another program may change meanwhile.
 const MOST_TRIES: u32 = 5;
-/// Size limit of the list of a node's pods, and of a node, in bytes.
-const LARGEST: u64 = 64 << 20;
 
 /// Conduct of a clean.
 #[derive(Debug, Clone, Default)]
@@ -140,16 +137,16 @@ fn list(leftovers: &[Leftover]) -> String {
 ///
 /// # Errors
 /// Exit code 32 where the nodes cannot be listed.
-pub async fn clean(kubectl: &Kubectl, cleaning: &Cleaning) -> Result<FleetClean, Failure> {
-    let nodes = kubectl.listed(NodeLeftovers::read_list).await?;
-    let cleaned = nodes.into_iter().map(|node| of_node(kubectl, node, cleaning));
+pub async fn clean(cluster: &Backend, cleaning: &Cleaning) -> Result<FleetClean, Failure> {
+    let nodes = cluster.listed(NodeLeftovers::read_list).await?;
+    let cleaned = nodes.into_iter().map(|node| of_node(cluster, node, cleaning));
     let cleaned = stream::iter(cleaned).buffer_unordered(AT_ONCE).collect().await;
     Ok(FleetClean::of(cleaning.dry_run, cleaned))
 }
 
-async fn of_node(kubectl: &Kubectl, node: NodeLeftovers, cleaning: &Cleaning) -> NodeClean {
+async fn of_node(cluster: &Backend, node: NodeLeftovers, cleaning: &Cleaning) -> NodeClean {
     let (name, mut removed) = (node.shown_name(), Vec::new());
-    let ended = remove(kubectl, node, cleaning, &mut removed).await;
+    let ended = remove(cluster, node, cleaning, &mut removed).await;
     let (outcome, reason) = match ended {
         Ok(()) if cleaning.dry_run => (CleanOutcome::ToClean, None),
         Ok(()) => (CleanOutcome::Cleaned, None),
@@ -162,7 +159,7 @@ async fn of_node(kubectl: &Kubectl, node: NodeLeftovers, cleaning: &Cleaning) ->
 /// Removes the leftovers of one node. The node was read before its pods are: an agent that began since is
 /// found, or has changed the node, which is read again then.
 async fn remove(
-    kubectl: &Kubectl,
+    cluster: &Backend,
     mut node: NodeLeftovers,
     cleaning: &Cleaning,
     removed: &mut Vec<Leftover>,
@@ -171,17 +168,17 @@ async fn remove(
         return Err(Obstacle::Failed("its name is not a valid node name".to_owned()));
     }
     for _ in 0..MOST_TRIES {
-        if let Some(pod) = agent(kubectl, &node, cleaning.container.as_deref()).await? {
+        if let Some(pod) = agent(cluster, &node, cleaning.container.as_deref()).await? {
             return Err(Obstacle::Agent(pod));
         }
         if cleaning.dry_run {
             removed.extend(&node.found);
             return judged(&node);
         }
-        if patch(kubectl, &node, removed).await? {
+        if patch(cluster, &node, removed).await? {
             return judged(&node);
         }
-        node = read(kubectl, &node.name).await?;
+        node = cluster.node(&node.name).await?;
         if node.is_clean() {
             return Ok(());
         }
@@ -203,7 +200,7 @@ fn judged(node: &NodeLeftovers) -> Result<(), Obstacle> {
 
 /// Removes the leftovers of a node of this version; false after another program's change of it.
 async fn patch(
-    kubectl: &Kubectl,
+    cluster: &Backend,
     node: &NodeLeftovers,
     removed: &mut Vec<Leftover>,
 ) -> Result<bool, Obstacle> {
@@ -211,44 +208,19 @@ async fn patch(
         return Err(Obstacle::Failed("its object has no version".to_owned()));
     };
     if let Some(patch) = node.patch() {
-        let Some(now) = patched(kubectl, &node.name, &["--type=merge"], &patch).await? else {
+        let Some(now) = cluster.patch(&node.name, NodePatch::Merge(&patch)).await? else {
             return Ok(false);
         };
         removed.extend(node.found.iter().filter(|left| **left != Leftover::Condition));
         version = now.version().unwrap_or_default().to_owned();
     }
     if let Some(patch) = node.status_patch(&version) {
-        let of_status = ["--subresource=status", "--type=strategic"];
-        if patched(kubectl, &node.name, &of_status, &patch).await?.is_none() {
+        if cluster.patch(&node.name, NodePatch::Status(&patch)).await?.is_none() {
             return Ok(false);
         }
         removed.push(Leftover::Condition);
     }
     Ok(true)
-}
-
-/// Sends a patch, and returns the node that it made; None after another program's change of the node.
-async fn patched(
-    kubectl: &Kubectl,
-    name: &str,
-    kind: &[&str],
-    patch: &Value,
-) -> Result<Option<NodeLeftovers>, Obstacle> {
-    let patch = format!("--patch={patch}");
-    let mut words = vec!["patch", "node", name];
-    words.extend(kind);
-    words.extend([patch.as_str(), "--output=json"]);
-    let answer = kubectl.call(&words, LARGEST).await?;
-    // kubectl prints the reason of the server's status in brackets.
-    if !answer.status.success() && answer.message.contains("(Conflict)") {
-        return Ok(None);
-    }
-    Ok(object(&words, &answer, "a node", NodeLeftovers::read).map(Some)?)
-}
-
-async fn read(kubectl: &Kubectl, name: &str) -> Result<NodeLeftovers, Obstacle> {
-    let words = ["get", "node", name, "--output=json"];
-    Ok(kubectl.read_with(&words, LARGEST, "a node", NodeLeftovers::read).await?)
 }
 
 impl From<Failure> for Obstacle {
@@ -259,13 +231,11 @@ impl From<Failure> for Obstacle {
 
 /// Returns the place of an agent's pod on a node: one with such a container, or that the status names.
 async fn agent(
-    kubectl: &Kubectl,
+    cluster: &Backend,
     node: &NodeLeftovers,
     container: Option<&str>,
 ) -> Result<Option<String>, Obstacle> {
-    let only = format!("--field-selector=spec.nodeName={}", node.name);
-    let words = ["get", "pods", "--all-namespaces", &only, "--output=json"];
-    let list: PodList = kubectl.read(&words, LARGEST, "a list of pods").await?;
+    let pods = cluster.pods(PodsOf::Node(&node.name)).await?;
     let is_agent = |pod: &&Pod| pod.is_agent_on(&node.name, node.pod.as_deref(), container);
-    Ok(list.items.iter().find(is_agent).map(|pod| bounded(&pod.place(), NAME)))
+    Ok(pods.iter().find(is_agent).map(|pod| bounded(&pod.place(), NAME)))
 }

@@ -1,14 +1,17 @@
 //! The driver on all nodes of a cluster, as an administrator's machine sees it: `longshore fleet`.
 //!
 //! Everything goes through the user's kubectl, which has the credentials (docs/internals/decisions/
-//! fleet-through-kubectl.md). Only `clean` changes nodes, and only `doctor` makes a pod. Text from nodes and pods is bounded and escaped:
+//! fleet-through-kubectl.md); `clean` and `status` also run in a pod, with its service account. Only `clean` changes nodes, and only `doctor` makes a pod. Text from nodes and pods is bounded and escaped:
 //! whoever may write to a node's annotations, or runs in a pod, wrote it.
 
 mod agent_pod;
 mod agents;
+mod backend;
 mod clean;
+mod daemon_sets;
 mod debug_pod;
 mod doctor;
+mod in_cluster;
 pub mod kubectl;
 mod leftovers;
 mod logs;
@@ -20,9 +23,12 @@ mod status;
 mod table;
 
 pub use agent_pod::AgentOf;
+pub use backend::{Backend, DaemonSetRef};
 pub use clean::{CleanOutcome, Cleaning, FleetClean, NodeClean, clean};
+pub use daemon_sets::{Rollouts, end, rollouts};
 pub use debug_pod::DebugPods;
 pub use doctor::{Diagnosis, doctor};
+pub use in_cluster::InCluster;
 pub use leftovers::Leftover;
 pub use logs::logs;
 pub use node_plan::{Action, NodePlan, Refusal};

@@ -16,6 +16,7 @@ use longshore_core::testing::write_program;
 
 mod clean;
 mod doctor;
+mod in_cluster;
 
 const NOW: &str = "2026-11-22T12:00:00Z";
 const PAGE: &str = include_str!("../../../docs/cluster/fleet.md");
@@ -30,6 +31,11 @@ fn scripted(script: &str, limit: Duration) -> (tempfile::TempDir, Kubectl) {
     let program = dir.path().join("kubectl");
     write_program(&program, &format!("#!/bin/sh\ncd '{}'\n{script}\n", dir.path().display()));
     (dir, Kubectl { program, context: None, kubeconfig: None, limit })
+}
+
+/// The cluster as this kubectl answers.
+fn by(kubectl: &Kubectl) -> Backend {
+    Backend::Kubectl(kubectl.clone())
 }
 
 /// A kubectl for these nodes. The file `plan-POD` is the plan of a pod, `pod-POD` the pod.
@@ -133,7 +139,7 @@ fn fleet() -> Vec<Value> {
 
 async fn status_of(nodes: &[Value], all: bool) -> FleetStatus {
     let (_dir, kubectl) = cluster(nodes);
-    FleetStatus::of(kubectl.nodes(all).await.expect("nodes"))
+    FleetStatus::of(by(&kubectl).nodes(all).await.expect("nodes"))
 }
 
 /// A pod of the namespace gpu.
@@ -195,8 +201,8 @@ async fn a_node_whose_agent_has_ended_is_told_and_is_not_ready() {
             let list = json!({"items": pods}).to_string();
             fs::write(dir.path().join("pods"), list).expect("written");
         }
-        let mut nodes = kubectl.nodes(false).await.expect("nodes");
-        nodes.look_for_agents(&kubectl).await;
+        let mut nodes = by(&kubectl).nodes(false).await.expect("nodes");
+        nodes.look_for_agents(&by(&kubectl)).await;
         FleetStatus::of(nodes)
     };
     for (pods, readiness) in [

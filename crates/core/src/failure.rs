@@ -48,7 +48,7 @@ pub enum FailureKind {
     NotReady,
     /// A node of the cluster is not ready, would refuse the plan, or could not be cleaned.
     NodesNotReady,
-    /// kubectl is missing, or failed.
+    /// kubectl is missing, or failed; or the API server cannot be asked without it.
     Kubectl,
     /// A fault in longshore itself.
     Bug,

@@ -246,6 +246,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("The driver on each node", "longshore fleet status"),
             ("Another cluster, as JSON", "longshore fleet status --context staging --json"),
+            (
+                "Exit code 0 once a DaemonSet's pods are Ready, in a pod of the cluster",
+                "longshore fleet status --in-cluster --daemonsets gpu/longshore --wait 1m",
+            ),
         ],
     ),
     (
@@ -263,6 +267,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "longshore fleet clean --dry-run",
             ),
             ("Their removal", "longshore fleet clean"),
+            (
+                "The same in a pod of the cluster, after the end of the agents",
+                "longshore fleet clean --in-cluster --end-daemonsets gpu/longshore",
+            ),
         ],
     ),
     (

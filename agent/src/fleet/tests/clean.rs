@@ -98,7 +98,7 @@ const FORBIDDEN: &str = "Error from server (Forbidden): nodes \"gpu-4\" is forbi
                          patch resource \"nodes\" in API group \"\" at the cluster scope";
 
 async fn cleaned(kubectl: &Kubectl) -> FleetClean {
-    clean(kubectl, &Cleaning::default()).await.expect("a list")
+    clean(&by(kubectl), &Cleaning::default()).await.expect("a list")
 }
 
 /// Patches of a node, with their options.
@@ -235,7 +235,7 @@ async fn an_agent_is_known_by_its_container_or_the_status(
     let (dir, kubectl) = scene(&[left("a", &json!({}))]);
     write_pods(&dir, "a", pods);
     let cleaning = Cleaning { container: container.map(str::to_owned), ..Cleaning::default() };
-    let cleaned = clean(&kubectl, &cleaning).await.expect("a list");
+    let cleaned = clean(&by(&kubectl), &cleaning).await.expect("a list");
     assert_eq!(cleaned.nodes[0].outcome, wanted);
     assert_eq!(patches(&dir, "a").is_empty(), wanted == CleanOutcome::Kept);
 }
@@ -245,7 +245,7 @@ async fn a_dry_run_changes_nothing() {
     let (dir, kubectl) = scene(&[drained("a"), left("b", &json!({}))]);
     write_pods(&dir, "b", &[pod("b", "x", "longshore", "Running")]);
     let cleaning = Cleaning { dry_run: true, ..Cleaning::default() };
-    let cleaned = clean(&kubectl, &cleaning).await.expect("a list");
+    let cleaned = clean(&by(&kubectl), &cleaning).await.expect("a list");
     let text = cleaned.render();
     assert!(text.contains("a     to clean  labels driver-version, "), "{text}");
     assert!(text.ends_with("2 nodes: 1 to clean, 1 kept, 0 failed\n"), "{text}");

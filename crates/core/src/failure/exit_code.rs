@@ -93,8 +93,8 @@ exit_codes! {
         means "A node of the cluster is not ready (`longshore fleet status`), would refuse the plan or gave none (`longshore fleet plan`), or could not be cleaned (`longshore fleet clean`)"
         look "The node's line, and the indented one below it"
     Kubectl 32 "kubectl" false
-        means "kubectl is missing, or failed, or its answer is not a list of nodes"
-        look "kubectl's own words in the message; the same command by hand"
+        means "kubectl is missing, or failed, or its answer is not a list of nodes; with `--in-cluster`, there is no service account, or the API server did not answer or refused"
+        look "kubectl's own words in the message, and the same command by hand; the server's words, and the rule that the service account lacks"
     Bug 70 "bug" true
         means "A fault in longshore itself"
         look "Please report it with the log"

@@ -1,0 +1,179 @@
+//! DaemonSets of agents: the state of their rollout, and their end before a clean.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use super::backend::{Backend, DaemonSetRef};
+use super::table::columns;
+use longshore_core::failure::{Failure, FailureKind};
+
+/// Pause between two looks at DaemonSets.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The part of a DaemonSet's object that is read.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct DaemonSetState {
+    metadata: Metadata,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Metadata {
+    uid: String,
+    #[serde(default)]
+    generation: i64,
+}
+
+/// Numbers of nodes, but for the generation (k8s.io/api/apps/v1, DaemonSetStatus).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    observed_generation: i64,
+    desired_number_scheduled: i64,
+    updated_number_scheduled: i64,
+    number_ready: i64,
+    number_available: i64,
+}
+
+impl DaemonSetState {
+    /// Reads a DaemonSet in JSON.
+    ///
+    /// # Errors
+    /// The reason for which it is none.
+    pub(super) fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(json)
+    }
+
+    /// Returns its uid, which no other DaemonSet of that name has.
+    pub(super) fn uid(&self) -> &str {
+        &self.metadata.uid
+    }
+
+    /// Returns the reason for which the rollout is not complete: as `kubectl rollout status`, and each node's pod is
+    /// Ready.
+    fn not_ready(&self) -> Option<String> {
+        let (generation, status) = (self.metadata.generation, &self.status);
+        let desired = status.desired_number_scheduled;
+        if status.observed_generation < generation {
+            return Some(format!("its controller has not seen its generation {generation} yet"));
+        }
+        let counts = [
+            (status.updated_number_scheduled, "have a pod of the present version"),
+            (status.number_ready, "have a Ready pod"),
+            (status.number_available, "have a pod that was Ready for minReadySeconds"),
+        ];
+        let (count, what) = counts.into_iter().find(|(count, _)| *count < desired)?;
+        Some(format!("{count} of {desired} nodes {what}"))
+    }
+}
+
+/// Rollouts of DaemonSets.
+#[derive(Debug, Clone)]
+pub struct Rollouts(Vec<(DaemonSetRef, DaemonSetState)>);
+
+impl Rollouts {
+    /// True where each rollout is complete, with a Ready pod on each node.
+    pub fn are_ready(&self) -> bool {
+        self.0.iter().all(|(_, state)| state.not_ready().is_none())
+    }
+
+    /// Formats a line for each DaemonSet, with the reason below one that is not ready, and the counts.
+    pub fn render(&self) -> String {
+        let header = ["DAEMONSET", "DESIRED", "UPDATED", "READY", "AVAILABLE"];
+        let mut rows = vec![(header.map(str::to_owned).to_vec(), Vec::new())];
+        rows.extend(self.0.iter().map(|(set, state)| {
+            let Status {
+                desired_number_scheduled: desired,
+                updated_number_scheduled: updated,
+                number_ready: ready,
+                number_available: available,
+                ..
+            } = state.status;
+            let mut cells = vec![set.to_string()];
+            cells.extend([desired, updated, ready, available].map(|count| count.to_string()));
+            let reason = state.not_ready();
+            let idle = (reason.is_none() && desired == 0).then(|| "it selects no node".to_owned());
+            (cells, reason.or(idle).into_iter().collect())
+        }));
+        let count = self.0.len();
+        let not_ready = self.0.iter().filter(|(_, state)| state.not_ready().is_some()).count();
+        let sets = if count == 1 { "DaemonSet" } else { "DaemonSets" };
+        let ready = count - not_ready;
+        format!("{}{count} {sets}: {ready} ready, {not_ready} not ready\n", columns(&rows))
+    }
+}
+
+/// Reads the rollouts, again until all are complete or `wait` is over.
+///
+/// # Errors
+/// Exit code 32 where the cluster cannot be asked, or has no such DaemonSet.
+pub async fn rollouts(
+    backend: &Backend,
+    sets: &[DaemonSetRef],
+    wait: Duration,
+) -> Result<Rollouts, Failure> {
+    let until = Instant::now() + wait;
+    loop {
+        let mut found = Vec::new();
+        for set in sets {
+            let Some(state) = backend.daemon_set(set).await? else {
+                let cause = format!("there is no DaemonSet {set}");
+                let remedy =
+                    "check the namespace and the name: `kubectl get daemonsets --all-namespaces`";
+                return Err(Failure::new(FailureKind::Kubectl, cause).remedy(remedy));
+            };
+            found.push((set.clone(), state));
+        }
+        let found = Rollouts(found);
+        if found.are_ready() || Instant::now() >= until {
+            return Ok(found);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Deletes DaemonSets, and waits until they and their pods are gone, for `wait` at most: their agents end while their
+/// rights are there. One that there is not counts as gone, and so does one that is made anew meanwhile.
+///
+/// # Errors
+/// Exit code 31 where one is still there after that time, 32 where the cluster cannot be asked.
+pub async fn end(backend: &Backend, sets: &[DaemonSetRef], wait: Duration) -> Result<(), Failure> {
+    let until = Instant::now() + wait;
+    let mut left = Vec::new();
+    for set in sets {
+        let Some(state) = backend.daemon_set(set).await? else {
+            tracing::info!("there is no DaemonSet {set}");
+            continue;
+        };
+        backend.delete_daemon_set(set, &state).await?;
+        tracing::info!("DaemonSet {set} is being deleted");
+        left.push((set, state));
+    }
+    loop {
+        let mut still = Vec::new();
+        for (set, state) in left {
+            match backend.daemon_set(set).await? {
+                Some(now) if now.uid() == state.uid() => still.push((set, state)),
+                _ => tracing::info!("DaemonSet {set} and its pods are gone"),
+            }
+        }
+        left = still;
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let names: Vec<String> = left.iter().map(|(set, _)| set.to_string()).collect();
+            let cause = format!(
+                "{} still has pods {wait:?} after its deletion, so that nothing was cleaned",
+                names.join(", ")
+            );
+            let remedy = "see those pods (`kubectl describe pods`): an agent ends once the driver is uninstalled; \
+                          then run it again, or raise --wait";
+            return Err(Failure::new(FailureKind::NodesNotReady, cause).remedy(remedy));
+        }
+        sleep(PAUSE).await;
+    }
+}
