@@ -134,10 +134,14 @@ def pools(path):
     }
     if made != wanted:
         raise SystemExit(f"{path}: {made}, not {wanted}")
-    job = found["Job", "gpu-longshore-clean"]["spec"]["template"]["spec"]["initContainers"][0]["args"]
-    test = [one["args"][2] for one in found["Pod", "gpu-longshore-test"]["spec"]["containers"]]
-    if not set(made) <= set(job) or test != [f"daemonset/{name}" for name in made]:
-        raise SystemExit(f"{path}: the hooks leave out a DaemonSet: {job}, {test}")
+    (job,) = found["Job", "gpu-longshore-clean"]["spec"]["template"]["spec"]["containers"]
+    (test,) = found["Pod", "gpu-longshore-test"]["spec"]["containers"]
+    sets = ",".join(f"gpu/{name}" for name in made)
+    wanted = (["fleet", "clean", "--in-cluster", "--end-daemonsets", sets, "--wait", "4m"],
+              ["fleet", "status", "--in-cluster", "--daemonsets", sets, "--wait", "1m"])
+    images = {job["image"], test["image"]}
+    if (job["args"], test["args"]) != wanted or {image.rsplit(":", 1)[1] for image in images} != {version}:
+        raise SystemExit(f"{path}: the hooks run {job}, {test}, not {wanted}")
 
 
 def monitoring(every, of_pools):

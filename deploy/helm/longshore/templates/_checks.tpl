@@ -20,12 +20,6 @@
 {{- if and .Values.networkPolicy.enabled .Values.hostNetwork }}
 {{- fail "networkPolicy.enabled needs hostNetwork=false: a NetworkPolicy does not hold for pods on the node's network" }}
 {{- end }}
-{{- if and .Values.uninstall.cleanNodes (not .Values.kubectl.image.repository) }}
-{{- fail "uninstall.cleanNodes needs kubectl.image.repository, an image with kubectl" }}
-{{- end }}
-{{- if and .Values.kubectl.image.repository (not (or .Values.kubectl.image.tag .Values.kubectl.image.digest)) }}
-{{- fail "kubectl.image.repository needs kubectl.image.tag or kubectl.image.digest" }}
-{{- end }}
 {{- if .Values.pools }}
 {{- include "longshore.poolsChecked" (dict "root" . "pools" $pools) }}
 {{- end }}
@@ -93,6 +87,9 @@ defaults, which are values then. */}}
 {{- end }}
 {{- if hasKey .updateStrategy "maxUnavailable" }}
 {{- fail (printf "updateStrategy.maxUnavailable is %s: it is updateStrategy.rollingUpdate.maxUnavailable now" $older) }}
+{{- end }}
+{{- if hasKey . "kubectl" }}
+{{- fail (printf "kubectl is %s: helm test and uninstall.cleanNodes run the agent's own image now, so remove it; kubectl.resources is hooks.resources now" $older) }}
 {{- end }}
 {{- $first := regexFind "^[^/]+/" .image.repository | trimSuffix "/" }}
 {{- if or (contains "." $first) (contains ":" $first) (eq $first "localhost") }}

@@ -95,21 +95,24 @@ tolerations:
   - operator: Exists
 {{- end }}
 
-{{/* Fields of a hook's container. */}}
+{{/* Fields of a hook's container, of the agent's image: the API server is asked with the service account of the pod. */}}
 {{- define "longshore.hookContainer" -}}
-image: {{ .image | quote }}
-imagePullPolicy: {{ .policy }}
+image: {{ include "longshore.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+# A person reads it, by `helm test --logs` or after a failed uninstall.
+env: [{name: LONGSHORE_LOG_FORMAT, value: pretty}]
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
-{{- with .root.Values.kubectl.resources }}
+{{- with .Values.hooks.resources }}
 {{- include "longshore.resources" . | nindent 0 }}
 {{- end }}
 {{- end }}
 
-{{/* Fields of a hook's container with kubectl. */}}
-{{- define "longshore.kubectlContainer" -}}
-{{- $image := include "longshore.imageOf" (dict "root" . "image" .Values.kubectl.image "tag" "") }}
-{{- include "longshore.hookContainer" (dict "root" . "image" $image "policy" .Values.kubectl.image.pullPolicy) }}
+{{/* DaemonSets of the release, NAMESPACE/NAME, with commas between. */}}
+{{- define "longshore.hookSets" -}}
+{{- $sets := list }}
+{{- range .names }}{{ $sets = append $sets (printf "%s/%s" (include "longshore.namespace" $.root) .) }}{{ end }}
+{{- join "," $sets }}
 {{- end }}
