@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use clap::Parser;
+use kernel_matrix::rules::Rules;
 use longshore_core::testing::pages::{commands, read_pages};
 
 use super::Line;
@@ -35,4 +36,15 @@ fn every_command_in_a_page_is_one_of_this_program_s() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(tried > 15, "{tried}");
+}
+
+#[test]
+fn the_rules_of_the_tutorial_are_rules() {
+    let page = Path::new(TOP).join("docs/tutorials/nightly-matrix.md");
+    let text = std::fs::read_to_string(page).expect("the page");
+    let (_, rest) = text.split_once("```toml\n").expect("rules");
+    let (rules, _) = rest.split_once("```").expect("an end");
+    let rules = Rules::parse(rules).unwrap_or_else(|why| panic!("{why}"));
+    // Four of Debian's kernels, one of Ubuntu's and two of a build root, with two drivers.
+    assert_eq!(rules.cells.len(), 14);
 }
