@@ -31,6 +31,7 @@ const LIMITS: Limits = Limits {
     first_pause: Duration::from_millis(500),
     longest_pause: Duration::from_secs(30),
     watch: Duration::from_secs(240),
+    answer: Limits::ANSWER,
 };
 
 /// Variables of the operator's pods, one of any pod's.

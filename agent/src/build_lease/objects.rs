@@ -23,6 +23,7 @@ const LIMITS: Limits = Limits {
     first_pause: Duration::from_millis(500),
     longest_pause: Duration::from_secs(5),
     watch: Duration::from_secs(240),
+    answer: Limits::ANSWER,
 };
 
 /// The claim in one Lease object.

@@ -9,6 +9,7 @@ const SHORT: Limits = Limits {
     first_pause: Duration::from_millis(1),
     longest_pause: Duration::from_millis(1),
     watch: Duration::from_secs(1),
+    answer: Limits::ANSWER,
 };
 
 pub(super) fn pod(api: &Api) -> Result<Option<Pod>, Failure> {

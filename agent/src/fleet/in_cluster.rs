@@ -17,6 +17,10 @@ const TOKEN: &str = "check that the pod's service account has not been deleted, 
 const REACH: &str =
     "check that the pod reaches the API server (its network, a NetworkPolicy), or raise --wait";
 
+/// Remedy of an object that no limit allows.
+const SIZE: &str = "look for an object of that kind with annotations or fields of many MiB, and for a proxy before the API \
+                    server that answers in its place";
+
 /// The API server, and the service account.
 #[derive(Debug)]
 pub struct InCluster(pub(super) Box<Fleet>);
@@ -47,7 +51,8 @@ impl InCluster {
             };
             return Err(Failure::new(FailureKind::Kubectl, cause).remedy(OUTSIDE));
         };
-        let cluster = Cluster::new(account, limits).map_err(|error| failed(&error))?;
+        let cluster = Cluster::new(account, Limits { answer: Fleet::ANSWER, ..limits })
+            .map_err(|error| failed(&error))?;
         Ok(Self(Box::new(Fleet::new(cluster, patience))))
     }
 }
@@ -69,6 +74,7 @@ pub(super) fn failed(error: &Error) -> Failure {
         },
         Kind::Unauthorized => failure.remedy(TOKEN),
         Kind::Account => failure.remedy(OUTSIDE),
+        Kind::TooLarge => failure.remedy(SIZE),
         _ => failure.remedy(REACH),
     }
 }

@@ -11,6 +11,9 @@ use crate::text::is_name;
 /// Directory in which the kubelet mounts the service account.
 pub const FILES: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
+/// Length of the longest token that is read, in bytes.
+const LONGEST_TOKEN: u64 = 64 << 10;
+
 const CALL: &str = "reading the pod's service account";
 
 /// Service account of a pod.
@@ -45,7 +48,7 @@ impl Account {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
             _ => host,
         };
-        let namespace = read_small(&files.join("namespace")).ok();
+        let namespace = read_small(&files.join("namespace"), 300).ok();
         let namespace = namespace.map(|text| text.trim().to_owned()).filter(|name| is_name(name));
         Ok(Some(Self {
             url: format!("https://{host}:{port}"),
@@ -61,16 +64,27 @@ impl Account {
         let url = url.map_err(|e| Error::new(CALL, Kind::Account, format!("{}: {e}", self.url)))?;
         let mut config = kube::Config::new(url);
         config.root_cert_file = Some(self.files.join("ca.crt"));
-        config.auth_info.token_file = Some(self.files.join("token").to_string_lossy().into_owned());
+        let file = self.files.join("token");
+        let token = read_small(&file, LONGEST_TOKEN).unwrap_or_default();
+        match token.trim() {
+            // kube sends a file's content as it is, and each call fails then as a broken connection does.
+            trimmed if trimmed.contains(char::is_control) => {
+                let why = format!("{} has control characters", file.display());
+                return Err(Error::new(CALL, Kind::Account, why));
+            }
+            // Without a file the token is read again where it is refused. The kubelet writes none with a newline.
+            trimmed if trimmed != token => config.auth_info.token = Some(trimmed.to_owned().into()),
+            _ => config.auth_info.token_file = Some(file.to_string_lossy().into_owned()),
+        }
         // Calls are repeated by this crate, which repeats after broken connections as well.
         config.default_retry = false;
         Ok(config)
     }
 }
 
-fn read_small(path: &Path) -> io::Result<String> {
+fn read_small(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(300).read_to_string(&mut text)?;
+    File::open(path)?.take(most).read_to_string(&mut text)?;
     Ok(text)
 }
 

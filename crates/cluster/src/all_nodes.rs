@@ -15,10 +15,10 @@ use crate::client::Cluster;
 use crate::error::{Error, Kind};
 use crate::text::is_name;
 
-/// Number of objects in one answer: a node with its images has some ten KiB, and an answer 3 MiB at most.
+/// Number of objects that one answer may have; half of them where it is larger than the limit.
 const PAGE: u32 = 50;
-/// Number of answers to one list: 10,000 nodes, twice the most that Kubernetes supports.
-const MOST_PAGES: u32 = 200;
+/// Number of objects of one list that are asked for: twice the most nodes that Kubernetes supports.
+const MOST_OBJECTS: u32 = 10_000;
 /// Number of lists that are begun where the server forgets the place of the next page (410), as etcd's compaction
 /// makes it do.
 const MOST_LISTS: u32 = 3;
@@ -88,6 +88,10 @@ pub struct Fleet {
 }
 
 impl Fleet {
+    /// Size limit of an answer for which no object is too large: one has at most 1.5 MiB in the cluster's store, and six
+    /// times as many in JSON, where each of its bytes is escaped.
+    pub const ANSWER: usize = 16 << 20;
+
     /// Takes a client. A server that does not answer is asked again until `patience` is over, and at least as often as
     /// the client's limits say.
     pub fn new(cluster: Cluster, patience: Duration) -> Self {
@@ -198,7 +202,7 @@ impl Fleet {
         }
     }
 
-    /// Lists in pages.
+    /// Lists in pages, smaller ones where an answer is too large: whoever may make objects decides on their size.
     async fn list<T>(
         &self,
         call: &'static str,
@@ -208,7 +212,7 @@ impl Fleet {
     ) -> Result<Vec<T>, Error> {
         let mut lists = 1;
         loop {
-            match self.list_once(call, path, only.clone().limit(PAGE), &read).await {
+            match self.list_once(call, path, only.clone(), &read).await {
                 Err(error) if error.kind == Kind::Gone && lists < MOST_LISTS => lists += 1,
                 ended => return ended,
             }
@@ -224,8 +228,17 @@ impl Fleet {
     ) -> Result<Vec<T>, Error> {
         let mut found = Vec::new();
         let garbled = |why: String| Error::new(call, Kind::Garbled, why);
-        for _ in 0..MOST_PAGES {
-            let text = self.ask(call, || Request::new(path).list(&page)).await?;
+        let (mut size, mut asked) = (PAGE, 0);
+        while asked < MOST_OBJECTS {
+            page = page.limit(size);
+            let text = match self.ask(call, || Request::new(path).list(&page)).await {
+                Err(error) if error.kind == Kind::TooLarge && size > 1 => {
+                    size /= 2;
+                    continue;
+                }
+                answer => answer?,
+            };
+            asked += size;
             let next: List = serde_json::from_str(&text).map_err(|e| garbled(not_a_list(&e)))?;
             found.extend(read(text.as_bytes()).map_err(|e| garbled(not_a_list(&e)))?);
             match next.metadata.next.filter(|next| !next.is_empty()) {
@@ -233,7 +246,7 @@ impl Fleet {
                 None => return Ok(found),
             }
         }
-        Err(garbled(format!("the list has not ended after {MOST_PAGES} answers")))
+        Err(garbled(format!("the list has not ended after {MOST_OBJECTS} objects")))
     }
 
     /// Sends a request, again where it may succeed later.

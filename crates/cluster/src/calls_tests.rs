@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::testing::{Answer, Api, SHORT, cluster_at, refused};
-use crate::{Kind, Limits, OwnImage};
+use crate::{Account, Cluster, Kind, Limits, OwnImage};
 
 const NAMES: [&str; 2] = ["nvidia-driver-ctr", "longshore"];
 const POD: &str = "GET /api/v1/namespaces/gpu-operator/pods/driver-x7k2p";
@@ -62,7 +62,7 @@ async fn a_pod_without_such_a_container_has_no_image() {
 #[case::no_status([Answer::Body(403, "<html>".into())], Err(Kind::Forbidden), 1)]
 #[case::another_shape([Answer::Body(200, r#"{"spec":{"containers":7}}"#.into()), pod("longshore")], Ok(true), 2)]
 #[case::cut([Answer::Cut(vec!["{".into()]), pod("longshore")], Ok(true), 2)]
-#[case::too_large([Answer::Body(200, " ".repeat(9 << 20)), pod("longshore")], Ok(true), 2)]
+#[case::too_large([Answer::Body(200, " ".repeat(9 << 20)), pod("longshore")], Err(Kind::TooLarge), 1)]
 #[tokio::test]
 async fn an_answer_leads_to_its_result<const N: usize>(
     #[case] answers: [Answer; N],
@@ -120,6 +120,29 @@ async fn a_refused_token_is_read_again() {
     assert!(image.is_some());
     let tokens: Vec<String> = api.requests().into_iter().map(|r| r.authorization).collect();
     assert_eq!(tokens, ["Bearer first", "Bearer second"]);
+}
+
+/// Content of the token's file, and the header of a call, or the failure at once.
+#[rstest]
+#[case::as_the_kubelet("abc", Ok("Bearer abc"))]
+#[case::newline("abc\n", Ok("Bearer abc"))]
+#[case::spaces(" abc \r\n", Ok("Bearer abc"))]
+#[case::two_lines("abc\nabc\n", Err(Kind::Account))]
+#[tokio::test]
+async fn a_token_is_sent_without_the_newline_of_its_file(
+    #[case] content: &str,
+    #[case] wanted: Result<&str, Kind>,
+) {
+    let api = Api::with([pod("longshore")]);
+    fs::write(api.files.path().join("token"), content).unwrap();
+    let env = |name: &str| api.variable(name);
+    let account = Account::of_pod(&env, api.files.path()).unwrap().unwrap();
+    let cluster = match Cluster::new(account, SHORT) {
+        Ok(cluster) => cluster,
+        Err(error) => return assert_eq!(Err(error.kind), wanted),
+    };
+    cluster.own_image("gpu-operator", "driver-x7k2p", &NAMES).await.unwrap();
+    assert_eq!(Ok(api.requests()[0].authorization.as_str()), wanted);
 }
 
 #[tokio::test]

@@ -15,11 +15,7 @@ use tracing::subscriber::NoSubscriber;
 use crate::account::Account;
 use crate::error::{Error, Kind};
 
-/// Size limit of an answer: an object has at most 1.5 MiB in the cluster's store (etcd's limit of a
-/// request). A watch that grows longer begins anew.
-const LARGEST: usize = 3 << 20;
-
-/// Time limits, and the pauses between tries.
+/// Limits of time and size, and the pauses between tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Time limit of one call.
@@ -32,6 +28,8 @@ pub struct Limits {
     pub longest_pause: Duration,
     /// Duration of one watch, in whole seconds: the server ends it then, and it is resumed.
     pub watch: Duration,
+    /// Size limit of an answer, in bytes.
+    pub answer: usize,
 }
 
 impl Default for Limits {
@@ -42,11 +40,16 @@ impl Default for Limits {
             first_pause: Duration::from_millis(500),
             longest_pause: Duration::from_secs(30),
             watch: Duration::from_secs(240),
+            answer: Self::ANSWER,
         }
     }
 }
 
 impl Limits {
+    /// Default size limit of an answer: an object has at most 1.5 MiB in the cluster's store (etcd's limit of a
+    /// request). A watch that grows longer begins anew.
+    pub const ANSWER: usize = 3 << 20;
+
     pub(crate) fn pauses(&self) -> Pauses {
         Pauses { next: self.first_pause, limits: *self }
     }
@@ -99,7 +102,7 @@ impl Cluster {
     /// # Errors
     /// Token or certificates that cannot be read. It needs a tokio runtime.
     pub fn new(account: Account, limits: Limits) -> Result<Self, Error> {
-        let client = Mutex::new(connect(&account)?);
+        let client = Mutex::new(connect(&account, limits.answer)?);
         Ok(Self { account, limits, client, reported: Mutex::default() })
     }
 
@@ -120,7 +123,7 @@ impl Cluster {
 
     /// Reads the token again at once: the one in use was refused.
     pub(crate) fn renew(&self) -> Result<(), Error> {
-        let client = connect(&self.account)?;
+        let client = connect(&self.account, self.limits.answer)?;
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
         Ok(())
     }
@@ -194,10 +197,10 @@ impl Cluster {
     }
 }
 
-fn connect(account: &Account) -> Result<kube::Client, Error> {
+fn connect(account: &Account, largest: usize) -> Result<kube::Client, Error> {
     const CALL: &str = "preparing the connection to the API server";
     let builder = ClientBuilder::try_from(account.config()?);
     let builder = builder.map_err(|e| Error::new(CALL, Kind::Account, e))?;
-    let limited = MapResponseBodyLayer::new(|body| Limited::new(body, LARGEST));
+    let limited = MapResponseBodyLayer::new(move |body| Limited::new(body, largest));
     Ok(builder.with_layer(&limited).build())
 }

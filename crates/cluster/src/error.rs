@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use http_body_util::LengthLimitError;
+
 use crate::text::in_line;
 
 /// Length at which a server's message is cut.
@@ -45,6 +47,8 @@ pub enum Kind {
     Late,
     /// An answer that is not of the API.
     Garbled,
+    /// An answer beyond the size limit: the same call has the same answer.
+    TooLarge,
 }
 
 impl Kind {
@@ -102,9 +106,17 @@ impl Error {
                 Self::new(call, Kind::Garbled, format!("an answer that is not of the API: {error}"))
             }
             kube::Error::Auth(_) => Self::new(call, Kind::Account, error),
+            error if is_too_large(error) => {
+                Self::new(call, Kind::TooLarge, "the API server's answer is beyond the size limit")
+            }
             _ => Self::new(call, Kind::Unreachable, with_causes(error)),
         }
     }
+}
+
+/// True where the size limit of an answer was the cause. The end of a watch is not: it arrives as an I/O error.
+fn is_too_large(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.is::<LengthLimitError>() || error.source().is_some_and(is_too_large)
 }
 
 /// Error with all that caused it: the outermost one of a connection says nothing.

@@ -76,6 +76,7 @@ pub const SHORT: Limits = Limits {
     first_pause: Duration::from_millis(1),
     longest_pause: Duration::from_millis(4),
     watch: Duration::from_secs(30),
+    answer: Limits::ANSWER,
 };
 
 impl Api {

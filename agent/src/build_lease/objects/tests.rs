@@ -28,6 +28,7 @@ const QUICK: Limits = Limits {
     first_pause: Duration::from_millis(1),
     longest_pause: Duration::from_millis(4),
     watch: Duration::from_secs(30),
+    answer: Limits::ANSWER,
 };
 
 /// Registry to which can be published, or not.

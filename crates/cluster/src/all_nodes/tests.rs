@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Limits;
 use crate::testing::{Answer, Api, Request as Asked, SHORT, refused, status};
 
 #[derive(Deserialize)]
@@ -62,7 +63,42 @@ async fn a_list_without_an_end_is_left() {
     let api = Api::by(|_| page(0..1, false));
     let error = fleet(&api).nodes(names).await.unwrap_err();
     assert_eq!((error.kind, api.requests().len()), (Kind::Garbled, 200));
-    assert!(error.to_string().contains("has not ended after 200 answers"), "{error}");
+    assert!(error.to_string().contains("has not ended after 10000 objects"), "{error}");
+}
+
+/// Sizes of the objects of a list beside one of ten bytes, the limits of the pages that are asked for, and the outcome.
+#[rstest]
+#[case::small(&[10; 60], &[50, 50], Ok(61))]
+#[case::halved(&[1000; 10], &[50, 25, 12, 6, 3, 3, 3, 3], Ok(11))]
+#[case::large(&[3000; 3], &[50, 25, 12, 6, 3, 1, 1, 1, 1], Ok(4))]
+#[case::too_large(&[10, 9000], &[50, 25, 12, 6, 3, 1, 1, 1], Err(Kind::TooLarge))]
+#[tokio::test]
+async fn a_page_that_is_too_large_is_halved(
+    #[case] sizes: &[usize],
+    #[case] limits: &[usize],
+    #[case] wanted: Result<usize, Kind>,
+) {
+    let sizes = [&[10], sizes].concat();
+    let number = |line: &str, name: &str| {
+        let value = line.split(name).nth(1)?.split('&').next()?;
+        value.parse::<usize>().ok()
+    };
+    let api = Api::by(move |asked: &Asked| {
+        let limit = number(&asked.line, "limit=").unwrap();
+        let from = number(&asked.line, "continue=").unwrap_or(0);
+        let end = sizes.len().min(from + limit);
+        let node = |size: &usize| json!({"metadata": {"name": "n".repeat(*size)}});
+        let items: Vec<Value> = sizes[from..end].iter().map(node).collect();
+        let next = if end < sizes.len() { end.to_string() } else { String::new() };
+        Answer::Body(200, json!({"items": items, "metadata": {"continue": next}}).to_string())
+    });
+    let few = Limits { answer: 4000, ..SHORT };
+    let fleet = Fleet::new(api.cluster(few), Duration::from_secs(600));
+    let found = fleet.nodes(names).await.map(|found| found.len()).map_err(|error| error.kind);
+    assert_eq!(found, wanted);
+    let asked: Vec<usize> =
+        api.requests().iter().filter_map(|asked| number(&asked.line, "limit=")).collect();
+    assert_eq!(asked, limits);
 }
 
 #[tokio::test]
