@@ -74,7 +74,8 @@ pub(super) enum FleetCommand {
         /// Container of the agents' pods; by default nvidia-driver-ctr or longshore
         #[arg(long, short = 'c', value_name = "NAME")]
         container: Option<String>,
-        /// Delete these DaemonSets of agents before, and wait until their pods are gone
+        /// Delete these DaemonSets of agents before, wait until their pods are gone, and clean only the nodes whose
+        /// last agent was one of theirs
         #[arg(
             long,
             value_name = "NAMESPACE/NAME,...",
@@ -250,14 +251,15 @@ pub(super) async fn fleet(
         }
         FleetCommand::Clean { cluster, json, dry_run, container, end_daemonsets, wait } => {
             let cluster = cluster.backend(wait)?;
-            end(&cluster, &end_daemonsets, wait).await?;
-            let cleaned = clean(&cluster, &Cleaning { dry_run, container }).await?;
-            let code = code(cleaned.failed == 0);
+            let not_gone = end(&cluster, &end_daemonsets, wait).await?;
+            let cleaning = Cleaning { dry_run, container, only: end_daemonsets };
+            let cleaned = clean(&cluster, &cleaning).await?;
+            let code = code(cleaned.failed == 0 && not_gone.is_none());
             match json {
                 true => print_fleet(code, &cleaned)?,
                 false => print(&cleaned.render())?,
             }
-            Ok(code)
+            not_gone.map_or(Ok(code), Err)
         }
         FleetCommand::Doctor { cluster, agent, online } => {
             let arguments: &[&str] = if online { &["--online"] } else { &[] };
@@ -277,4 +279,54 @@ fn print_fleet(code: ExitCode, answer: &impl serde::Serialize) -> Result<(), Fai
     let is_good = code == ExitCode::Done;
     let verdict = if is_good { Verdict::Passed } else { Verdict::Refused };
     print_answer_with_old_keys(FORMAT, verdict, code, answer, &OLD_KEYS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use longshore_core::testing::write_program;
+
+    /// A DaemonSet whose pod stays on node `a`, as where its kubelet is away, and a node `b` without one.
+    const KUBECTL: &str = r#"
+echo "$*" >> calls
+record() { echo "{\"longshore.dev/status\": \"{\\\"format\\\":1,\\\"pod\\\":\\\"gpu/driver-$1\\\"}\"}"; }
+meta() { echo "{\"metadata\": {\"name\": \"$1\", \"resourceVersion\": \"7\", \"annotations\": $(record "$2")}}"; }
+pod='{"metadata": {"namespace": "gpu", "name": "driver-aaaaa", "ownerReferences": [{"kind": "DaemonSet", "name": "driver"}]},
+      "spec": {"nodeName": "a", "containers": [{"name": "longshore"}]}}'
+case "$*" in
+"get daemonset "*) echo '{"metadata": {"uid": "1"}}' ;;
+"delete daemonset "*) ;;
+"get nodes "*) echo "{\"items\": [$(meta a aaaaa), $(meta b bbbbb)]}" ;;
+"get pods "*spec.nodeName=b*) echo '{"items": []}' ;;
+"get pods "*) echo "{\"items\": [$pod]}" ;;
+"patch node b "*) meta b bbbbb ;;
+*) exit 9 ;;
+esac"#;
+
+    #[tokio::test]
+    async fn a_pod_that_does_not_end_fails_after_the_other_nodes_are_clean() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("kubectl");
+        let script = format!("#!/bin/sh\ncd '{}'\n{KUBECTL}\n", dir.path().display());
+        write_program(&program, &script);
+        let kubectl =
+            ClusterArgs { kubectl: program, context: None, kubeconfig: None, call_limit: 60 };
+        let asked = FleetCommand::Clean {
+            cluster: BackendArgs { kubectl, in_cluster: false, service_account: FILES.into() },
+            json: false,
+            dry_run: false,
+            container: None,
+            end_daemonsets: vec!["gpu/driver".parse().unwrap()],
+            wait: Duration::ZERO,
+        };
+        let ended = fleet(&Fragment::default(), asked, &DebugPods::default()).await;
+        let failure = ended.unwrap_err();
+        assert_eq!(failure.code(), ExitCode::NodesNotReady);
+        assert!(failure.one_line().ends_with("gpu/driver-aaaaa on node a"), "{failure:?}");
+        let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
+        let patched = calls.lines().filter(|call| call.starts_with("patch node"));
+        assert_eq!(patched.map(|call| &call[..12]).collect::<Vec<_>>(), ["patch node b"]);
+    }
 }

@@ -35,6 +35,22 @@ pub struct DaemonSetRef {
     pub(super) name: String,
 }
 
+/// Length of a pod's generated name before its random part, and of that part (k8s.io/apiserver/pkg/storage/names).
+const GENERATED: usize = 58;
+const RANDOM: usize = 5;
+
+impl DaemonSetRef {
+    /// True if this DaemonSet made the pod of this place, `NAMESPACE/NAME`, by the name alone: another DaemonSet, whose
+    /// name begins alike, makes longer ones.
+    pub(super) fn makes(&self, place: &str) -> bool {
+        let Some((namespace, pod)) = place.split_once('/') else { return false };
+        let base = format!("{}-", self.name);
+        let base = base.get(..GENERATED).unwrap_or(&base);
+        let random = pod.strip_prefix(base);
+        namespace == self.namespace && random.is_some_and(|random| random.len() == RANDOM)
+    }
+}
+
 impl fmt::Display for DaemonSetRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)

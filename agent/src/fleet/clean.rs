@@ -4,7 +4,7 @@
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
-use super::backend::Backend;
+use super::backend::{Backend, DaemonSetRef};
 use super::leftovers::{Leftover, NodeLeftovers};
 use super::pods::Pod;
 use super::table::columns;
@@ -22,6 +22,8 @@ pub struct Cleaning {
     pub dry_run: bool,
     /// Container of the agents' pods; None for longshore's by its name.
     pub container: Option<String>,
+    /// Clean only nodes whose last agent was of one of these DaemonSets; all nodes where there are none.
+    pub only: Vec<DaemonSetRef>,
 }
 
 /// Outcome on one node.
@@ -32,7 +34,7 @@ pub enum CleanOutcome {
     Cleaned,
     /// It would be cleaned.
     ToClean,
-    /// An agent runs on it: it was left alone.
+    /// An agent runs on it, or it has something that is not for this clean to remove.
     Kept,
     /// Something stayed on it.
     Failed,
@@ -69,7 +71,7 @@ pub struct FleetClean {
     pub dry_run: bool,
     /// Number of nodes that were cleaned, or would be.
     pub cleaned: usize,
-    /// Number of nodes with an agent.
+    /// Number of nodes with an agent, or with something that is not for this clean to remove.
     pub kept: usize,
     /// Number of nodes on which something stayed.
     pub failed: usize,
@@ -79,8 +81,8 @@ pub struct FleetClean {
 
 /// Reason for which something stays on a node.
 enum Obstacle {
-    /// This pod is an agent's.
-    Agent(String),
+    /// It is not to be removed.
+    Kept(String),
     Failed(String),
 }
 
@@ -150,7 +152,7 @@ async fn of_node(cluster: &Backend, node: NodeLeftovers, cleaning: &Cleaning) ->
     let (outcome, reason) = match ended {
         Ok(()) if cleaning.dry_run => (CleanOutcome::ToClean, None),
         Ok(()) => (CleanOutcome::Cleaned, None),
-        Err(Obstacle::Agent(pod)) => (CleanOutcome::Kept, Some(format!("pod {pod} runs there"))),
+        Err(Obstacle::Kept(why)) => (CleanOutcome::Kept, Some(why)),
         Err(Obstacle::Failed(why)) => (CleanOutcome::Failed, Some(why)),
     };
     NodeClean { name, outcome, removed, reason }
@@ -168,15 +170,18 @@ async fn remove(
         return Err(Obstacle::Failed("its name is not a valid node name".to_owned()));
     }
     for _ in 0..MOST_TRIES {
+        if let Some(why) = not_of(&node, &cleaning.only) {
+            return Err(Obstacle::Kept(why));
+        }
         if let Some(pod) = agent(cluster, &node, cleaning.container.as_deref()).await? {
-            return Err(Obstacle::Agent(pod));
+            return Err(Obstacle::Kept(format!("pod {pod} runs there")));
         }
         if cleaning.dry_run {
             removed.extend(&node.found);
-            return judged(&node);
+            return judged(&node, cleaning);
         }
         if patch(cluster, &node, removed).await? {
-            return judged(&node);
+            return judged(&node, cleaning);
         }
         node = cluster.node(&node.name).await?;
         if node.is_clean() {
@@ -186,16 +191,35 @@ async fn remove(
     Err(Obstacle::Failed(format!("other programs changed it during each of {MOST_TRIES} tries")))
 }
 
+/// Returns the reason for which a node's last agent is not known to be of one of these DaemonSets: what is on it may be
+/// another release's, whose pod is just being replaced.
+fn not_of(node: &NodeLeftovers, sets: &[DaemonSetRef]) -> Option<String> {
+    match node.agent() {
+        _ if sets.is_empty() => None,
+        Some(pod) if sets.iter().any(|set| set.makes(pod)) => None,
+        Some(pod) => {
+            Some(format!("its last agent, pod {}, is of no ended DaemonSet", bounded(pod, NAME)))
+        }
+        None => Some(
+            "nothing on it names the pod of its last agent: `longshore fleet clean` without \
+             --end-daemonsets cleans it"
+                .to_owned(),
+        ),
+    }
+}
+
 /// Refuses a node with a cordon that is nobody's for sure.
-fn judged(node: &NodeLeftovers) -> Result<(), Obstacle> {
+fn judged(node: &NodeLeftovers, cleaning: &Cleaning) -> Result<(), Obstacle> {
     if !node.has_foreign_record {
         return Ok(());
     }
-    Err(Obstacle::Failed(format!(
+    let why = format!(
         "it is cordoned, and its annotation {} is none that an agent writes: both stay; if the cordon is \
          not wanted, run `kubectl uncordon` and remove the annotation",
         names::CORDONED
-    )))
+    );
+    // It stays after each further try, and would hold up an uninstall for ever.
+    Err(if cleaning.only.is_empty() { Obstacle::Failed(why) } else { Obstacle::Kept(why) })
 }
 
 /// Removes the leftovers of a node of this version; false after another program's change of it.

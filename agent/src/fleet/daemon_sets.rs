@@ -7,6 +7,8 @@ use tokio::time::{Instant, sleep};
 
 use super::backend::{Backend, DaemonSetRef};
 use super::table::columns;
+use super::{NAME, bounded};
+use longshore_cluster::PodsOf;
 use longshore_core::failure::{Failure, FailureKind};
 
 /// Pause between two looks at DaemonSets.
@@ -136,11 +138,16 @@ pub async fn rollouts(
 }
 
 /// Deletes DaemonSets, and waits until they and their pods are gone, for `wait` at most: their agents end while their
-/// rights are there. One that there is not counts as gone, and so does one that is made anew meanwhile.
+/// rights are there. One that there is not counts as gone, and so does one that is made anew meanwhile. Returns a failure
+/// of exit code 31 where one is still there after that time: the nodes without such pods can be cleaned all the same.
 ///
 /// # Errors
-/// Exit code 31 where one is still there after that time, 32 where the cluster cannot be asked.
-pub async fn end(backend: &Backend, sets: &[DaemonSetRef], wait: Duration) -> Result<(), Failure> {
+/// Exit code 32 where the cluster cannot be asked.
+pub async fn end(
+    backend: &Backend,
+    sets: &[DaemonSetRef],
+    wait: Duration,
+) -> Result<Option<Failure>, Failure> {
     let until = Instant::now() + wait;
     let mut left = Vec::new();
     for set in sets {
@@ -162,18 +169,48 @@ pub async fn end(backend: &Backend, sets: &[DaemonSetRef], wait: Duration) -> Re
         }
         left = still;
         if left.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         if Instant::now() >= until {
-            let names: Vec<String> = left.iter().map(|(set, _)| set.to_string()).collect();
-            let cause = format!(
-                "{} still has pods {wait:?} after its deletion, so that nothing was cleaned",
-                names.join(", ")
-            );
-            let remedy = "see those pods (`kubectl describe pods`): an agent ends once the driver is uninstalled; \
-                          then run it again, or raise --wait";
-            return Err(Failure::new(FailureKind::NodesNotReady, cause).remedy(remedy));
+            let sets: Vec<DaemonSetRef> = left.into_iter().map(|(set, _)| set.clone()).collect();
+            return Ok(Some(not_gone(backend, &sets, wait).await));
         }
         sleep(PAUSE).await;
     }
+}
+
+/// Number of pods that a failure names.
+const MOST_NAMED: usize = 5;
+
+/// Failure of DaemonSets that are still there, with their pods.
+async fn not_gone(backend: &Backend, sets: &[DaemonSetRef], wait: Duration) -> Failure {
+    let mut pods = Vec::new();
+    for set in sets {
+        match backend.pods(PodsOf::Namespace(&set.namespace)).await {
+            Ok(found) => pods.extend(
+                found
+                    .iter()
+                    .filter(|pod| pod.daemon_set() == Some(&set.name) && !pod.has_ended())
+                    .map(|pod| format!("{} on node {}", pod.place(), pod.spec.node_name)),
+            ),
+            Err(failure) => tracing::warn!("pods of {set} are not known: {}", failure.one_line()),
+        }
+    }
+    pods.sort_unstable();
+    let mut named: Vec<String> = pods.iter().take(MOST_NAMED).map(|p| bounded(p, NAME)).collect();
+    if pods.len() > MOST_NAMED {
+        named.push(format!("{} more", pods.len() - MOST_NAMED));
+    }
+    let names: Vec<String> = sets.iter().map(DaemonSetRef::to_string).collect();
+    let names = names.join(", ");
+    let cause = match named.is_empty() {
+        true => format!("{names}: still there {wait:?} after the deletion"),
+        false => format!(
+            "{names}: still there {wait:?} after the deletion, with pods whose nodes were not cleaned: {}",
+            named.join(", ")
+        ),
+    };
+    let remedy = "see those pods (`kubectl describe pods`): an agent ends once the driver is uninstalled, and a pod of \
+                  a node that is gone for good once its Node object is deleted; then run it again, or raise --wait";
+    Failure::new(FailureKind::NodesNotReady, cause).remedy(remedy)
 }

@@ -65,6 +65,8 @@ pub(super) struct NodeLeftovers {
     version: String,
     /// Pod of the agent that wrote the status, `NAMESPACE/NAME`.
     pub(super) pod: Option<String>,
+    /// Pod of the agent that cordoned it, `NAMESPACE/NAME`.
+    cordoned_by: Option<String>,
     pub(super) found: Vec<Leftover>,
     /// It is cordoned, and the record of the cordon is none that an agent writes.
     pub(super) has_foreign_record: bool,
@@ -99,7 +101,8 @@ impl NodeLeftovers {
         let (own_taints, other_taints): (Vec<Value>, Vec<Value>) =
             spec.taints.unwrap_or_default().into_iter().partition(is_own_taint);
         let record = annotations.get(names::CORDONED);
-        let is_agents = record.is_some_and(|text| CordonRecord::of_annotation(text).is_some());
+        let read = record.and_then(|text| CordonRecord::of_annotation(text));
+        let is_agents = read.is_some();
         let has_foreign_record = spec.unschedulable && record.is_some() && !is_agents;
         let conditions = item.status.conditions.unwrap_or_default();
         let has_condition = conditions.iter().any(|condition| {
@@ -127,10 +130,16 @@ impl NodeLeftovers {
             name: metadata.name,
             version: metadata.resource_version,
             pod: status.and_then(|status| status.ok()?.pod),
+            cordoned_by: read.map(|record| record.pod),
             found,
             has_foreign_record,
             other_taints,
         }
+    }
+
+    /// Returns the pod of the agent that was on the node last, by its status, or else by the record of its cordon.
+    pub(super) fn agent(&self) -> Option<&str> {
+        self.pod.as_deref().or(self.cordoned_by.as_deref())
     }
 
     /// True where nothing of an agent's is on the node.

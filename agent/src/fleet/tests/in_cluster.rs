@@ -35,7 +35,9 @@ impl Objects {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let call = match (method, &parts[..]) {
-            ("GET", ["api", "v1", resource]) => format!("list {resource}"),
+            ("GET", ["api", "v1", resource] | ["api", "v1", "namespaces", _, resource]) => {
+                format!("list {resource}")
+            }
             (method, ["api", "v1", "nodes", _, "status"]) => format!("{method} nodes/status"),
             (method, ["api", "v1", "nodes", _]) => format!("{method} nodes"),
             (method, [.., "daemonsets", _]) => format!("{method} daemonsets"),
@@ -49,6 +51,11 @@ impl Objects {
         }
         match (call.as_str(), &parts[..]) {
             ("list nodes", _) => self.page(query),
+            ("list pods", ["api", _, "namespaces", namespace, _]) => {
+                let is_there = |pod: &&Value| pod["metadata"]["namespace"] == *namespace;
+                let items: Vec<&Value> = self.pods.iter().filter(is_there).collect();
+                (200, json!({"metadata": {}, "items": items}).to_string())
+            }
             ("list pods", _) => {
                 let node = query.split("spec.nodeName%3D").nth(1).expect("a node");
                 let node = node.split('&').next().expect("a name");
@@ -195,7 +202,7 @@ fn scene() -> Objects {
 #[case::dry_run(true)]
 #[tokio::test]
 async fn both_backends_clean_alike(#[case] dry_run: bool) {
-    let cleaning = Cleaning { dry_run, container: None };
+    let cleaning = Cleaning { dry_run, ..Cleaning::default() };
     let (_dir, kubectl) = by_script(&mut scene());
     let (objects, api, in_pod) = in_pod(scene(), Duration::ZERO);
     let by_kubectl = clean(&kubectl, &cleaning).await.expect("cleaned");
@@ -354,7 +361,8 @@ async fn both_backends_wait_for_the_end_of_pods(#[case] ending: u32) {
     let (objects, _api, in_pod) = in_pod(of(), Duration::ZERO);
     let sets = sets(&["gpu/never", "gpu/driver"]);
     for backend in [kubectl, in_pod] {
-        end(&backend, &sets, Duration::from_secs(600)).await.expect("they end");
+        let not_gone = end(&backend, &sets, Duration::from_secs(600)).await.expect("asked");
+        assert!(not_gone.is_none());
     }
     let words = fs::read_to_string(dir.path().join("deleted")).expect("deleted");
     assert_eq!(
@@ -366,15 +374,175 @@ async fn both_backends_wait_for_the_end_of_pods(#[case] ending: u32) {
     assert_eq!(objects.lock().expect("objects").calls, wanted);
 }
 
+/// A pod of a DaemonSet.
+fn pod_of(set: &str, name: &str, node: &str) -> Value {
+    let mut made = pod(name, node, "longshore", "Running");
+    made["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet", "name": set}]);
+    made
+}
+
+/// A node that the agent of this pod left.
+fn left_by(name: &str, pod: &str) -> (String, Value) {
+    let (name, mut node) = left(name, false);
+    let status = json!({"format": 1, "pod": pod}).to_string();
+    node["metadata"]["annotations"]["longshore.dev/status"] = json!(status);
+    (name, node)
+}
+
+/// Pods that stay, as on a node whose kubelet is away, and the end of the failure's line.
+#[rstest]
+#[case::one(
+    vec![pod_of("driver", "driver-aaaaa", "a"), pod_of("other", "other-aaaaa", "b")],
+    ", with pods whose nodes were not cleaned: gpu/driver-aaaaa on node a"
+)]
+#[case::many(
+    (1..=7).map(|at| pod_of("driver", &format!("driver-0000{at}"), "a")).collect(),
+    "gpu/driver-00004 on node a, gpu/driver-00005 on node a, 2 more"
+)]
+#[case::none(vec![], "gpu/driver: still there 0ns after the deletion")]
 #[tokio::test]
-async fn pods_that_do_not_end_are_a_failure() {
-    let of = || Objects { ending: u32::MAX, ..with_set([1; 6]) };
-    let (_objects, _api, backend) = in_pod(of(), Duration::ZERO);
-    let failure =
-        end(&backend, &sets(&["gpu/driver"]), Duration::ZERO).await.expect_err("it stays");
+async fn nodes_without_pods_are_cleaned_where_others_do_not_end(
+    #[case] pods: Vec<Value>,
+    #[case] wanted: &str,
+) {
+    let is_kept = !pods.is_empty();
+    let nodes = [left_by("a", "gpu/driver-aaaaa"), left_by("c", "gpu/driver-ccccc")];
+    let of = || Objects {
+        ending: u32::MAX,
+        nodes: BTreeMap::from(nodes.clone()),
+        pods: pods.clone(),
+        ..with_set([1; 6])
+    };
+    let (objects, _api, backend) = in_pod(of(), Duration::ZERO);
+    let sets = sets(&["gpu/driver"]);
+    let ended = end(&backend, &sets, Duration::ZERO).await.expect("asked");
+    let failure = ended.expect("it stays");
     assert_eq!(failure.code(), ExitCode::NodesNotReady);
-    let wanted = "gpu/driver still has pods 0ns after its deletion, so that nothing was cleaned";
-    assert_eq!(failure.one_line(), wanted);
+    let line = failure.one_line();
+    assert!(line.starts_with("gpu/driver: still there") && line.ends_with(wanted), "{line}");
+    let cleaning = Cleaning { only: sets, ..Cleaning::default() };
+    let cleaned = clean(&backend, &cleaning).await.expect("cleaned");
+    let kept = usize::from(is_kept);
+    assert_eq!((cleaned.cleaned, cleaned.kept, cleaned.failed), (2 - kept, kept, 0));
+    let calls = objects.lock().expect("objects").calls.clone();
+    assert_eq!(calls.iter().filter(|call| *call == "patch nodes").count(), 2 - kept);
+}
+
+/// The pod of a node's status and that of its cordon's record, the DaemonSets that ended, and the reason for which
+/// it is kept.
+#[rstest]
+#[case::own(Some("gpu/driver-x7k2p"), None, &["gpu/driver"], None)]
+#[case::of_the_second(Some("gpu/driver-x7k2p"), None, &["gpu/a", "gpu/driver"], None)]
+#[case::other_namespace(Some("ops/driver-x7k2p"), None, &["gpu/driver"], Some("pod ops/driver-x7k2p, is of no"))]
+#[case::other_release(Some("gpu/driver-b-x7k2p"), None, &["gpu/driver"], Some("is of no ended DaemonSet"))]
+#[case::shorter(Some("gpu/driver-x7k2p"), None, &["gpu/driver-b"], Some("is of no ended DaemonSet"))]
+#[case::of_the_record(None, Some("gpu/driver-x7k2p"), &["gpu/driver"], None)]
+#[case::record_of_another(None, Some("ops/driver-x7k2p"), &["gpu/driver"], Some("is of no ended DaemonSet"))]
+#[case::status_first(Some("ops/driver-x7k2p"), Some("gpu/driver-x7k2p"), &["gpu/driver"], Some("pod ops/driver-x7k2p"))]
+#[case::unknown(None, None, &["gpu/driver"], Some("nothing on it names the pod of its last agent"))]
+#[case::hostile(Some("gpu/\u{1b}"), None, &["gpu/driver"], Some("pod gpu/\\u{1b}, is of no"))]
+#[case::all_nodes(Some("ops/driver-x7k2p"), None, &[], None)]
+#[case::all_nodes_without_a_record(None, None, &[], None)]
+#[tokio::test]
+async fn after_an_end_only_the_nodes_of_those_agents_are_cleaned(
+    #[case] status: Option<&str>,
+    #[case] record: Option<&str>,
+    #[case] ended: &[&str],
+    #[case] wanted: Option<&str>,
+) {
+    let (name, mut node) = left("a", record.is_some());
+    let annotations = &mut node["metadata"]["annotations"];
+    annotations["longshore.dev/status"] = json!(json!({"format": 1, "pod": status}).to_string());
+    if let Some(pod) = record {
+        let text = json!({"pod": pod, "since": "2026-11-23T03:00:00Z", "reason": "r"}).to_string();
+        annotations["longshore.dev/cordoned"] = json!(text);
+    }
+    let of =
+        || Objects { nodes: BTreeMap::from([(name.clone(), node.clone())]), ..Objects::default() };
+    let (_dir, kubectl) = by_script(&mut of());
+    let (objects, _api, in_pod) = in_pod(of(), Duration::ZERO);
+    let cleaning = Cleaning { only: sets(ended), ..Cleaning::default() };
+    for backend in [kubectl, in_pod] {
+        let cleaned = clean(&backend, &cleaning).await.expect("cleaned");
+        let outcome = if wanted.is_some() { CleanOutcome::Kept } else { CleanOutcome::Cleaned };
+        assert_eq!(cleaned.nodes[0].outcome, outcome);
+        let reason = cleaned.nodes[0].reason.as_deref().unwrap_or_default();
+        assert!(
+            reason.contains(wanted.unwrap_or_default()) && !reason.contains('\u{1b}'),
+            "{reason}"
+        );
+    }
+    let is_patched = objects.lock().expect("objects").calls.contains(&"patch nodes".to_owned());
+    assert_eq!(is_patched, wanted.is_none());
+}
+
+/// The other leftovers of such a node are removed.
+#[rstest]
+#[case::after_an_end(&["gpu/driver"], CleanOutcome::Kept)]
+#[case::all_nodes(&[], CleanOutcome::Failed)]
+#[tokio::test]
+async fn a_cordon_of_nobody_is_no_failure_of_an_uninstall(
+    #[case] ended: &[&str],
+    #[case] wanted: CleanOutcome,
+) {
+    let (name, mut node) = left_by("a", "gpu/driver-x7k2p");
+    node["spec"]["unschedulable"] = json!(true);
+    node["metadata"]["annotations"]["longshore.dev/cordoned"] = json!("me");
+    let objects = Objects { nodes: BTreeMap::from([(name, node)]), ..Objects::default() };
+    let (_objects, _api, backend) = in_pod(objects, Duration::ZERO);
+    let cleaning = Cleaning { only: sets(ended), ..Cleaning::default() };
+    let cleaned = clean(&backend, &cleaning).await.expect("cleaned");
+    assert_eq!(cleaned.nodes[0].outcome, wanted);
+    assert_eq!(cleaned.nodes[0].removed.len(), 4);
+    let reason = cleaned.nodes[0].reason.as_deref().unwrap_or_default();
+    assert!(reason.contains("none that an agent writes: both stay"), "{reason}");
+}
+
+/// The name of a DaemonSet, and the pod that the API server makes of it.
+#[rstest]
+#[case("gpu/driver", "gpu/driver-x7k2p", true)]
+#[case("gpu/driver", "gpu/driver", false)]
+#[case("gpu/driver", "gpu/driver-", false)]
+#[case("gpu/driver", "driver-x7k2p", false)]
+#[case("gpu/driver", "gpu/driver-pool-x7k2p", false)]
+#[case("gpu/driver", "gpu-2/driver-x7k2p", false)]
+// Of 60 characters, which are cut to 58.
+#[case(
+    "gpu/a23456789012345678901234567890123456789012345678901234567890",
+    "gpu/a234567890123456789012345678901234567890123456789012345678x7k2p",
+    true
+)]
+fn a_pod_is_known_by_the_name_that_it_is_given(
+    #[case] set: &str,
+    #[case] pod: &str,
+    #[case] wanted: bool,
+) {
+    assert_eq!(set.parse::<DaemonSetRef>().expect("a place").makes(pod), wanted);
+}
+
+/// Size of a node's annotation, and the remedy.
+#[rstest]
+#[case::larger_than_an_agent_reads(4 << 20, None)]
+#[case::larger_than_the_store_takes(17 << 20, Some("annotations or fields of many MiB"))]
+#[tokio::test]
+async fn the_size_of_an_object_does_not_end_a_clean(
+    #[case] size: usize,
+    #[case] remedy: Option<&str>,
+) {
+    let mut large = scene();
+    large.nodes.get_mut("d").expect("a node")["metadata"]["annotations"]["x"] =
+        json!("x".repeat(size));
+    let (_objects, api, backend) = in_pod(large, Duration::from_secs(600));
+    match (clean(&backend, &Cleaning::default()).await, remedy) {
+        (Ok(cleaned), None) => assert_eq!(cleaned.cleaned, 3),
+        (Err(failure), Some(remedy)) => {
+            assert_eq!(failure.code(), ExitCode::Kubectl);
+            assert!(failure.report().contains(remedy), "{}", failure.report());
+            // The first page, and the second with each limit.
+            assert_eq!(api.requests().len(), 7);
+        }
+        (ended, _) => panic!("{ended:?}"),
+    }
 }
 
 #[tokio::test]
@@ -392,7 +560,7 @@ async fn a_daemon_set_that_is_made_anew_counts_as_gone() {
     let sets = sets(&["gpu/driver"]);
     let ended = end(&backend, &sets, Duration::from_secs(600));
     let (ended, ()) = tokio::join!(ended, made_anew);
-    ended.expect("it is gone");
+    assert!(ended.expect("asked").is_none());
 }
 
 /// Calls that are refused, their failure, and the remedy.
@@ -418,7 +586,7 @@ async fn a_refused_call_has_the_rule_in_its_remedy(
     let ended = end(&backend, &sets(&["gpu/driver"]), Duration::ZERO).await;
     let failure = match ended {
         Err(failure) => failure,
-        Ok(()) => clean(&backend, &Cleaning::default()).await.expect_err("refused"),
+        Ok(_) => clean(&backend, &Cleaning::default()).await.expect_err("refused"),
     };
     assert_eq!(failure.code(), ExitCode::Kubectl);
     let report = failure.report();
