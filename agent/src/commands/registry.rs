@@ -104,22 +104,21 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
     let registry =
         Registry::open_to_push_with(policy, &push.reference.repository, host_root, &env)?;
     let progress = terminal::progress();
+    let as_kept = sets.iter().map(|set| describe(set, &store, key.is_some()));
+    let described = as_kept.collect::<Result<Vec<_>, _>>()?;
     // Before anything is sent: a set of unknown origin is not attested.
-    let mut attestations = sets
+    let mut attestations = described
         .iter()
-        .map(|set| attestations_of(config, &push, set, &store, key.as_ref()))
+        .map(|(set, _)| attestations_of(config, &push, set, &store, key.as_ref()))
         .collect::<Result<Vec<_>, _>>()?
         .into_iter();
-    for set in &sets {
+    for (described, kept) in &described {
+        let set = &described.set;
         let tag = push.reference.tag.clone().unwrap_or_else(|| set.key.tag());
-        let kept = store.evidence(set);
-        let signed = kept.as_ref().map(|kept| kept.described(set)).transpose()?.flatten();
-        let kept = kept.filter(|_| signed.is_some());
-        let described = signed.map_or_else(|| Described::of(set), Ok)?;
         // Signed and attested, by its digest, before any host can find it by its tag.
         let mut beside = String::new();
-        if let Some(kept) = &kept {
-            beside.push_str(&push_kept(&registry, &described, kept).await?);
+        if let Some(kept) = kept {
+            beside.push_str(&push_kept(&registry, described, kept).await?);
         }
         if let Some(key) = &key {
             let new = registry.sign(&described.digest(), key).await?;
@@ -129,7 +128,7 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
             let new = registry.attest(&described.descriptor(), &attestations).await?;
             beside.push_str(if new { ", attested" } else { ", was attested already" });
         }
-        let pushed = registry.push_described(&described, &tag, &store, progress.as_ref()).await?;
+        let pushed = registry.push_described(described, &tag, &store, progress.as_ref()).await?;
         let mut line = format!("{}:{tag}@{}", push.reference.repository, pushed.digest);
         line.push_str(if pushed.was_there { " was there already" } else { " pushed" });
         line.push_str(&beside);
@@ -140,6 +139,22 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
         print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::Done)
+}
+
+/// Returns a set as it was signed, with what the store keeps of that; as it is described here where there is none. What
+/// gets a signature here (`is_signed`) is never the bytes of others, which have fields that nothing verifies.
+fn describe(
+    set: &ModuleSet,
+    store: &Store,
+    is_signed: bool,
+) -> Result<(Described, Option<Evidence>), Failure> {
+    let own = Described::of(set)?;
+    let Some(kept) = store.evidence(set) else { return Ok((own, None)) };
+    let Some(signed) = kept.described(set)? else { return Ok((own, None)) };
+    if is_signed && signed.digest() != own.digest() {
+        return Ok((own, None));
+    }
+    Ok((signed, Some(kept)))
 }
 
 /// Pushes the signatures and attestations that the store keeps of a set, which came with it from a bundle or a
@@ -166,13 +181,13 @@ async fn push_kept(
 fn attestations_of(
     config: &Config,
     push: &Push,
-    set: &ModuleSet,
+    set: &Described,
     store: &Store,
     key: Option<&SecretKey>,
 ) -> Result<Vec<Attestation>, Failure> {
     let Some(key) = key.filter(|_| push.attest) else { return Ok(Vec::new()) };
-    let (name, described) = (push.reference.repository.name(), Described::of(set)?);
-    attest_compiled(set, &described, store, &config.builder_id, &name, key)
+    let name = push.reference.repository.name();
+    attest_compiled(&set.set, set, store, &config.builder_id, &name, key)
 }
 
 /// Imports the modules of a directory into the store, as a set.

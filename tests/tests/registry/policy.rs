@@ -5,10 +5,12 @@ use std::fs;
 use longshore::catalog::{AvailableSet, Catalog, SetPlace};
 use longshore::config::{self, Config, Fragment};
 use longshore::prebuilt::Prebuilt;
+use longshore_core::digest::digest_of;
 use longshore_host::facts::{Kernel, Probe};
 use longshore_modules::layout;
 use longshore_modules::sets::SetStore;
 use longshore_modules::signature::attestation::Attestation;
+use longshore_modules::signature::{Evidence, Signature};
 use longshore_modules::signature::key::SecretKey;
 use longshore_modules::testing::signed_for_the_kernel;
 use serde_json::json;
@@ -211,6 +213,37 @@ async fn a_push_without_a_key_carries_the_signature_that_a_set_came_with() {
         assert!(signed.out.contains(&digest) && signed.out.contains(said), "{signed}");
         assert!(verify());
     }
+}
+
+#[tokio::test]
+async fn a_new_signature_is_never_of_a_description_with_fields_that_nothing_verifies() {
+    let scene = Scene::new();
+    let own = Described::of(&scene.set).expect("describes");
+    // As another tool would write it, or an attacker: with one more annotation.
+    let mut manifest: serde_json::Value = serde_json::from_slice(&own.manifest).expect("JSON");
+    manifest["annotations"]["com.example.note"] = json!("run this");
+    let manifest = serde_json::to_vec(&manifest).expect("JSON");
+    let foreign = SecretKey::generate();
+    let digest = format!("sha256:{}", digest_of(&*manifest).expect("digest"));
+    let signature = Signature::make(&foreign, "bundle", &digest).expect("signs");
+    let evidence = Evidence::new(manifest, own.config.clone(), vec![signature]).expect("evidence");
+    scene.store.put_evidence(&scene.set, &evidence).expect("kept");
+    let key = scene.dir.path().join("cosign.key");
+    fs::write(&key, SecretKey::generate().to_encrypted_pem("").expect("pem")).expect("writes");
+
+    let push = |more: &[&str]| {
+        let mut command = std::process::Command::new(program());
+        let store = scene.dir.path().join("store");
+        command.env_clear().env("LONGSHORE_STORE", store).env("COSIGN_PASSWORD", "");
+        command.args(["push", &scene.name(), "--kernel", "6.1.0-50-amd64"]).args(more);
+        let ended = finish(&mut command);
+        ended.assert_done();
+        ended.out
+    };
+    let signed = push(&["--sign-key", key.to_str().expect("a path")]);
+    assert!(signed.contains(&own.digest()) && !signed.contains("came with"), "{signed}");
+    let kept = push(&[]);
+    assert!(kept.contains(&digest) && kept.contains("came with"), "{kept}");
 }
 
 #[tokio::test]

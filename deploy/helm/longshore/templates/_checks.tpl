@@ -59,6 +59,16 @@
 {{- if and .Values.bundle.hostPath .Values.bundle.image }}
 {{- fail (printf "%sbundle.image: set bundle.hostPath or bundle.image, not both" $of) }}
 {{- end }}
+{{- if .Values.uninstall.cleanNodes }}
+{{- if lt (include "longshore.seconds" .Values.uninstall.timeout | int) (int .Values.terminationGracePeriodSeconds) }}
+{{- fail (printf "%suninstall.timeout: %s is shorter than terminationGracePeriodSeconds (%v), so that no uninstall would pass while an agent uses that time; helm's --timeout has to be longer than both" $of .Values.uninstall.timeout .Values.terminationGracePeriodSeconds) }}
+{{- end }}
+{{- end }}
+{{- range $name, $timeout := dict "uninstall.timeout" .Values.uninstall.timeout "test.timeout" .Values.test.timeout }}
+{{- if gt (include "longshore.seconds" $timeout | int) 86400 }}
+{{- fail (printf "%s: 24h at most, not %s" $name $timeout) }}
+{{- end }}
+{{- end }}
 {{- $own := list "/" "/bin" "/bundle.tar" "/dev" "/etc" "/etc/longshore" "/lib" "/proc" "/run" "/run/longshore" "/run/nvidia" "/secrets" "/sys" "/usr" "/usr/local" "/usr/local/bin" "/usr/local/share/ca-certificates" "/var" "/var/lib/longshore" }}
 {{- range $index, $mount := .Values.mounts }}
 {{- if has $mount.path $own }}
@@ -88,8 +98,8 @@ defaults, which are values then. */}}
 {{- if hasKey .updateStrategy "maxUnavailable" }}
 {{- fail (printf "updateStrategy.maxUnavailable is %s: it is updateStrategy.rollingUpdate.maxUnavailable now" $older) }}
 {{- end }}
-{{- if hasKey . "kubectl" }}
-{{- fail (printf "kubectl is %s: helm test and uninstall.cleanNodes run the agent's own image now, so remove it; kubectl.resources is hooks.resources now" $older) }}
+{{- if get . "kubectl" }}
+{{- fail (printf "kubectl is %s: helm test and uninstall.cleanNodes run the agent's own image now, so remove it (--set kubectl=null); kubectl.resources is hooks.resources now" $older) }}
 {{- end }}
 {{- $first := regexFind "^[^/]+/" .image.repository | trimSuffix "/" }}
 {{- if or (contains "." $first) (contains ":" $first) (eq $first "localhost") }}

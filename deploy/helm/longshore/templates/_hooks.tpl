@@ -76,7 +76,17 @@ subjects:
 {{- end }}
 {{- end }}
 
-{{/* Fields of a hook's pod: it runs on any node, also while that is cordoned or its driver is not ready. */}}
+{{/* Seconds of a time span such as 1h30m. */}}
+{{- define "longshore.seconds" -}}
+{{- $of := dict "h" 3600 "m" 60 "s" 1 }}
+{{- $seconds := 0 }}
+{{- range regexFindAll "[0-9]+[hms]" . -1 }}
+{{- $seconds = add $seconds (mul (regexFind "[0-9]+" . | atoi) (get $of (regexFind "[hms]" .))) }}
+{{- end }}
+{{- $seconds }}
+{{- end }}
+
+{{/* Fields of a hook's pod. Where the image is only on nodes into which it was imported, it runs on those of the release. */}}
 {{- define "longshore.hookPod" -}}
 serviceAccountName: {{ .name }}
 enableServiceLinks: false
@@ -89,17 +99,25 @@ securityContext:
 {{- with include "longshore.pullSecrets" .root | trim }}
 {{ . }}
 {{- end }}
+{{- $selector := dict "kubernetes.io/os" "linux" }}
+{{- if .root.Values.hooks.nodeSelector }}
+{{- $selector = .root.Values.hooks.nodeSelector }}
+{{- else if eq (.root.Values.global.imageRegistry | default .root.Values.image.registry) "localhost" }}
+{{- $selector = merge $selector (default dict .root.Values.nodeSelector) }}
+{{- end }}
 nodeSelector:
-  kubernetes.io/os: linux
+  {{- toYaml $selector | nindent 2 }}
+{{- with .root.Values.hooks.tolerations }}
 tolerations:
-  - operator: Exists
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Fields of a hook's container, of the agent's image: the API server is asked with the service account of the pod. */}}
 {{- define "longshore.hookContainer" -}}
 image: {{ include "longshore.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
-# A person reads it, by `helm test --logs` or after a failed uninstall.
+# A person reads it, after a failure.
 env: [{name: LONGSHORE_LOG_FORMAT, value: pretty}]
 securityContext:
   allowPrivilegeEscalation: false
