@@ -90,6 +90,10 @@ subjects:
 {{- define "longshore.hookPod" -}}
 serviceAccountName: {{ .name }}
 enableServiceLinks: false
+{{- if .root.Values.hooks.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 65532
