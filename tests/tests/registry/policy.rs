@@ -10,8 +10,8 @@ use longshore_host::facts::{Kernel, Probe};
 use longshore_modules::layout;
 use longshore_modules::sets::SetStore;
 use longshore_modules::signature::attestation::Attestation;
-use longshore_modules::signature::{Evidence, Signature};
 use longshore_modules::signature::key::SecretKey;
+use longshore_modules::signature::{Evidence, Signature};
 use longshore_modules::testing::signed_for_the_kernel;
 use serde_json::json;
 
