@@ -76,16 +76,6 @@ subjects:
 {{- end }}
 {{- end }}
 
-{{/* Seconds of a time span such as 1h30m. */}}
-{{- define "longshore.seconds" -}}
-{{- $of := dict "h" 3600 "m" 60 "s" 1 }}
-{{- $seconds := 0 }}
-{{- range regexFindAll "[0-9]+[hms]" . -1 }}
-{{- $seconds = add $seconds (mul (regexFind "[0-9]+" . | atoi) (get $of (regexFind "[hms]" .))) }}
-{{- end }}
-{{- $seconds }}
-{{- end }}
-
 {{/* Fields of a hook's pod. Where the image is only on nodes into which it was imported, it runs on those of the release. */}}
 {{- define "longshore.hookPod" -}}
 serviceAccountName: {{ .name }}
