@@ -5,8 +5,9 @@
 {{- if gt (include "longshore.seconds" .Values.cluster.evictDeadline | int) 3600 }}
 {{- fail (printf "cluster.evictDeadline (%s) is longer than an hour" .Values.cluster.evictDeadline) }}
 {{- end }}
-{{- if and .Values.cluster.taint (not .Values.cluster.report) }}
-{{- fail "cluster.taint needs cluster.report, which sets and removes the taint" }}
+{{- include "longshore.rightsChecked" . }}
+{{- if and .Values.cluster.taint (not (include "longshore.reports" .)) }}
+{{- fail (printf "cluster.taint needs cluster.report, which sets and removes the taint (it is %v, and off)" .Values.cluster.report) }}
 {{- end }}
 {{- if and .Values.podMonitor.enabled (not (include "longshore.metricsPort" .)) }}
 {{- fail (printf "podMonitor.enabled needs an address that Prometheus reaches: set listen to 0.0.0.0:9470 (it is %s now)" .Values.listen) }}
@@ -26,6 +27,28 @@
 {{- end }}
 {{- range $pools }}
 {{- include "longshore.poolChecked" . }}
+{{- end }}
+{{- end }}
+
+{{/* Fails where the rights of the agents could be used by one node against the others. */}}
+{{- define "longshore.rightsChecked" -}}
+{{- $rights := dict }}
+{{- include "longshore.rights" (dict "root" . "into" $rights) }}
+{{- if .Values.rbac.create }}
+{{- if not (or (include "longshore.hasPolicies" .) (eq .Values.rbac.nodePolicy "never")) }}
+{{- $version := .Capabilities.KubeVersion.Version }}
+{{- range $value, $is := dict "cluster.report" (eq (toString .Values.cluster.report) "true") "cluster.evict" .Values.cluster.evict "cluster.buildLease" (and (eq (toString .Values.cluster.buildLease) "true") $rights.leases) }}
+{{- if $is }}
+{{- fail (printf "%s=true needs the admission policies of Kubernetes 1.30, and this is %s: without them whoever takes over one node may change every other node and lease with its agent's rights. Leave it out, or wish for exactly that with rbac.nodePolicy=never" $value $version) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $rights.leases (eq (include "longshore.namespace" .) "kube-system") }}
+{{- fail "cluster.buildLease would let each agent read the leases of kube-system, those of the control plane among them: use another namespace, or cluster.buildLease=false" }}
+{{- end }}
+{{- if and (or $rights.cluster $rights.own) (eq (include "longshore.serviceAccountName" .) "default") }}
+{{- fail "the agent's rights would be those of every pod of the namespace whose service account is `default`: with serviceAccount.create=false set serviceAccount.name to another one, or rbac.create=false" }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -69,7 +92,7 @@
 {{- fail (printf "%s: 24h at most, not %s" $name $timeout) }}
 {{- end }}
 {{- end }}
-{{- $own := list "/" "/bin" "/bundle.tar" "/dev" "/etc" "/etc/longshore" "/lib" "/proc" "/run" "/run/longshore" "/run/nvidia" "/secrets" "/sys" "/usr" "/usr/local" "/usr/local/bin" "/usr/local/share/ca-certificates" "/var" "/var/lib/longshore" }}
+{{- $own := list "/" "/bin" "/bundle.tar" "/dev" "/etc" "/etc/longshore" "/lib" "/proc" "/run" "/run/longshore" "/run/nvidia" "/secrets" "/sys" "/tmp" "/usr" "/usr/local" "/usr/local/bin" "/usr/local/share/ca-certificates" "/var" "/var/lib/longshore" "/var/run" "/var/run/secrets/kubernetes.io/serviceaccount" }}
 {{- range $index, $mount := .Values.mounts }}
 {{- if has $mount.path $own }}
 {{- fail (printf "%smounts[%d].path: %s is the agent's own" $of $index $mount.path) }}
@@ -86,7 +109,7 @@
 defaults, which are values then. */}}
 {{- define "longshore.formerNames" -}}
 {{- $older := "a value of an older chart (helm upgrade --reuse-values repeats them: use --reset-then-reuse-values)" }}
-{{- if not (hasKey . "uninstall") }}
+{{- if not (hasKey . "evictor") }}
 {{- fail "the values of an older chart are repeated, without the defaults of this one (helm upgrade --reuse-values does so): use --reset-then-reuse-values" }}
 {{- end }}
 {{- if hasKey .image "pullSecrets" }}

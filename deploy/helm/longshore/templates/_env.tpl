@@ -17,9 +17,11 @@
 {{- $_ := set $env "LONGSHORE_WAIT_TO_CHANGE" (printf "%v" (or .waitToChange $.Values.cluster.evict)) }}
 {{- if .gpuDirectRdma }}{{ $_ := set $env "GPU_DIRECT_RDMA_ENABLED" "true" }}{{ end }}
 {{- end }}
-{{- range $key, $name := dict "report" "REPORT" "taint" "TAINT" "featuresFile" "FEATURES_FILE" "evict" "EVICT" "evictDeadline" "EVICT_DEADLINE" "keepForSuccessor" "KEEP_FOR_SUCCESSOR" "buildLease" "BUILD_LEASE" }}
+{{- range $key, $name := dict "taint" "TAINT" "featuresFile" "FEATURES_FILE" "evict" "EVICT" "evictDeadline" "EVICT_DEADLINE" "keepForSuccessor" "KEEP_FOR_SUCCESSOR" }}
 {{- $_ := set $env (printf "LONGSHORE_CLUSTER_%s" $name) (printf "%v" (get $.Values.cluster $key)) }}
 {{- end }}
+{{- $_ := set $env "LONGSHORE_CLUSTER_REPORT" (ternary "true" "false" (eq (include "longshore.reports" .) "true")) }}
+{{- $_ := set $env "LONGSHORE_CLUSTER_BUILD_LEASE" (ternary "true" "false" (eq (include "longshore.leases" .) "true")) }}
 {{- with .Values.cdi.spec }}{{ $_ := set $env "LONGSHORE_CDI_SPEC" . }}{{ end }}
 {{- with .Values.cdi.capabilities }}{{ $_ := set $env "LONGSHORE_CDI_CAPABILITIES" (join "," .) }}{{ end }}
 {{- with .Values.store.maxSize }}{{ $_ := set $env "LONGSHORE_STORE_MAX_SIZE" . }}{{ end }}
@@ -74,18 +76,4 @@ LONGSHORE_CLUSTER_BUILD_LEASE: cluster.buildLease
 {{- $publishes := or .Values.publish.reference (regexMatch "(?m)^[^#\\n]*publish" .Values.config) }}
 {{- range .Values.env }}{{ if eq .name "LONGSHORE_PUBLISH" }}{{ $publishes = true }}{{ end }}{{ end }}
 {{- if $publishes }}true{{ end }}
-{{- end }}
-
-{{/* "true" where the agent may change nodes. */}}
-{{- define "longshore.changesNodes" -}}
-{{- if or .Values.cluster.report .Values.cluster.evict }}true{{ end }}
-{{- end }}
-
-{{/* "true" where the ValidatingAdmissionPolicy is rendered. */}}
-{{- define "longshore.nodePolicy" -}}
-{{- if .Values.rbac.create }}
-{{- if eq .Values.rbac.nodePolicy "always" }}true
-{{- else if and (eq .Values.rbac.nodePolicy "auto") (include "longshore.changesNodes" .) (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) }}true
-{{- end }}
-{{- end }}
 {{- end }}

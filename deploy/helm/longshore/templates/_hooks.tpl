@@ -24,59 +24,30 @@ annotations:
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
-{{/* Service account of a hook, and its rights: `rules` in the own namespace, `nodeRules` in the cluster. */}}
+{{/* Service account of a hook, and its rights: `rules` in the own namespace, `nodeRules` in the cluster, and
+`validations` of what it changes on nodes, where there are policies. */}}
 {{- define "longshore.hookAccount" -}}
-{{- $root := .root }}
-{{- $name := .name }}
-{{- $namespace := include "longshore.namespace" .root }}
 {{- $metadata := include "longshore.hookMetadata" (dict "root" .root "hook" .hook "weight" -5) }}
+{{- $clusterName := printf "%s-%s" (include "longshore.namespace" .root) .name }}
 ---
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ $name }}
-  namespace: {{ $namespace }}
+  name: {{ .name }}
+  namespace: {{ include "longshore.namespace" .root }}
   {{- $metadata | nindent 2 }}
-{{- if .root.Values.rbac.create }}
-{{- range $kind, $rules := dict "Role" .rules "ClusterRole" .nodeRules }}
-{{- $object := ternary $name (printf "%s-%s" $namespace $name) (eq $kind "Role") }}
-{{- if $rules }}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: {{ $kind }}
-metadata:
-  name: {{ $object }}
-  {{- if eq $kind "Role" }}
-  namespace: {{ $namespace }}
-  {{- end }}
-  {{- $metadata | nindent 2 }}
-rules:
-  {{- range $rules }}
-  - {{ toJson . }}
-  {{- end }}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: {{ $kind }}Binding
-metadata:
-  name: {{ $object }}
-  {{- if eq $kind "Role" }}
-  namespace: {{ $namespace }}
-  {{- end }}
-  {{- $metadata | nindent 2 }}
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: {{ $kind }}
-  name: {{ $object }}
-subjects:
-  - kind: ServiceAccount
-    name: {{ $name }}
-    namespace: {{ $namespace }}
+{{- if and .validations (include "longshore.policies" .root) }}
+{{ include "longshore.policy" (dict "root" .root "metadata" $metadata "account" .name "name" $clusterName "rules" (include "longshore.policy.nodeRules" .root) "variables" (include "longshore.policy.nodeVariables" .root) "validations" .validations) }}
 {{- end }}
+{{- with .rules }}
+{{ include "longshore.role" (dict "root" $.root "kind" "Role" "metadata" $metadata "account" $.name "name" $.name "rules" .) }}
 {{- end }}
+{{- with .nodeRules }}
+{{ include "longshore.role" (dict "root" $.root "kind" "ClusterRole" "metadata" $metadata "account" $.name "name" $clusterName "rules" .) }}
 {{- end }}
 {{- end }}
 
-{{/* Fields of a hook's pod. Where the image is only on nodes into which it was imported, it runs on those of the release. */}}
+{{/* Fields of a hook's pod. */}}
 {{- define "longshore.hookPod" -}}
 serviceAccountName: {{ .name }}
 enableServiceLinks: false
@@ -93,18 +64,24 @@ securityContext:
 {{- with include "longshore.pullSecrets" .root | trim }}
 {{ . }}
 {{- end }}
-{{- $selector := dict "kubernetes.io/os" "linux" }}
-{{- if .root.Values.hooks.nodeSelector }}
-{{- $selector = .root.Values.hooks.nodeSelector }}
-{{- else if eq (.root.Values.global.imageRegistry | default .root.Values.image.registry) "localhost" }}
-{{- $selector = merge $selector (default dict .root.Values.nodeSelector) }}
-{{- end }}
-nodeSelector:
-  {{- toYaml $selector | nindent 2 }}
+{{ include "longshore.helperSelector" (dict "root" .root "given" .root.Values.hooks.nodeSelector) }}
 {{- with .root.Values.hooks.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* Node selector of a pod that is no agent's: `given`, or the nodes of Linux. Where the image is only on nodes into which
+it was imported, it runs on those of the release. */}}
+{{- define "longshore.helperSelector" -}}
+{{- $selector := dict "kubernetes.io/os" "linux" }}
+{{- if .given }}
+{{- $selector = .given }}
+{{- else if eq (.root.Values.global.imageRegistry | default .root.Values.image.registry) "localhost" }}
+{{- $selector = merge $selector (default dict .root.Values.nodeSelector) }}
+{{- end -}}
+nodeSelector:
+  {{- toYaml $selector | nindent 2 }}
 {{- end }}
 
 {{/* Fields of a hook's container, of the agent's image: the API server is asked with the service account of the pod. */}}

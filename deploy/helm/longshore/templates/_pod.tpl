@@ -1,29 +1,13 @@
-{{/* Handler of a probe: HTTP where the kubelet reaches the agent's address, else the agent's own command. */}}
+{{/* Probe by the agent's own command, over its socket: an address could be held by another program. */}}
 {{- define "longshore.probe" -}}
-{{- $listen := .root.Values.listen }}
-{{- $address := regexReplaceAll ":[0-9]+$" $listen "" | trimPrefix "[" | trimSuffix "]" }}
-{{- $anywhere := has $address (list "0.0.0.0" "::") }}
-{{- if and (regexMatch ":[0-9]+$" $listen) (not (hasPrefix "unix:" $listen)) (or .root.Values.hostNetwork $anywhere) }}
-httpGet:
-  {{- if not $anywhere }}
-  host: {{ $address | quote }}
-  {{- end }}
-  port: {{ regexFind "[0-9]+$" $listen }}
-  path: {{ .path }}
-{{- else }}
 exec:
   command: [longshore, status, {{ .option }}]
-{{- end }}
 {{- toYaml .probe | nindent 0 }}
 {{- end }}
 
-{{/* Container fields that the agent and its init container share. */}}
-{{- define "longshore.container" -}}
-{{- include "longshore.containerOf" (dict "root" . "image" (include "longshore.image" .)) }}
-{{- end }}
-
-{{/* The same with an image of its own. */}}
+{{/* Container fields that the agent and its init container share. The agent's has a token (`account`). */}}
 {{- define "longshore.containerOf" -}}
+{{- $account := .account -}}
 image: {{ .image | quote }}
 {{- with .root }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -31,6 +15,7 @@ securityContext:
   # Bidirectional mounts, which expose the driver root to the node, need a privileged container.
   privileged: true
   runAsUser: 0
+  readOnlyRootFilesystem: true
   {{- with .Values.seLinuxOptions }}
   seLinuxOptions:
     {{- toYaml . | nindent 4 }}
@@ -71,6 +56,10 @@ volumeMounts:
   - name: config
     mountPath: /etc/longshore
     readOnly: true
+  - name: container-run
+    mountPath: /run
+  - name: container-tmp
+    mountPath: /tmp
   - name: run-nvidia
     mountPath: /run/nvidia
     mountPropagation: Bidirectional
@@ -78,6 +67,11 @@ volumeMounts:
     mountPath: /run/longshore
   - name: store
     mountPath: /var/lib/longshore
+  {{- if and $account (include "longshore.usesToken" .) }}
+  - name: api-access
+    mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+    readOnly: true
+  {{- end }}
   {{- range $name, $secret := include "longshore.secrets" . | fromYaml }}
   - name: {{ $name }}
     mountPath: /secrets/{{ $name }}
@@ -113,12 +107,27 @@ volumeMounts:
 - name: config
   configMap:
     name: {{ include "longshore.poolName" . }}
+# Mount points of the daemons' sockets, and temporary files: the container's root is read-only.
+- name: container-run
+  emptyDir: {medium: Memory}
+- name: container-tmp
+  emptyDir: {}
 - name: run-nvidia
   hostPath: {path: /run/nvidia, type: DirectoryOrCreate}
 - name: run-longshore
   hostPath: {path: /run/longshore, type: DirectoryOrCreate}
 - name: store
   hostPath: {path: {{ .Values.store.hostPath | quote }}, type: DirectoryOrCreate}
+{{- if include "longshore.usesToken" . }}
+# As a kubelet mounts it into every container of a pod, here for the agent's alone.
+- name: api-access
+  projected:
+    defaultMode: 0400
+    sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3607}
+      - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+      - downwardAPI: {items: [{path: namespace, fieldRef: {apiVersion: v1, fieldPath: metadata.namespace}}]}
+{{- end }}
 {{- range $name, $secret := include "longshore.secrets" . | fromYaml }}
 - name: {{ $name }}
   secret:
@@ -159,20 +168,29 @@ volumeMounts:
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- if or .Values.affinity .Values.nodeFeatureDiscovery.select }}
+{{- $apart := list }}
+{{- if not .Values.controlPlaneNodes }}
+{{- range list "control-plane" "master" }}
+{{- $apart = append $apart (dict "key" (printf "node-role.kubernetes.io/%s" .) "operator" "DoesNotExist") }}
+{{- end }}
+{{- end }}
+{{- $terms := list }}
+{{- if .Values.nodeFeatureDiscovery.select }}
+{{- range list "pci-10de" "pci-0300_10de" "pci-0302_10de" }}
+{{- $label := printf "feature.node.kubernetes.io/%s.present" . }}
+{{- $terms = append $terms (dict "matchExpressions" (prepend $apart (dict "key" $label "operator" "In" "values" (list "true")))) }}
+{{- end }}
+{{- else if $apart }}
+{{- $terms = append $terms (dict "matchExpressions" $apart) }}
+{{- end }}
+{{- $affinity := deepCopy .Values.affinity }}
+{{- $required := "requiredDuringSchedulingIgnoredDuringExecution" }}
+{{- if and $terms (not (get (default dict $affinity.nodeAffinity) $required)) }}
+{{- $_ := set $affinity "nodeAffinity" (merge (dict $required (dict "nodeSelectorTerms" $terms)) (default dict $affinity.nodeAffinity)) }}
+{{- end }}
+{{- with $affinity }}
 affinity:
-  {{- with .Values.affinity }}
   {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- if .Values.nodeFeatureDiscovery.select }}
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-        {{- range list "pci-10de" "pci-0300_10de" "pci-0302_10de" }}
-        - matchExpressions:
-            - {key: feature.node.kubernetes.io/{{ . }}.present, operator: In, values: ["true"]}
-        {{- end }}
-  {{- end }}
 {{- end }}
 {{- with .Values.tolerations }}
 tolerations:
