@@ -16,6 +16,10 @@ OTHER_VARIABLES = {"NODE_NAME", "NODE_IP", "POD_NAME", "POD_NAMESPACE", "DOCKER_
                    "LONGSHORE_LOG_FORMAT"}
 
 
+# Directory of the service account's files: crates/cluster/src/account.rs.
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
 def documents(path):
     """Returns the objects of a YAML file, by kind and name."""
     with open(path, encoding="utf-8") as file:
@@ -32,6 +36,17 @@ def equal(first, second):
     different = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
     if different:
         raise SystemExit(f"{first} and {second} differ in {different}")
+
+
+def policies_first(path):
+    """Prints the objects of a YAML file, the admission policies before the rights that they restrict: `kubectl apply`
+    makes them in this order."""
+    with open(path, encoding="utf-8") as file:
+        parts = [part.strip() for part in re.split(r"^---$", re.sub(r"^# Source: .*\n", "", file.read(), flags=re.M), flags=re.M)]
+    parts = [re.sub(r"\n\n+", "\n", part) for part in parts if part]
+    kind = lambda part: re.search(r"^kind: (\w+)", part, re.M)[1]
+    order = {"Namespace": 0, "ServiceAccount": 1, "ValidatingAdmissionPolicy": 2, "ValidatingAdmissionPolicyBinding": 3}
+    print("\n---\n".join(sorted(parts, key=lambda part: order.get(kind(part), 4))))
 
 
 def daemonsets(found):
@@ -55,13 +70,17 @@ def pod(path):
                 wrong.append(f"{selector} and the pods with {labels}")
         if not selector.items() <= template.items():
             wrong.append(f"{selector} does not choose its own pods")
+        for (kind, name), other in found.items():
+            if kind == "Deployment" and selector.items() <= other["spec"]["template"]["metadata"]["labels"].items():
+                wrong.append(f"{selector} chooses the pods of {name}")
     for (kind, name), one in found.items():
         if kind.endswith("RoleBinding"):
             role = (one["roleRef"]["kind"], one["roleRef"]["name"])
             account = [subject["name"] for subject in one["subjects"]]
             hook = "annotations" in one["metadata"] and one["metadata"]["annotations"].get("helm.sh/hook")
             accounts = {subject["name"] for subject in one["subjects"]}
-            of_pods = {single["spec"]["template"]["spec"]["serviceAccountName"] for single in sets}
+            of_pods = {single["spec"]["template"]["spec"]["serviceAccountName"] for (kind, _), single in found.items()
+                       if kind in ("DaemonSet", "Deployment")}
             if role not in found:
                 wrong.append(f"{kind} {name}: no {role}")
             # The accounts of hooks have the rights of hooks alone.
@@ -104,6 +123,18 @@ def of_pod(spec, found):
     tomllib.loads(config_of(spec, found))
     if ("ServiceAccount", spec["serviceAccountName"]) not in found:
         yield f"no ServiceAccount {spec['serviceAccountName']}"
+    # No container but the agent's has a token, and none of them writes beside its mounts.
+    if spec["automountServiceAccountToken"] is not False:
+        yield "the token is mounted into each container"
+    for container in spec["containers"] + spec.get("initContainers", []):
+        has_token = TOKEN in [mount["mountPath"] for mount in container.get("volumeMounts", [])]
+        if has_token != (container["name"] == "longshore" and "api-access" in volumes):
+            yield f"container {container['name']}: token {has_token}"
+    for container in own:
+        if container["securityContext"].get("readOnlyRootFilesystem") is not True:
+            yield f"the root of container {container['name']} is writable"
+        yield from (f"container {container['name']} has no {path} to write to" for path in ("/run", "/tmp")
+                    if path not in [mount["mountPath"] for mount in container["volumeMounts"]])
 
 
 def config_of(spec, found):
@@ -179,82 +210,32 @@ def monitoring(every, of_pools):
         raise SystemExit("; ".join(wrong))
 
 
-def granted(path):
-    """Returns the rights in a manifest: (scope, group, resource, verb)."""
-    rights = set()
-    for (kind, _), one in documents(path).items():
-        # Those of hooks are their own: docs/cluster/kubernetes.md names them beside the table.
-        if kind in ("Role", "ClusterRole") and "helm.sh/hook" not in one["metadata"].get("annotations", {}):
-            scope = {"Role": "own namespace", "ClusterRole": "cluster"}[kind]
-            rights |= {(scope, group or "core", resource, verb) for rule in one["rules"]
-                       for group in rule["apiGroups"] for resource in rule["resources"]
-                       for verb in rule["verbs"]}
-    return rights
+def probes(path):
+    """Fails where a probe of a manifest is another one than the agent's own command: an address of the node could be held
+    by another program."""
+    for daemonset in daemonsets(documents(path)):
+        container = daemonset["spec"]["template"]["spec"]["containers"][0]
+        for name, option in (("startupProbe", "--alive"), ("livenessProbe", "--alive"), ("readinessProbe", "--ready")):
+            handlers = container[name].keys() - {"periodSeconds", "timeoutSeconds", "failureThreshold",
+                                                 "initialDelaySeconds", "successThreshold"}
+            if handlers != {"exec"} or container[name]["exec"]["command"] != ["longshore", "status", option]:
+                raise SystemExit(f"{path}: {name} is {container[name]}")
 
 
-def documented():
-    """Returns the table of rights in docs/cluster/kubernetes.md: for each value, its rights."""
-    table = {}
-    with open("docs/cluster/kubernetes.md", encoding="utf-8") as file:
-        for line in file:
-            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-            if not (line.startswith("| `") and len(cells) == 6 and cells[1] in ("cluster", "own namespace")):
-                continue
-            value, scope, groups, resource, verbs, _ = cells
-            table.setdefault(value.strip("`"), set()).update(
-                (scope, group, resource, verb)
-                for group in groups.split(", ") for verb in verbs.split(", "))
-    return table
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 
-def rights(value, path):
-    """Fails where the rights of a manifest, rendered with `value` alone, are not those of the table."""
-    wanted = documented().get(value)
-    if wanted is None:
-        raise SystemExit(f"docs/cluster/kubernetes.md: the table of rights has no row for `{value}`")
-    if granted(path) != wanted:
-        raise SystemExit(f"{value}: granted and documented rights differ in {sorted(granted(path) ^ wanted)}")
-
-
-def hook_rights(path):
-    """Fails where the rights of the hooks are not those of their table in docs/cluster/kubernetes.md."""
-    wanted, found = set(), set()
-    with open("docs/cluster/kubernetes.md", encoding="utf-8") as file:
-        for line in file:
-            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-            if len(cells) == 5 and cells[1] in ("cluster", "own namespace"):
-                hook, scope, group, resource, verbs = cells
-                resource, _, names = resource.partition(" of the release")
-                wanted |= {(hook.strip("`"), scope, group, resource, bool(names), verb) for verb in verbs.split(", ")}
-    for (kind, _), one in documents(path).items():
-        hook = one["metadata"].get("annotations", {}).get("helm.sh/hook")
-        if hook and kind in ("Role", "ClusterRole"):
-            scope = {"Role": "own namespace", "ClusterRole": "cluster"}[kind]
-            found |= {(hook, scope, group or "core", resource, "resourceNames" in rule, verb) for rule in one["rules"]
-                      for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]}
-    if found != wanted:
-        raise SystemExit(f"{path}: granted and documented rights of hooks differ in {sorted(found ^ wanted)}")
-
-
-def rights_of_all():
-    """Prints the values of the table."""
-    print("\n".join(sorted(documented())))
-
-
-def probes(path, wanted):
-    """Fails where the probes' handler is another one than `wanted`: `http HOST`, or `exec`."""
-    (daemonset,) = daemonsets(documents(path))
-    container = daemonset["spec"]["template"]["spec"]["containers"][0]
-    for name, place, option in (("startupProbe", "/healthz", "--alive"), ("livenessProbe", "/healthz", "--alive"),
-                                ("readinessProbe", "/readyz", "--ready")):
-        probe = container[name]
-        if "httpGet" in probe:
-            found = "http " + probe["httpGet"].get("host", "-")
-            right = probe["httpGet"]["path"] == place
-        else:
-            found, right = "exec", probe["exec"]["command"] == ["longshore", "status", option]
-        if found != wanted or not right:
-            raise SystemExit(f"{name} is {probe}, not {wanted}")
+def control_plane(path, wanted):
+    """Fails where the pods run on nodes of the control plane, by their required node affinity, and `wanted` is `no`, or
+    the other way round."""
+    for daemonset in daemonsets(documents(path)):
+        affinity = daemonset["spec"]["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
+        terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [{}])
+        apart = {"key": CONTROL_PLANE, "operator": "DoesNotExist"}
+        # Terms are alternatives.
+        found = "no" if all(apart in term.get("matchExpressions", []) for term in terms) else "yes"
+        if found != wanted:
+            raise SystemExit(f"{path}: on nodes of the control plane: {found}, by {affinity}")
 
 
 def environment(path, into):
@@ -295,7 +276,7 @@ def kubectl(program, *pages):
     print(tried)
 
 
-DOCTOR = """# `longshore doctor` once on one node whose agent has ended, with the mounts, rights and settings of the DaemonSet in
+DOCTOR = """# `longshore doctor` once on one node whose agent has ended, with the mounts and settings of the DaemonSet in
 # {0}, of which `scripts/check-chart --write` makes it. Where the chart has other values,
 # `longshore fleet doctor NODE` takes those of the cluster's own DaemonSet.
 #   sed s/NODE_TO_DIAGNOSE/gpu-1/ deploy/kubernetes/doctor.yaml | kubectl create --filename -
@@ -304,6 +285,11 @@ DOCTOR = """# `longshore doctor` once on one node whose agent has ended, with th
 #   kubectl --namespace longshore logs job/longshore-doctor
 #   kubectl --namespace longshore delete job longshore-doctor     # without it, ten minutes after its end
 """
+
+
+def without_token(of_pod):
+    """Returns volumes or mounts without that of the token, which a diagnosis does not need."""
+    return [one for one in of_pod if one["name"] != "api-access"]
 
 
 def doctor(path):
@@ -318,12 +304,12 @@ def doctor(path):
     pod = {
         "nodeName": "NODE_TO_DIAGNOSE", "restartPolicy": "Never", "activeDeadlineSeconds": 300,
         "terminationGracePeriodSeconds": 5,
-        **{key: of_set[key] for key in ("serviceAccountName", "hostPID", "hostNetwork", "dnsPolicy",
-                                        "enableServiceLinks", "tolerations")},
+        **{key: of_set[key] for key in ("serviceAccountName", "automountServiceAccountToken", "hostPID", "hostNetwork",
+                                        "dnsPolicy", "enableServiceLinks", "tolerations")},
         # None of the names by which agents' pods are found: agent/src/cluster.rs.
         "containers": [{"name": "doctor", **{key: container[key] for key in same}, "command": ["longshore"], "args": ["doctor"],
-                        "env": env, "volumeMounts": container["volumeMounts"]}],
-        "volumes": of_set["volumes"],
+                        "env": env, "volumeMounts": without_token(container["volumeMounts"])}],
+        "volumes": without_token(of_set["volumes"]),
     }
     job = {
         "apiVersion": "batch/v1", "kind": "Job",
@@ -364,68 +350,8 @@ def written_out(path):
         raise SystemExit(f"{path}: " + ("; ".join(sorted(wrong)) or "no fieldRef was found"))
 
 
-NODE_NAME = "authentication.kubernetes.io/node-name"
-# User, node names in the token, node that is to be changed, and the policy's answer.
-REQUESTS = [
-    ("system:serviceaccount:gpu:driver", ["n1"], "n1", "allowed"),
-    ("system:serviceaccount:gpu:driver", ["n1"], "n2",
-     "longshore's agent on node n1 may not change node n2"),
-    ("system:serviceaccount:gpu:driver", ["n1"], "n10",
-     "longshore's agent on node n1 may not change node n10"),
-    ("system:serviceaccount:gpu:driver", None, "n1",
-     "the token of longshore's agent names no node, so that it cannot be compared"),
-    # No server makes such a token; failurePolicy denies what cannot be evaluated.
-    ("system:serviceaccount:gpu:driver", [], "n1", "error"),
-    ("system:serviceaccount:gpu:other", ["n1"], "n2", "not matched"),
-    ("system:serviceaccount:other:driver", ["n1"], "n2", "not matched"),
-    ("system:node:n1", None, "n2", "not matched"),
-    ("admin", None, "n1", "not matched"),
-]
-
-
-def policy(path):
-    """Fails where the ValidatingAdmissionPolicy answers a request otherwise than `REQUESTS` says. CEL's own
-    evaluator runs its expressions, with the optional syntax that Kubernetes has."""
-    from cel_expr_python import cel
-    from cel_expr_python.ext import ext_optional
-
-    # The binding has another kind.
-    (spec,) = [one["spec"] for (kind, _), one in documents(path).items() if kind == "ValidatingAdmissionPolicy"]
-    names = ("request", "object", "variables")
-    env = cel.NewEnv(variables={name: cel.Type.DYN for name in names}, extensions=[ext_optional.ExtOptional()])
-
-    def value(expression, data):
-        found = env.compile(expression).eval(data=data)
-        if found.type() == cel.Type.ERROR:
-            raise ValueError(found.value())
-        return found.value()
-
-    def answer(user, token, node):
-        extra = {} if token is None else {NODE_NAME: token}
-        data = {"request": {"userInfo": {"username": user, "extra": extra}, "operation": "UPDATE", "name": node},
-                "object": {"metadata": {"name": node}}, "variables": {}}
-        if not all(value(one["expression"], data) for one in spec["matchConditions"]):
-            return "not matched"
-        for one in spec["variables"]:
-            data["variables"][one["name"]] = value(one["expression"], data)
-        for one in spec["validations"]:
-            if not value(one["expression"], data):
-                return one.get("message") or value(one["messageExpression"], data)
-        return "allowed"
-
-    for user, token, node, wanted in REQUESTS:
-        try:
-            found = answer(user, token, node)
-        except ValueError as error:
-            found, told = "error", f" ({error})"
-        else:
-            told = ""
-        if found != wanted:
-            raise SystemExit(f"{path}: {user} with {token} changes {node}: {found}{told}, not {wanted}")
-
-
-CHECKS = {check.__name__: check for check in (equal, pod, pools, monitoring, rights, hook_rights, rights_of_all, probes,
-                                          environment, policy, written_out, doctor, kubectl)}
+CHECKS = {check.__name__: check for check in (equal, policies_first, pod, pools, monitoring, probes, control_plane,
+                                          environment, written_out, doctor, kubectl)}
 
 if __name__ == "__main__":
     CHECKS[sys.argv[1]](*sys.argv[2:])

@@ -170,7 +170,8 @@ nodeSelector:
 {{- end }}
 {{- $apart := list }}
 {{- if not .Values.controlPlaneNodes }}
-{{- range list "control-plane" "master" }}
+{{- /* Labels of kubeadm before 1.24 are the second; newer API servers warn of it. */}}
+{{- range ternary (list "control-plane" "master") (list "control-plane") (semverCompare "<1.24.0-0" .Capabilities.KubeVersion.Version) }}
 {{- $apart = append $apart (dict "key" (printf "node-role.kubernetes.io/%s" .) "operator" "DoesNotExist") }}
 {{- end }}
 {{- end }}
