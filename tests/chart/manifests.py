@@ -44,9 +44,11 @@ def policies_first(path):
     with open(path, encoding="utf-8") as file:
         parts = [part.strip() for part in re.split(r"^---$", re.sub(r"^# Source: .*\n", "", file.read(), flags=re.M), flags=re.M)]
     parts = [re.sub(r"\n\n+", "\n", part) for part in parts if part]
+    head = re.match(r"(#.*\n)*", parts[0])[0]
+    parts[0] = parts[0].removeprefix(head)
     kind = lambda part: re.search(r"^kind: (\w+)", part, re.M)[1]
     order = {"Namespace": 0, "ServiceAccount": 1, "ValidatingAdmissionPolicy": 2, "ValidatingAdmissionPolicyBinding": 3}
-    print("\n---\n".join(sorted(parts, key=lambda part: order.get(kind(part), 4))))
+    print(head + "\n---\n".join(sorted(parts, key=lambda part: order.get(kind(part), 4))))
 
 
 def daemonsets(found):

@@ -1,21 +1,20 @@
 """Rights of each account of the chart and the manifests: the table in docs/cluster/kubernetes.md with a worst use of each,
 and the admission policies that restrict them. scripts/check-chart runs it.
 
-    rights.py write|check HELM CHART PAGE RIGHTS-FILE    writes or compares the table, of the chart and the operator's rights
-    rights.py listed MANIFEST...                         fails where a manifest has a right that the table has not
-    rights.py bound MANIFEST...                          fails where an account has a right on nodes, events or leases that
-                                                         no policy of the same file restricts
-    rights.py values                                     prints the values of the table
+    accounts.py write|check HELM CHART PAGE RIGHTS    writes or compares the table, of the chart and the operator's rights
+    accounts.py listed MANIFEST...                    fails where a manifest has a right that the table has not
+    accounts.py bound MANIFEST...                     fails where an account has a right on nodes, events or leases that no
+                                                      policy of the same file restricts
+    accounts.py values                                prints the values of the table
 """
 
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 import yaml
 
-LIST = pathlib.Path("tests/chart/rights.list")
+LIST = pathlib.Path("tests/chart/accounts.list")
 NO_RIGHTS = "tests/chart/no-rights.yaml"
 BEGIN, END = "<!-- rights: begin -->", "<!-- rights: end -->"
 HEAD = ["Account", "Value, hook or file", "Scope", "API group", "Resource", "Verbs", "Reason", "Worst use by one taken node"]
