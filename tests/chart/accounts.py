@@ -82,13 +82,9 @@ def by_account(found):
 def rows():
     """Returns the lines of the list, each as its eight cells."""
     lines = [line for line in LIST.read_text("utf-8").splitlines() if line and not line.startswith("#")]
-    # A value ends with "=" where it is empty; a reason has "; " too: the last part is the worst use.
-    made = []
-    for line in lines:
-        cells = line.split("; ")
-        if len(cells) < 8:
-            raise SystemExit(f"{LIST}: not eight cells: {line}")
-        made.append([*cells[:6], "; ".join(cells[6:-1]), cells[-1]])
+    made = [line.split("; ", 7) for line in lines]
+    if any(len(cells) != 8 for cells in made):
+        raise SystemExit(f"{LIST}: not eight cells: {[cells for cells in made if len(cells) != 8]}")
     return made
 
 
