@@ -145,6 +145,10 @@ k in ['longshore.dev/status', 'longshore.dev/evict-request', 'nvidia.com/gpu-dri
 {{- include "longshore.policy.nodeValidations" (dict "who" $who "labels" "false" "annotations" $annotations "spec" (list "unschedulable") "status" list) }}
 - expression: variables.wasCordoned || !variables.isCordoned || 'longshore.dev/evict-request' in variables.annotations
   message: {{ $who }} may not cordon a node whose agent does not ask for it
+- expression: >-
+    !('longshore.dev/cordoned' in variables.annotations) || 'longshore.dev/cordoned' in variables.oldAnnotations
+    || (variables.isCordoned && !variables.wasCordoned)
+  message: {{ $who }} may not claim a cordon that another program made
 {{ include "longshore.policy.uncordon" $who }}
 {{- end }}
 
