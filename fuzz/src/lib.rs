@@ -3,6 +3,10 @@
 //!
 //! The fuzz targets call these, and so do the tests (tests/tests/corpus.rs), with the corpus.
 
+mod configurations;
+mod records;
+mod sources;
+
 use std::fs;
 use std::path::Path;
 
@@ -23,17 +27,33 @@ use longshore_modules::layout;
 use longshore_modules::signature::attestation::{Attestation, AttestationReader};
 use longshore_modules::signature::{self, Evidence, Trust};
 
+pub use configurations::{apt_conf, apt_lists, json_edit, toml_edit, units};
+pub use records::{cdi, challenge, journal, lease, node_annotation};
+pub use sources::{layer, recipe};
+
 /// A reader and its name.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets by name.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 18] = [
     ("run_file", run_file),
     ("deb", deb),
     ("packages", packages),
     ("release", release),
     ("modinfo", modinfo),
     ("oci", oci),
+    ("layer", layer),
+    ("recipe", recipe),
+    ("toml_edit", toml_edit),
+    ("json_edit", json_edit),
+    ("units", units),
+    ("apt_lists", apt_lists),
+    ("apt_conf", apt_conf),
+    ("journal", journal),
+    ("lease", lease),
+    ("node_annotation", node_annotation),
+    ("challenge", challenge),
+    ("cdi", cdi),
 ];
 
 /// Number of names that are looked up in an index; looking up all of a large one takes long.
@@ -50,6 +70,12 @@ fn beside_nothing(read: impl FnOnce(&Path)) {
     let others: Vec<_> =
         names.map(|entry| entry.expect("entry").file_name()).filter(|n| n != "inside").collect();
     assert!(others.is_empty(), "written outside: {others:?}");
+}
+
+/// Runs `read` with a new, empty directory.
+fn inside(read: impl FnOnce(&Path)) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    read(dir.path());
 }
 
 /// Reads a .run file: header, payload, manifest, list of GPUs.

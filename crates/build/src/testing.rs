@@ -11,6 +11,8 @@ use crate::build::KnownFailure;
 use crate::build::shared_failure::About;
 use crate::source::userspace::manifest::{Manifest, measure};
 
+pub use crate::build::build_root::unpack_layers;
+
 /// A failure whose inputs differ by one letter.
 pub fn known(inputs: char) -> KnownFailure {
     let name = Some("pci_resize_resource".to_owned());

@@ -25,5 +25,7 @@ mod rollback;
 mod selection;
 pub mod settings;
 mod suites;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tree;
 pub mod version;

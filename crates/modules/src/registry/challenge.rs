@@ -25,6 +25,16 @@ pub(super) fn parse(value: &str) -> Vec<Challenge> {
     ChallengeParser::new(value).map_while(Result::ok).filter_map(|found| known(&found)).collect()
 }
 
+/// Returns the realm of each challenge; None for Basic.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn realms(value: &str) -> Vec<Option<String>> {
+    let realm = |challenge| match challenge {
+        Challenge::Basic => None,
+        Challenge::Bearer { realm, .. } => Some(realm),
+    };
+    parse(value).into_iter().map(realm).collect()
+}
+
 fn known(found: &ChallengeRef<'_>) -> Option<Challenge> {
     let parameter = |name: &str| {
         let (_, value) = found.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;

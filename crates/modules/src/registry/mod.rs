@@ -20,6 +20,8 @@ use std::path::Path;
 use crate::artifact::ModuleSet;
 use crate::artifact::image::{Described, Descriptor};
 use crate::signature::{Evidence, Trust};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use challenge::realms;
 use content::{described, evidence_in, missing};
 use credentials::DockerConfig;
 use image::image_from;

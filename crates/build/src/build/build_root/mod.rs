@@ -48,6 +48,8 @@ pub use compilers::{Compiler, Run};
 pub use contents::{Contents, Kernel, Toolkit, inspect};
 pub(super) use contents::{compiler_for, headers};
 pub use source::{BadBuildRoot, BuildRootSource};
+#[cfg(any(test, feature = "testing"))]
+pub use unpack::unpack_layers;
 
 /// Version of the unpacking, changed whenever it changes a root's contents.
 const RECIPE: &str = "build-root 2";

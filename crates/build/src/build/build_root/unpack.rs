@@ -68,6 +68,20 @@ impl Refusal {
     }
 }
 
+/// Unpacks layers of a small image into an empty directory, as those of a build root are.
+///
+/// # Errors
+/// As those of a build root, with smaller limits: 2,000 entries, 8 MiB, 500 directories that no entry names.
+#[cfg(any(test, feature = "testing"))]
+pub fn unpack_layers(into: &Path, layers: &[&[u8]]) -> Result<(), Failure> {
+    let limits = Limits { entries: 2_000, bytes: 8 << 20, implied: 500 };
+    let mut unpacking = Unpacking::within(into, limits).map_err(|e| e.failure("layers"))?;
+    for layer in layers {
+        unpacking.layer(|| Ok(*layer)).map_err(|e| e.failure("layers"))?;
+    }
+    Ok(())
+}
+
 type Outcome<T> = Result<T, Refusal>;
 type Entry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
 
