@@ -97,7 +97,10 @@ pub fn units(bytes: &[u8]) {
             ("/lib/systemd/system/docker.service", whole),
             ("/etc/systemd/system/docker.service.d/a.conf", bytes),
         ]),
-        Memory::of(&[("/lib/systemd/system/docker.service", whole), ("/etc/default/docker", bytes)]),
+        Memory::of(&[
+            ("/lib/systemd/system/docker.service", whole),
+            ("/etc/default/docker", bytes),
+        ]),
     ] {
         let Ok(Some(service)) = Service::read(&files, UNIT) else { continue };
         assert!(!service.argv.is_empty(), "a service without a program");
