@@ -226,7 +226,7 @@ impl<'a> Prebuilt<'a> {
                 let set = layout::describe(&dir, &manifest)?;
                 let place = format!("{manifest} in {}", dir.display());
                 found.meets(&set, &trust).map_err(|why| refusal(&place, &why))?;
-                evidence = Some(found);
+                evidence = Some(found.keeping(&trust.keys));
             }
             let set = layout::import(&dir, &manifest, &store)?;
             evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))?;
@@ -255,7 +255,7 @@ impl<'a> Prebuilt<'a> {
             let found = registry.evidence(&described, &self.trust).await?;
             let place = format!("{}@{manifest}", registry.name());
             found.meets(&described.set, &self.trust).map_err(|why| refusal(&place, &why))?;
-            evidence = Some(found);
+            evidence = Some(found.keeping(&self.trust.keys));
         }
         let set = registry.pull(manifest, store, progress).await?;
         evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))?;

@@ -25,7 +25,7 @@ use longshore_modules::artifact::{ModuleEntry, index};
 use longshore_modules::kernel::modinfo;
 use longshore_modules::layout;
 use longshore_modules::signature::attestation::{Attestation, AttestationReader};
-use longshore_modules::signature::{self, Evidence, Trust};
+use longshore_modules::signature::{self, Evidence, SignatureReader, Trust};
 
 pub use configurations::{apt_conf, apt_lists, json_edit, toml_edit, units};
 pub use records::{cdi, challenge, journal, lease, node_annotation};
@@ -162,7 +162,7 @@ pub fn oci(bytes: &[u8]) {
     };
     let _ = Described::assemble(manifest.to_vec(), config.to_vec(), "here");
     let _ = index::entry_for(manifest, "x86_64", "here");
-    let _ = signature::layers_of(manifest);
+    let _ = SignatureReader::default().layers(manifest);
     let _ = AttestationReader::default().layers(manifest);
     if let Some(attestation) = Attestation::from_bytes(manifest.to_vec()) {
         let kind = "provenance".parse().expect("a type");

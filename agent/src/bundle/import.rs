@@ -12,7 +12,7 @@ use longshore_core::progress::Task;
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::{
-    Described, Descriptor, MANIFEST_TYPE, Manifest, parse_manifest,
+    Described, Descriptor, MANIFEST_TYPE, MAX_JSON, Manifest, parse_manifest,
 };
 use longshore_modules::layout::{
     INDEX_TYPE, Index, MAX_MODULE, SAVED_ATTESTATIONS, SAVED_SIGNATURES, beside,
@@ -21,7 +21,9 @@ use longshore_modules::sets::SetStore;
 use longshore_modules::signature::attestation::{
     self, AttestationReader, ReadAttestations, attestation_tag,
 };
-use longshore_modules::signature::{self, Evidence, Signature, Trust, refusal, signature_tag};
+use longshore_modules::signature::{
+    self, Evidence, ReadSignatures, SignatureReader, Trust, refusal, signature_tag,
+};
 
 /// Maximum number of entries in an index: two for each set and tree.
 const MOST_ENTRIES: usize = 10_000;
@@ -55,7 +57,7 @@ pub fn import(
     bundle.check_signatures(trusts)?;
     bundle.check_attestations(trusts)?;
     bundle.check_modules()?;
-    bundle.record(store)
+    bundle.record(store, trusts)
 }
 
 /// Contents of a bundle, by its index and manifests.
@@ -69,7 +71,8 @@ struct Bundle<'a> {
 struct Signed<T> {
     digest: String,
     what: T,
-    signatures: Vec<Signature>,
+    /// Images of its signatures.
+    signed_in: Vec<Descriptor>,
     /// Images of its attestations; none of a tree's.
     attested_in: Vec<Descriptor>,
 }
@@ -108,35 +111,30 @@ impl<'a> Bundle<'a> {
         let bytes = staging.bytes(entry)?;
         let Some((manifest, tree)) = kind_of(&bytes, staging.name())? else { return Ok(()) };
         let config = staging.bytes(&manifest.config)?;
-        let signatures = self.signatures(entry, index)?;
+        let images = beside(index, &signature_tag(&entry.digest), SAVED_SIGNATURES);
+        let signed_in = images.into_iter().cloned().collect();
         for layer in &manifest.layers {
             staging.has(&layer.digest, layer.size)?;
         }
         let digest = entry.digest.clone();
         if tree {
             let what = parse_tree(&manifest, config, staging.name())?;
-            self.trees.push(Signed { digest, what, signatures, attested_in: Vec::new() });
+            self.trees.push(Signed { digest, what, signed_in, attested_in: Vec::new() });
         } else {
             let what = Described::assemble(bytes, config, staging.name())?;
             let images = beside(index, &attestation_tag(&digest), SAVED_ATTESTATIONS);
             let attested_in = images.into_iter().cloned().collect();
-            self.sets.push(Signed { digest, what, signatures, attested_in });
+            self.sets.push(Signed { digest, what, signed_in, attested_in });
         }
         Ok(())
     }
 
-    /// Returns the signatures beside a manifest: under cosign's tag, or as `cosign save` marks
-    /// them.
-    fn signatures(&self, of: &Descriptor, index: &[Descriptor]) -> Result<Vec<Signature>, Failure> {
-        let tag = signature_tag(&of.digest);
-        let mut signatures = Vec::new();
-        for entry in beside(index, &tag, SAVED_SIGNATURES) {
-            for layer in signature::layers_of(&self.staging.bytes(entry)?) {
-                let payload = self.staging.bounded(&layer.digest, layer.size, 1 << 20)?;
-                signatures.extend(layer.signature(payload));
-            }
-        }
-        Ok(signatures)
+    /// Reads the signatures beside a manifest: under cosign's tag, or as `cosign save` marks them. They are not
+    /// kept: all of a bundle's may be many.
+    fn signatures<T>(&self, of: &Signed<T>) -> Result<ReadSignatures, Failure> {
+        SignatureReader::read_all(of.signed_in.iter(), MAX_JSON, &|of, most| {
+            self.staging.bounded(&of.digest, of.size, most)
+        })
     }
 
     /// Reads the attestations of a set, found as its signatures are. They are not kept: all of a
@@ -146,16 +144,17 @@ impl<'a> Bundle<'a> {
     }
 
     fn check_signatures(&self, trusts: &[Trust]) -> Result<(), Failure> {
-        let sets = self.sets.iter().map(|set| (&set.digest, &set.signatures));
-        let trees = self.trees.iter().map(|tree| (&tree.digest, &tree.signatures));
-        for (digest, signatures) in sets.chain(trees) {
+        let check = |digest: &str, read: ReadSignatures| -> Result<(), Failure> {
             for trust in trusts.iter().filter(|trust| trust.required) {
-                signature::verify(digest, signatures, &trust.keys).map_err(|why| {
+                signature::verify(digest, &read.signatures, &trust.keys).map_err(|why| {
+                    let why = why.beside_too_large(read.too_large);
                     refusal(&format!("{digest} in {}", self.staging.name()), &why)
                 })?;
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        self.sets.iter().try_for_each(|set| check(&set.digest, self.signatures(set)?))?;
+        self.trees.iter().try_for_each(|tree| check(&tree.digest, self.signatures(tree)?))
     }
 
     /// Checks the attestations of every set that a trust requires; reads none otherwise.
@@ -194,7 +193,9 @@ impl<'a> Bundle<'a> {
     }
 
     /// Records trees and modules first, sets last: every recorded set is complete.
-    fn record(self, store: &Store) -> Result<Imported, Failure> {
+    fn record(self, store: &Store, trusts: &[Trust]) -> Result<Imported, Failure> {
+        let required = trusts.iter().filter(|trust| trust.required);
+        let keys: Vec<_> = required.flat_map(|trust| trust.keys.clone()).collect();
         let mut trees = Vec::new();
         // Another machine's tree is refused before anything is moved into place.
         for Signed { what: tree, .. } in &self.trees {
@@ -208,17 +209,20 @@ impl<'a> Bundle<'a> {
         }
         let mut sets = Vec::new();
         for set in &self.sets {
-            let Signed { what, signatures, .. } = set;
+            let what = &set.what;
             for module in &what.set.modules {
                 if store.open_blob(&module.sha256).is_err() {
                     store.adopt_blob(&self.staging.path(&module.sha256), &module.sha256)?;
                 }
             }
-            if !signatures.is_empty() {
+            let signatures = self.signatures(set)?;
+            if !signatures.signatures.is_empty() {
                 let (manifest, config) = (what.manifest.clone(), what.config.clone());
-                let evidence = Evidence::new(manifest, config, signatures.clone())?
+                let evidence = Evidence::new(manifest, config, signatures)?
                     .with_attestations(self.attestations(set));
-                store.put_evidence(&what.set, &evidence)?;
+                // Where nothing is required, a later configuration may know the keys.
+                let kept = if keys.is_empty() { evidence } else { evidence.keeping(&keys) };
+                store.put_evidence(&what.set, &kept)?;
             }
             store.put_set(&what.set)?;
             sets.push(what.set.clone());

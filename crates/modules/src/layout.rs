@@ -30,7 +30,9 @@ use crate::signature::attestation::{
     Attestation, AttestationImage, AttestationReader, attestation_tag,
 };
 use crate::signature::key::SecretKey;
-use crate::signature::{self, Evidence, Signature, SignatureImage, Trust, signature_tag};
+use crate::signature::{
+    Evidence, Signature, SignatureImage, SignatureReader, Trust, signature_tag,
+};
 use longshore_core::digest::hex;
 use longshore_core::disk::Disk;
 use longshore_core::durable::read_failure;
@@ -149,14 +151,10 @@ pub fn evidence(dir: &Path, digest: &str, trust: &Trust) -> Result<Evidence, Fai
     let bytes = read_blob(dir, &hex(digest)?, None, MAX_JSON)?;
     let config = read_blob(dir, &hex(&manifest.config.digest)?, None, MAX_JSON)?;
     let index = read_index(dir)?.manifests;
-    let read = |of: &Descriptor| read_blob(dir, &hex(&of.digest)?, Some(of.size), MAX_JSON);
-    let mut signatures = Vec::new();
-    for entry in beside(&index, &signature_tag(digest), SAVED_SIGNATURES) {
-        for layer in signature::layers_of(&read(entry)?) {
-            let payload = read_blob(dir, &hex(&layer.digest)?, Some(layer.size), MAX_JSON)?;
-            signatures.extend(layer.signature(payload));
-        }
-    }
+    let read_most = |of: &Descriptor, most| read_blob(dir, &hex(&of.digest)?, Some(of.size), most);
+    let read = |of: &Descriptor| read_most(of, MAX_JSON);
+    let images = beside(&index, &signature_tag(digest), SAVED_SIGNATURES);
+    let signatures = SignatureReader::read_all(images.into_iter(), MAX_JSON, &read_most)?;
     let evidence = Evidence::new(bytes, config, signatures)?;
     if !evidence.needs_attestations(&set, trust) {
         return Ok(evidence);

@@ -105,6 +105,12 @@ impl SetStore for Store {
         }
         let bytes = serde_json::to_vec_pretty(set)
             .or_fail(FailureKind::Bug, || format!("writing the set {name}"))?;
+        if bytes.len() as u64 > MAX_DESCRIPTION {
+            let cause =
+                format!("storing the set {name}: its description has {} bytes", bytes.len());
+            return Err(Failure::new(FailureKind::Verification, cause)
+                .remedy(format!("a description has at most {MAX_DESCRIPTION} bytes")));
+        }
         let relative = Path::new("sets").join(name);
         self.write_file(&relative, &bytes)?;
         Ok(self.root().join(relative))

@@ -19,6 +19,7 @@ mod hub;
 mod matrix;
 mod mofed;
 mod other_tools;
+mod payloads;
 mod policy;
 mod revisions;
 mod side_by_side;

@@ -8,7 +8,7 @@ use super::session::{Call, Session, unexpected};
 use crate::artifact::image::{Described, Descriptor, Manifest, digest, hex_of, parse_manifest};
 use crate::artifact::index;
 use crate::signature::attestation::{AttestationReader, attestation_tag};
-use crate::signature::{self, Evidence, Trust, signature_tag};
+use crate::signature::{Evidence, SignatureReader, Trust, signature_tag};
 use longshore_core::failure::{Failure, FailureKind};
 
 /// Accepted kinds of manifest; an index is recognized by its media type.
@@ -49,7 +49,8 @@ async fn find_small_blob(
     described: &Descriptor,
 ) -> Result<Option<Vec<u8>>, Failure> {
     let digest = legal_digest(session, &described.digest)?;
-    let call = Call::new(Method::GET, session.url(&format!("blobs/{digest}"))?);
+    let url = session.url(&format!("blobs/{digest}"))?;
+    let call = Call::new(Method::GET, url).at_most(described.size);
     let answer = session.exchange(&call).await?;
     match answer.status {
         StatusCode::OK if described.describes(&answer.body) => Ok(Some(answer.body)),
@@ -95,16 +96,15 @@ pub(crate) async fn evidence_in(
     trust: &Trust,
 ) -> Result<(Evidence, bool), Failure> {
     let tag = signature_tag(&set.digest());
-    let mut signatures = Vec::new();
+    let mut reader = SignatureReader::default();
     if let Some(image) = manifest(session, &tag).await? {
-        for layer in signature::layers_of(&image) {
-            let mut wanted = Descriptor::of("", b"");
-            (wanted.digest, wanted.size) = (layer.digest.clone(), layer.size);
-            let payload = small_blob(session, &wanted).await?;
-            signatures.extend(layer.signature(payload));
+        for layer in reader.layers(&image) {
+            let payload = small_blob(session, &layer.descriptor()).await?;
+            reader.add(layer, payload);
         }
     }
-    let any = !signatures.is_empty();
+    let signatures = reader.into_found();
+    let any = !signatures.signatures.is_empty();
     let evidence = Evidence::new(set.manifest.clone(), set.config.clone(), signatures)?;
     if !evidence.needs_attestations(&set.set, trust) {
         return Ok((evidence, any));

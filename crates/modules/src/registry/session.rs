@@ -20,6 +20,8 @@ const MAX_ANSWER: u64 = 4 << 20;
 const MAX_ERROR_TEXT: usize = 300;
 /// Maximum number of login steps for one request: the anonymous token, the login's token, and each
 /// of them again after it expired.
+/// Size of an error's text that is always read.
+const MAX_ERROR: u64 = 64 << 10;
 pub(crate) const MOST_LOGINS: usize = 4;
 
 /// A request.
@@ -32,8 +34,16 @@ pub struct Call {
 
 impl Call {
     /// Returns a call without headers and body.
+    /// Maximum size of the answer.
+    most: u64,
     pub fn new(method: Method, url: Url) -> Self {
-        Self { method, url, headers: HeaderMap::new(), body: Vec::new() }
+        Self { method, url, headers: HeaderMap::new(), body: Vec::new(), most: MAX_ANSWER }
+    }
+
+    /// Limits the answer to a size that is known, at least that of an error's text.
+    pub(crate) fn at_most(mut self, bytes: u64) -> Self {
+        self.most = bytes.clamp(MAX_ERROR, MAX_ANSWER);
+        self
     }
 
     pub(crate) fn header(mut self, name: &'static str, value: &'static str) -> Self {
@@ -238,7 +248,7 @@ impl Request for Call {
     fn too_long(&self) -> Failure {
         Failure::new(
             FailureKind::Verification,
-            format!("{}: the answer has more than {MAX_ANSWER} bytes", self.redacted()),
+            format!("{}: the answer has more than {} bytes", self.redacted(), self.most),
         )
         .remedy("the server is not a registry, or it holds something else under this name")
     }
@@ -281,7 +291,7 @@ impl Exchange for CallExchange<'_> {
         let response = self.fetcher.send(self.call, self.builder()).await?;
         let (status, headers) = (response.status(), response.headers().clone());
         let url = response.url().clone();
-        let body = self.fetcher.body(self.call, response, MAX_ANSWER).bytes().await?;
+        let body = self.fetcher.body(self.call, response, self.call.most).bytes().await?;
         let answer = Answer { url, status, headers, body };
         if !is_busy(answer.status) {
             return Ok(answer);

@@ -7,13 +7,15 @@ mod reader;
 
 use serde::{Deserialize, Serialize};
 
+use super::MOST;
 use super::dsse::{ENVELOPE_TYPE, Envelope, MAX_ENVELOPE};
-use super::foreign::shortened;
+use super::foreign::{is_json_text, shortened};
+use super::image::{IMAGE_CONFIG_TYPE, SIGNATURE, image_config};
 use super::key::{PublicKey, SecretKey};
 use super::statement::{self, PredicateType};
-use super::{IMAGE_CONFIG_TYPE, MOST, SIGNATURE, image_config};
 use crate::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, hex_of, json};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+pub(super) use reader::MAX_TOTAL;
 pub use reader::{AttestationReader, ReadAttestations};
 
 /// `artifactType` of the image of attestations, of cosign's own form for referrers.
@@ -116,9 +118,14 @@ impl Attestation {
         Ok(Self(envelope))
     }
 
-    /// Takes the bytes of an envelope from elsewhere; None where they are not text.
+    /// Takes the bytes of an envelope from elsewhere; None where they are no text as JSON is.
     pub fn from_bytes(bytes: Vec<u8>) -> Option<Self> {
-        String::from_utf8(bytes).ok().map(Self)
+        String::from_utf8(bytes).ok().filter(|text| is_json_text(text)).map(Self)
+    }
+
+    /// True if one of `keys` signed it, whatever it states.
+    pub(super) fn is_by(&self, keys: &[PublicKey]) -> bool {
+        Envelope::parse(&self.0).and_then(|envelope| envelope.verify(keys)).is_ok()
     }
 
     /// Verifies that it is of the type `kind`, about the manifest with the digest `wanted`

@@ -17,6 +17,12 @@ pub(super) fn shortened_failure(failure: &Failure) -> String {
     cut(&failure.one_line(), LONGEST_FAILURE)
 }
 
+/// True if a text has no control characters but those that JSON permits between its values (RFC 8259, section 2):
+/// written as a string of JSON, it then has at most twice its size.
+pub(super) fn is_json_text(text: &str) -> bool {
+    text.bytes().all(|byte| byte >= b' ' || b"\t\n\r".contains(&byte))
+}
+
 fn cut(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}...", &text[..end]),

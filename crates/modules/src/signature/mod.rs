@@ -8,6 +8,7 @@
 pub mod attestation;
 mod dsse;
 mod foreign;
+pub mod image;
 pub mod key;
 pub mod payload;
 pub mod statement;
@@ -17,20 +18,26 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::artifact::ModuleSet;
-use crate::artifact::image::{Described, Descriptor, MANIFEST_TYPE, Manifest, digest, json};
+use crate::artifact::image::{Described, digest};
 use attestation::{Attestation, NotAttested, ReadAttestations};
+pub use image::{ReadSignatures, SignatureImage, SignatureReader};
 use key::{PublicKey, SecretKey};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use statement::PredicateType;
 
-/// Media type of a payload.
-const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// Media type of the config beside them; cosign stores signatures as an image.
-const IMAGE_CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
-/// The annotation with the signature.
-const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 /// Maximum number of signatures, and of attestations, of one set that are read.
 const MOST: usize = 64;
+/// Maximum size of a set's manifest, and of its config. They have a few kB.
+const MAX_DESCRIPTION: usize = 1 << 20;
+
+/// Size of the largest evidence that is accepted, as JSON: quotes and line breaks in its texts are escaped.
+pub const MAX_EVIDENCE: u64 = {
+    let signature = image::MAX_PAYLOAD + image::MAX_SIGNATURE as u64;
+    let texts = 2 * MAX_DESCRIPTION as u64 + MOST as u64 * signature + attestation::MAX_TOTAL;
+    2 * texts + FIELDS
+};
+/// Bytes of the evidence's field names and punctuation.
+const FIELDS: u64 = 16 << 10;
 
 /// Returns the tag under which cosign stores the signatures of the manifest `digest`
 /// (`sha256:...`).
@@ -58,6 +65,9 @@ pub struct Evidence {
     /// Fault of an attestation that could not be read.
     #[serde(skip)]
     damaged: Option<String>,
+    /// Number of signatures that were too large to be read.
+    #[serde(skip)]
+    too_large: usize,
 }
 
 /// Reason why a set does not count as signed, or as attested.
@@ -82,20 +92,57 @@ pub enum NotSigned {
     Unattested(#[from] NotAttested),
 }
 
+impl NotSigned {
+    /// Adds the number of signatures that were too large to be read.
+    #[must_use]
+    pub fn beside_too_large(self, too_large: usize) -> Self {
+        let larger = format!("larger than {} KiB", image::MAX_PAYLOAD >> 10);
+        match self {
+            unchanged if too_large == 0 => unchanged,
+            Self::Unsigned => Self::Wrong { count: too_large, why: format!("it is {larger}") },
+            Self::Wrong { count, why } => Self::Wrong {
+                count: count + too_large,
+                why: format!("{why}; {too_large} are {larger}"),
+            },
+            other => other,
+        }
+    }
+}
+
 impl Evidence {
     /// # Errors
-    /// Exit code 13 where manifest or config are not text, which JSON is.
+    /// Exit code 13 where manifest or config are no text as JSON is, or have more than 1 MiB.
     pub fn new(
         manifest: Vec<u8>,
         config: Vec<u8>,
-        signatures: Vec<Signature>,
+        signatures: impl Into<ReadSignatures>,
     ) -> Result<Self, Failure> {
-        let text = |bytes| {
-            String::from_utf8(bytes)
-                .or_fail(FailureKind::Verification, || "reading the manifest of a set")
+        let text = |bytes: Vec<u8>| {
+            let what = || "reading the manifest of a set";
+            if bytes.len() > MAX_DESCRIPTION {
+                let cause = format!("manifest or config has more than {MAX_DESCRIPTION} bytes");
+                return Err(Failure::new(FailureKind::Verification, what()).with_source(cause));
+            }
+            let text = String::from_utf8(bytes).or_fail(FailureKind::Verification, what)?;
+            match foreign::is_json_text(&text) {
+                true => Ok(text),
+                false => Err(Failure::new(FailureKind::Verification, what())
+                    .with_source("it has control characters, and is no JSON")),
+            }
         };
         let (manifest, config) = (text(manifest)?, text(config)?);
-        Ok(Self { manifest, config, signatures, attestations: Vec::new(), damaged: None })
+        let ReadSignatures { signatures, too_large } = signatures.into();
+        let (attestations, damaged) = (Vec::new(), None);
+        Ok(Self { manifest, config, signatures, attestations, damaged, too_large })
+    }
+
+    /// Leaves out signatures and attestations that none of `keys` made: what others put beside a set is not kept.
+    #[must_use]
+    pub fn keeping(mut self, keys: &[PublicKey]) -> Self {
+        let manifest = digest(self.manifest.as_bytes());
+        self.signatures.retain(|signature| signature.verify(&manifest, keys).is_ok());
+        self.attestations.retain(|attestation| attestation.is_by(keys));
+        self
     }
 
     /// Adds the attestations found.
@@ -150,6 +197,7 @@ impl Evidence {
             return Err(NotSigned::Other("it has other modules, or another key".into()));
         }
         verify(&signed.digest(), &self.signatures, keys)
+            .map_err(|why| why.beside_too_large(self.too_large))
     }
 
     /// Returns `set` with the manifest and config that were signed; None where they describe another set.
@@ -221,122 +269,6 @@ impl Signature {
         }
         Ok(by.name().to_owned())
     }
-}
-
-/// Signatures as an image, stored under [`signature_tag`].
-#[derive(Debug, Clone)]
-pub struct SignatureImage {
-    /// The manifest.
-    pub manifest: Vec<u8>,
-    /// Config and payloads.
-    pub blobs: Vec<Vec<u8>>,
-}
-
-impl SignatureImage {
-    /// Returns an image of these signatures; None where there are none.
-    ///
-    /// # Errors
-    /// As [`SignatureImage::with`].
-    pub fn of(signatures: &[Signature]) -> Result<Option<Self>, Failure> {
-        let mut whole: Option<Self> = None;
-        for signature in signatures {
-            let existing = whole.as_ref().map(|image| image.manifest.as_slice());
-            let Some(next) = Self::with(existing, signature)? else { continue };
-            let payloads = whole.into_iter().flat_map(|image| image.blobs.into_iter().skip(1));
-            let mut blobs: Vec<_> = next.blobs;
-            blobs.splice(1..1, payloads);
-            whole = Some(Self { manifest: next.manifest, blobs });
-        }
-        Ok(whole)
-    }
-
-    /// Returns the image whose manifest is `existing` with `signature` added; None where it has it
-    /// already.
-    ///
-    /// # Errors
-    /// Exit code 13 where `existing` is no image with layers of signatures alone: it is not replaced.
-    pub fn with(existing: Option<&[u8]>, signature: &Signature) -> Result<Option<Self>, Failure> {
-        let mut layers = match existing {
-            Some(bytes) => signature_layers(bytes).ok_or_else(|| {
-                let tag = payload::digest_in(&signature.payload).map(|of| signature_tag(&of));
-                let tag = tag.unwrap_or_else(|_| "of the signatures".to_owned());
-                let cause = format!("the tag {tag} has no image of signatures");
-                Failure::new(FailureKind::Verification, cause).remedy("remove that tag")
-            })?,
-            None => Vec::new(),
-        };
-        let mut layer = Descriptor::of(PAYLOAD_TYPE, signature.payload.as_bytes());
-        layer.annotations.insert(SIGNATURE.to_owned(), signature.signature.clone());
-        if layers.contains(&layer) {
-            return Ok(None);
-        }
-        layers.push(layer);
-        let config = image_config(&layers)?;
-        let manifest = Manifest {
-            schema_version: 2,
-            media_type: Some(MANIFEST_TYPE.to_owned()),
-            artifact_type: None,
-            config: Descriptor::of(IMAGE_CONFIG_TYPE, &config),
-            layers,
-            subject: None,
-            annotations: std::collections::BTreeMap::new(),
-        };
-        let payload = signature.payload.clone().into_bytes();
-        Ok(Some(Self { manifest: json(&manifest)?, blobs: vec![config, payload] }))
-    }
-}
-
-/// Returns the layers of an image of signatures; None where it is something else.
-fn signature_layers(manifest: &[u8]) -> Option<Vec<Descriptor>> {
-    let layers = serde_json::from_slice::<Manifest>(manifest).ok()?.layers;
-    layers.iter().all(|layer| layer.media_type == PAYLOAD_TYPE).then_some(layers)
-}
-
-/// Returns an image's config that lists only its layers, as cosign's does.
-fn image_config(layers: &[Descriptor]) -> Result<Vec<u8>, Failure> {
-    let ids: Vec<&str> = layers.iter().map(|l| l.digest.as_str()).collect();
-    let history: Vec<_> =
-        layers.iter().map(|_| serde_json::json!({"created": "0001-01-01T00:00:00Z"})).collect();
-    json(&serde_json::json!({
-        "architecture": "",
-        "created": "0001-01-01T00:00:00Z",
-        "history": history,
-        "os": "",
-        "rootfs": {"type": "layers", "diff_ids": ids},
-        "config": {},
-    }))
-}
-
-/// A layer of an image of signatures.
-#[derive(Debug, Clone)]
-pub struct SignatureLayer {
-    /// `sha256:...` of the payload.
-    pub digest: String,
-    /// Bytes of the payload.
-    pub size: u64,
-    signature: String,
-}
-
-impl SignatureLayer {
-    /// Returns the signature over the payload that was read; None where that is not text.
-    pub fn signature(self, payload: Vec<u8>) -> Option<Signature> {
-        Some(Signature { payload: String::from_utf8(payload).ok()?, signature: self.signature })
-    }
-}
-
-/// Returns the signatures in an image's manifest; others than cosign's are skipped.
-pub fn layers_of(manifest: &[u8]) -> Vec<SignatureLayer> {
-    let layers =
-        serde_json::from_slice::<Manifest>(manifest).map_or_else(|_| Vec::new(), |m| m.layers);
-    layers
-        .into_iter()
-        .filter(|layer| layer.media_type == PAYLOAD_TYPE)
-        .filter_map(|mut layer| {
-            let signature = layer.annotations.remove(SIGNATURE)?;
-            Some(SignatureLayer { digest: layer.digest, size: layer.size, signature })
-        })
-        .take(MOST)
-        .collect()
 }
 
 /// Configured keys, and the requirements of a signature and of attestations.

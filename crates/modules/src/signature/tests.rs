@@ -84,11 +84,14 @@ fn signatures_gather_in_one_image_and_each_is_there_once() {
     assert!(SignatureImage::with(Some(&image.manifest), &one).expect("makes").is_none());
     let two = Scene::new().sign(&digest);
     let both = SignatureImage::with(Some(&image.manifest), &two).expect("makes").expect("an image");
-    let layers = layers_of(&both.manifest);
+    let mut reader = SignatureReader::default();
+    let layers = reader.layers(&both.manifest);
     assert_eq!(layers.len(), 2);
-    let first = layers[0].clone().signature(one.payload.clone().into_bytes());
-    assert_eq!(first, Some(one.clone()));
     assert_eq!(layers[0].digest, super::digest(one.payload.as_bytes()));
+    for (layer, made) in layers.into_iter().zip([&one, &two]) {
+        reader.add(layer, made.payload.clone().into_bytes());
+    }
+    assert_eq!(reader.into_found().signatures, [one, two]);
 }
 
 #[rstest]
@@ -96,7 +99,7 @@ fn signatures_gather_in_one_image_and_each_is_there_once() {
 #[case::no_manifest(b"{}")]
 #[case::an_image(br#"{"schemaVersion":2,"config":{"mediaType":"x","digest":"y","size":1},"layers":[{"mediaType":"x","digest":"y","size":1}]}"#)]
 fn what_is_no_image_of_signatures_has_none_and_is_not_replaced(#[case] manifest: &[u8]) {
-    assert!(layers_of(manifest).is_empty());
+    assert!(SignatureReader::default().layers(manifest).is_empty());
     let scene = Scene::new();
     let signature = scene.sign(&scene.described.digest());
     let failure = SignatureImage::with(Some(manifest), &signature).expect_err("is left alone");

@@ -9,7 +9,7 @@ use crate::signature::foreign::shortened_failure;
 use longshore_core::failure::Failure;
 
 /// Maximum size of all attestations of a set that are read.
-const MAX_TOTAL: u64 = 8 << 20;
+pub(crate) const MAX_TOTAL: u64 = 8 << 20;
 
 /// Attestations of a set that could be read, and the fault of one that could not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -127,7 +127,7 @@ fn is_envelope(layer: &Descriptor) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signature::IMAGE_CONFIG_TYPE;
+    use crate::signature::image::IMAGE_CONFIG_TYPE;
     use longshore_core::failure::FailureKind;
     use serde_json::{Value, json};
     use std::cell::Cell;
