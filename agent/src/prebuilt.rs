@@ -267,7 +267,8 @@ impl<'a> Prebuilt<'a> {
         let policy = Policy::of(&self.config.downloads).for_registry();
         let policy = Policy { away: self.away.clone(), ..policy };
         let env = |name: &str| std::env::var(name).ok();
-        Registry::open_with(policy, source, &self.config.paths.host_root, &env)
+        let registry = Registry::open_with(policy, source, &self.config.paths.host_root, &env)?;
+        Ok(registry.with_login_rules(&self.config.logins))
     }
 
     /// Judges a set that was signed here for the kernel by the unsigned set that it was made of.

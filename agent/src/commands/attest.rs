@@ -98,7 +98,8 @@ async fn in_registry(
     let (reference, name) = named(&asked.what)?;
     let (policy, env) = (Policy::of(&config.downloads), |name: &str| std::env::var(name).ok());
     let (repository, host_root) = (&reference.repository, &config.paths.host_root);
-    let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?;
+    let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?
+        .with_login_rules(&config.logins);
     let subject = match &reference.digest {
         // Any artifact: nobody but the caller has decided which one.
         Some(digest) => registry.manifest(digest).await?,

@@ -61,7 +61,8 @@ pub(super) async fn list(config: &Config, list: List) -> Result<ExitCode, Failur
     let policy = Policy::of(&config.downloads).for_registry();
     let env = |name: &str| std::env::var(name).ok();
     let source = source_of(&list.reference);
-    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?;
+    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?
+        .with_login_rules(&config.logins);
     let found = match (list.reference.digest.as_ref().or(list.reference.tag.as_ref()), &list.kernel)
     {
         (Some(name), None) => registry.look_up(name).await?.into_iter().collect(),

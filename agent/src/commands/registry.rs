@@ -102,7 +102,8 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
     let policy = Policy::of(&config.downloads);
     let host_root = &config.paths.host_root;
     let registry =
-        Registry::open_to_push_with(policy, &push.reference.repository, host_root, &env)?;
+        Registry::open_to_push_with(policy, &push.reference.repository, host_root, &env)?
+            .with_login_rules(&config.logins);
     let progress = terminal::progress();
     let as_kept = sets.iter().map(|set| describe(set, &store, key.is_some()));
     let described = as_kept.collect::<Result<Vec<_>, _>>()?;

@@ -65,7 +65,8 @@ async fn in_registry(
     let Some(digest) = &reference.digest else { return Err(without_digest(what)) };
     let (policy, env) = (Policy::of(&config.downloads), |name: &str| std::env::var(name).ok());
     let (repository, host_root) = (&reference.repository, &config.paths.host_root);
-    let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?;
+    let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?
+        .with_login_rules(&config.logins);
     let subject = registry.manifest(digest).await?;
     let new = registry.sign(&subject.digest, key).await?;
     Ok((format!("{repository}@{digest}"), new))

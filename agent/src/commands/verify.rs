@@ -53,7 +53,8 @@ pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, 
     let policy = Policy::of(&config.downloads).for_registry();
     let source = source_of(&reference);
     let env = |name: &str| std::env::var(name).ok();
-    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?;
+    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?
+        .with_login_rules(&config.logins);
     let set = registry.describe(&name).await?;
     let place = format!("{}@{}", reference.repository, set.digest());
     judge(&place, &registry.evidence(&set, &trust).await?, &set.set, &trust)?;

@@ -70,7 +70,7 @@ use longshore_core::paths::Paths;
 use longshore_core::value::{AbsolutePath, Uri};
 use longshore_debian::settings::ArchiveConfig;
 use longshore_fetch::http::Downloads;
-use longshore_modules::registry::RegistrySource;
+use longshore_modules::registry::{LoginRules, RegistrySource};
 use longshore_modules::signature::statement::PredicateType;
 
 /// Path of the default configuration file, which may be absent.
@@ -94,6 +94,8 @@ pub struct Config {
     pub prebuilt: Vec<PathBuf>,
     /// Registries with prebuilt module sets, in order of preference.
     pub registries: Vec<RegistrySource>,
+    /// Rules of where the registries' logins go.
+    pub logins: LoginRules,
     /// Registry that compiled modules are pushed to; also part of `registries`.
     pub publish: Option<PublishConfig>,
     /// Trusted signature keys, and whether a signature is required.
@@ -238,7 +240,6 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     parameters::merge(&mut parameters, &above.kernel_parameters());
     parameters::check(&parameters)?;
     let all = above.over(below);
-    let insecure = all.insecure_registries.clone().unwrap_or_default();
     let mut config = Config::with_defaults(all, parameters)?;
     config.operator = config.operator.with_files(&dir);
     places::check(&config.paths)?;
@@ -246,7 +247,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     check_signatures(&config.signatures)?;
     check_publish(config.publish.as_ref())?;
     if !config.signatures.required {
-        sources::refuse_plain_http(&config.registries, &insecure)?;
+        sources::refuse_plain_http(&config.registries, &config.logins.insecure)?;
     }
     Ok(config)
 }
@@ -323,6 +324,10 @@ impl Config {
             deadlines: deadlines::deadlines(&all),
             prebuilt: AbsolutePath::list(all.prebuilt),
             registries: registries(all.registries, publish.as_ref()),
+            logins: LoginRules {
+                insecure: all.insecure_registries.unwrap_or_default(),
+                realms: all.registry_realms.unwrap_or_default(),
+            },
             publish,
             signatures,
             builder_id: all.builder_id.clone().map_or_else(usual_builder, Ok)?,

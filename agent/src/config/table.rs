@@ -154,9 +154,17 @@ settings! {
     /// Registry that needs neither TLS nor a signature
     ///
     /// `HOST` or `HOST:PORT` of a registry or mirror that modules may come from [without TLS and
-    /// without a signature](../supply-chain/registry.md#without-tls).
+    /// without a signature](../supply-chain/registry.md#without-tls), and that a login is sent to
+    /// without TLS.
     insecure_registries: Option<Vec<Host>>;
         key "insecure-registries" flag "insecure-registry" "HOST" env "LONGSHORE_INSECURE_REGISTRIES"
+        default "none"
+    /// Host that issues tokens for the registries
+    ///
+    /// `HOST` or `HOST:PORT` of a [token server](../supply-chain/registry.md#logging-in) on another
+    /// domain than the registry's.
+    registry_realms: Option<Vec<Host>>;
+        key "registry-realms" flag "registry-realm" "HOST" env "LONGSHORE_REGISTRY_REALMS"
         default "none"
     /// Registry to push compiled modules to.
     publish: PublishFragment; section "publish" group "Publishing"

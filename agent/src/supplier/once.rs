@@ -303,7 +303,9 @@ impl SharedBuild<'_> {
         let policy = Policy::of(&config.downloads).for_registry();
         let env = |name: &str| std::env::var(name).ok();
         let host_root = &config.paths.host_root;
-        Registry::open_to_push_with(policy, &self.publish.reference, host_root, &env)
+        let reference = &self.publish.reference;
+        let registry = Registry::open_to_push_with(policy, reference, host_root, &env)?;
+        Ok(registry.with_login_rules(&config.logins))
     }
 
     /// Returns the registry as sets are fetched from it, with the mirrors configured for it.

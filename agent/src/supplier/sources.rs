@@ -115,7 +115,8 @@ impl<'a> Sources<'a> {
         let policy = Policy::of(&self.config.downloads);
         let policy = Policy { away: self.away.clone(), ..policy };
         let env = |name: &str| std::env::var(name).ok();
-        Registry::open_with(policy, &source, &self.config.paths.host_root, &env)
+        let registry = Registry::open_with(policy, &source, &self.config.paths.host_root, &env)?;
+        Ok(registry.with_login_rules(&self.config.logins))
     }
 
     /// Returns the archives for a compile: an empty one, where nothing is taken from them.

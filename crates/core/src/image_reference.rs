@@ -188,6 +188,11 @@ impl FromStr for Reference {
 pub struct Host(String);
 
 impl Host {
+    /// Returns host and, where it was given, port.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// True for a repository of this host.
     pub fn has(&self, repository: &Repository) -> bool {
         self.0.eq_ignore_ascii_case(&repository.host)

@@ -8,6 +8,7 @@ mod logins;
 mod pace;
 mod policy;
 mod proxy;
+mod reach;
 mod request;
 mod retry;
 mod transport;
@@ -22,6 +23,7 @@ pub use logins::{Login, Logins};
 pub use policy::{Downloads, Policy};
 use proxy::Proxies;
 pub use proxy::{Proxy, ProxyRule};
+pub use reach::{OutOfReach, Reach};
 use request::DownloadRequest;
 pub use request::proxies;
 pub use retry::{UnreachableHosts, is_busy};
@@ -82,6 +84,19 @@ pub struct Fetcher {
     host_root: PathBuf,
     logins: Logins,
     rules: Vec<ProxyRule>,
+    /// Limit of the hosts that are asked.
+    reach: Option<Reach>,
+}
+
+/// Redirections of a fetcher for one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redirections {
+    /// They are followed.
+    Followed,
+    /// They are followed, and http is refused: for files that are trusted because of the server they come from.
+    FollowedOverHttps,
+    /// They are returned as the answer: for requests that are meant for their server alone.
+    Returned,
 }
 
 impl Fetcher {
@@ -106,13 +121,28 @@ impl Fetcher {
         Self::set_up(rules, policy, host_root, |client| client.redirect(Redirects::limited(10)))
     }
 
-    /// Like [`Fetcher::new`], for requests meant for their server alone: a redirection is returned
-    /// as the answer.
+    /// Like [`Fetcher::new`], for one server, whose answers lead to no host out of `reach`.
     ///
     /// # Errors
     /// As [`Fetcher::new`].
-    pub fn without_redirects(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
-        Self::set_up(Vec::new(), policy, host_root, |client| client.redirect(Redirects::none()))
+    pub fn within(
+        reach: &Reach,
+        redirections: Redirections,
+        policy: Policy,
+        host_root: &Path,
+    ) -> Result<Self, Failure> {
+        let resolver = reach.resolver(Proxies::of_process(Vec::new())?.hosts());
+        let fetcher = Self::set_up(Vec::new(), policy, host_root, |client| {
+            let client = client.dns_resolver(resolver.clone());
+            match redirections {
+                Redirections::Followed => client.redirect(reach.redirections()),
+                Redirections::FollowedOverHttps => {
+                    client.redirect(reach.redirections()).https_only(true)
+                }
+                Redirections::Returned => client.redirect(Redirects::none()),
+            }
+        })?;
+        Ok(Self { reach: Some(reach.clone()), ..fetcher })
     }
 
     /// Like [`Fetcher::new`], but refuses http, also where an https URL is redirected to it: for
@@ -130,7 +160,7 @@ impl Fetcher {
         rules: Vec<ProxyRule>,
         policy: Policy,
         host_root: &Path,
-        with: fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
+        with: impl Fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
     ) -> Result<Self, Failure> {
         // The first installed provider wins; there is only one here.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -161,7 +191,7 @@ impl Fetcher {
                     .remedy("check the proxy variables and the certificates")
             })?;
         let (host_root, logins) = (host_root.to_path_buf(), Logins::default());
-        Ok(Self { client, policy, host_root, logins, rules })
+        Ok(Self { client, policy, host_root, logins, rules, reach: None })
     }
 
     /// Adds logins for downloads. A login is sent to its own server alone, and not with a redirection

@@ -10,18 +10,18 @@ use std::thread::JoinHandle;
 use super::*;
 
 /// Status, further header lines, body.
-type Reply = (u16, String, Vec<u8>);
+pub(super) type Reply = (u16, String, Vec<u8>);
 
 /// A server on loopback that answers `METHOD /path` by a function and logs each client's
 /// credentials.
-struct Server {
-    address: SocketAddr,
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
     thread: JoinHandle<()>,
 }
 
 impl Server {
-    fn start(answer: impl Fn(&str) -> Reply + Send + 'static) -> Self {
+    pub(super) fn start(answer: impl Fn(&str) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let address = listener.local_addr().expect("address");
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -46,7 +46,7 @@ impl Server {
     }
 
     /// Ends it, and returns the requests.
-    fn end(self) -> Vec<String> {
+    pub(super) fn end(self) -> Vec<String> {
         // An empty request ends it.
         drop(TcpStream::connect(self.address));
         self.thread.join().expect("the server ends");
@@ -68,12 +68,19 @@ fn request(stream: &TcpStream) -> Option<(String, String)> {
     Some((asked, asker.unwrap_or_default()))
 }
 
-fn open(scene: &Scene, address: SocketAddr) -> Registry {
+fn open(scene: &Scene, address: SocketAddr, realms: &[SocketAddr]) -> Registry {
     let source = format!("http://{address}/a").parse().expect("a registry");
-    Registry::open_with(hasty(), &source, Path::new("/"), &scene.env()).expect("opens")
+    let host = |address: SocketAddr| address.to_string().parse().expect("a host");
+    let rules = LoginRules {
+        insecure: vec![host(address)],
+        realms: realms.iter().map(|realm| host(*realm)).collect(),
+    };
+    Registry::open_with(hasty(), &source, Path::new("/"), &scene.env())
+        .expect("opens")
+        .with_login_rules(&rules)
 }
 
-fn log_in(scene: &Scene, address: SocketAddr) {
+pub(super) fn log_in(scene: &Scene, address: SocketAddr) {
     let docker = scene.dir.path().join("docker");
     fs::create_dir(&docker).expect("dir");
     let json = format!(r#"{{"auths":{{"{address}":{{"auth":"dXNlcjpnZWhlaW0="}}}}}}"#);
@@ -95,7 +102,7 @@ async fn a_download_that_is_denied_behind_the_registry_ends() {
         a if a.starts_with("HEAD ") => (200, String::new(), Vec::new()),
         _ => (403, String::new(), Vec::new()),
     });
-    let registry = open(&scene, server.address);
+    let registry = open(&scene, server.address, &[]);
     let failure = registry.pull(&digest, &scene.other, &Silent).await.expect_err("denied");
     assert_eq!(failure.code(), ExitCode::Download, "{}", failure.report());
     assert!(failure.report().contains("403"), "{}", failure.report());
@@ -112,7 +119,7 @@ async fn who_answers_behind_a_redirection_gets_no_login() {
     let to = format!("Location: http://{}/elsewhere\r\n", other.address);
     let server = Server::start(move |_| (307, to.clone(), Vec::new()));
     log_in(&scene, server.address);
-    let failure = open(&scene, server.address).describe("latest").await.expect_err("refused");
+    let failure = open(&scene, server.address, &[]).describe("latest").await.expect_err("refused");
     assert_eq!(failure.code(), ExitCode::Download, "{}", failure.report());
     assert_eq!(server.end(), ["GET /v2/a/manifests/latest "]);
     assert_eq!(other.end(), ["GET /elsewhere "]);
@@ -128,7 +135,8 @@ async fn a_realm_that_redirects_takes_the_login_nowhere() {
         format!("Www-Authenticate: Bearer realm=\"http://{}/token\"\r\n", realm.address);
     let server = Server::start(move |_| (401, challenge.clone(), b"{}".to_vec()));
     log_in(&scene, server.address);
-    let failure = open(&scene, server.address).describe("latest").await.expect_err("refused");
+    let registry = open(&scene, server.address, &[realm.address]);
+    let failure = registry.describe("latest").await.expect_err("refused");
     assert!(failure.report().contains("gives no token: 307"), "{}", failure.report());
     assert_eq!(server.end().len(), 1);
     assert_eq!(realm.end(), ["GET /token ", "GET /token Basic dXNlcjpnZWhlaW0="]);

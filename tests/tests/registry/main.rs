@@ -21,6 +21,7 @@ mod mofed;
 mod other_tools;
 mod payloads;
 mod policy;
+mod realms;
 mod revisions;
 mod side_by_side;
 mod tls;
@@ -41,7 +42,7 @@ use longshore_fetch::http::Policy;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::registry::RegistrySource;
-use longshore_modules::registry::{Judge, Registry, Wish};
+use longshore_modules::registry::{Judge, LoginRules, Registry, Wish};
 use longshore_modules::sets::SetStore;
 use longshore_modules::signature::Trust;
 use longshore_modules::signature::key::PublicKey;
@@ -119,12 +120,21 @@ impl Scene {
             reference: parse(&self.name()),
             mirrors: mirrors.iter().map(|m| parse(m)).collect(),
         };
-        Registry::open_with(hasty(), &source, Path::new("/"), &self.env()).expect("opens")
+        Registry::open_with(hasty(), &source, Path::new("/"), &self.env())
+            .expect("opens")
+            .with_login_rules(&self.login_rules())
+    }
+
+    /// The registry gets its login without TLS.
+    fn login_rules(&self) -> LoginRules {
+        let insecure = vec![self.hub.address.parse().expect("a host")];
+        LoginRules { insecure, realms: Vec::new() }
     }
 
     async fn push(&self) -> Result<String, Failure> {
         let repository = self.name().parse().expect("a repository");
-        let registry = Registry::open_to_push(&repository, Path::new("/"), &self.env())?;
+        let registry = Registry::open_to_push(&repository, Path::new("/"), &self.env())?
+            .with_login_rules(&self.login_rules());
         let pushed = registry.push(&self.set, &self.set.key.tag(), &self.store, &Silent).await?;
         Ok(pushed.digest)
     }

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use super::Policy;
+use super::reach::OutOfReach;
 use super::transport::{AttemptError, Request};
 use longshore_core::redact::redacted_text;
 
@@ -24,6 +25,7 @@ impl Class {
         match () {
             () if is_certificate(error) => Self::Certificate,
             () if error.is_redirect() || error.is_builder() => Self::Request,
+            () if is_out_of_reach(error) => Self::Request,
             () if error.is_timeout() => Self::Silent,
             () => Self::Broken,
         }
@@ -61,6 +63,11 @@ pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     }
     // reqwest's own errors contain the URL.
     redacted_text(&innermost.to_string()).into_owned()
+}
+
+/// True if the host's addresses were refused: retrying does not help.
+fn is_out_of_reach(error: &(dyn Error + 'static)) -> bool {
+    error.is::<OutOfReach>() || error.source().is_some_and(is_out_of_reach)
 }
 
 /// True if the server's certificate is at fault: retrying does not help.

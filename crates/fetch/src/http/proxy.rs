@@ -204,6 +204,12 @@ impl Proxies {
         })
     }
 
+    /// Returns the hosts of the proxies that variables name.
+    pub(super) fn hosts(&self) -> Vec<String> {
+        let proxies = [&self.http, &self.https].into_iter().flatten();
+        proxies.filter_map(|proxy| proxy.0.host_str().map(str::to_owned)).collect()
+    }
+
     /// Returns the proxy of a URL; None to go direct.
     pub(super) fn for_url(&self, url: &Url) -> Option<Url> {
         let host = url.host_str()?;

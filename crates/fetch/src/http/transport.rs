@@ -110,6 +110,11 @@ impl Fetcher {
     /// The failure of the last attempt; that of the last exchange, where its server did not answer
     /// recently.
     pub async fn exchange<X: Exchange>(&self, exchange: &mut X) -> Result<X::Answer, FetchError> {
+        if let Some(Err(refused)) =
+            self.reach.as_ref().map(|reach| reach.check(exchange.request().url()))
+        {
+            return Err(FetchError::Failed(exchange.request().failure(&refused.to_string())));
+        }
         if let Some(cause) = self.policy.away.why(exchange.request().url()) {
             return Err(FetchError::Failed(exchange.request().failure(&cause)));
         }

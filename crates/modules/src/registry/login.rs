@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::challenge::{self, Challenge};
 use super::credentials::{Credential, DockerConfig};
+use super::login_rules::{LoginRules, Withheld};
 use super::session::{Answer, Call, send};
 use longshore_core::image_reference::Repository;
 use longshore_core::redact::redacted;
@@ -42,6 +43,13 @@ pub(super) struct Login {
     header: Option<HeaderValue>,
     since: Instant,
     challenges: Vec<Challenge>,
+    rules: LoginRules,
+}
+
+/// A realm that may be asked.
+struct Realm {
+    url: Url,
+    service: Option<String>,
 }
 
 /// A realm's answer.
@@ -66,7 +74,13 @@ impl Login {
             header: None,
             since: Instant::now(),
             challenges: Vec::new(),
+            rules: LoginRules::default(),
         }
+    }
+
+    /// Applies these rules in place of the strictest.
+    pub(super) fn apply(&mut self, rules: LoginRules) {
+        self.rules = rules;
     }
 
     pub(super) fn header(&self) -> Option<HeaderValue> {
@@ -89,7 +103,11 @@ impl Login {
     ///
     /// # Errors
     /// The reason why there is no next level.
-    pub(super) async fn next(&mut self, fetcher: &Fetcher, refused: &Answer) -> Result<(), String> {
+    pub(super) async fn next(
+        &mut self,
+        fetcher: &Fetcher,
+        refused: &Answer,
+    ) -> Result<(), Withheld> {
         let headers = refused.headers.get_all(WWW_AUTHENTICATE);
         let asked: Vec<Challenge> =
             headers.iter().filter_map(|h| h.to_str().ok()).flat_map(challenge::parse).collect();
@@ -99,7 +117,8 @@ impl Login {
         let bearer = self.challenges.iter().find(|c| matches!(c, Challenge::Bearer { .. }));
         let basic = self.challenges.contains(&Challenge::Basic);
         let has_ended = self.since.elapsed() > MAY_HAVE_ENDED;
-        match (self.level, bearer.cloned()) {
+        let bearer = bearer.map(|challenge| self.realm(challenge)).transpose()?;
+        match (self.level, bearer) {
             (level, Some(bearer))
                 if level == Level::Nobody || (level == Level::Anybody && has_ended) =>
             {
@@ -108,9 +127,10 @@ impl Login {
                         self.settle(Level::Anybody, token);
                         Ok(())
                     }
-                    Err(why) => {
-                        self.named(fetcher, bearer).await.map_err(|e| format!("{why}; {e}"))
-                    }
+                    Err(why) => self.named(fetcher, bearer).await.map_err(|e| Withheld {
+                        why: format!("{why}; {}", e.why),
+                        remedy: e.remedy,
+                    }),
                 }
             }
             (Level::Anybody, Some(bearer)) => self.named(fetcher, bearer).await,
@@ -121,16 +141,27 @@ impl Login {
         }
     }
 
-    async fn named(&mut self, fetcher: &Fetcher, bearer: Challenge) -> Result<(), String> {
+    /// Returns the realm of a challenge, if this registry may name it.
+    fn realm(&self, challenge: &Challenge) -> Result<Realm, Withheld> {
+        let Challenge::Bearer { realm, service, .. } = challenge else {
+            return Err("it offers no token authentication".into());
+        };
+        let url = self.rules.realm(&self.repository, realm)?;
+        Ok(Realm { url, service: service.clone() })
+    }
+
+    async fn named(&mut self, fetcher: &Fetcher, bearer: Realm) -> Result<(), Withheld> {
         let credential = self.credential.clone().ok_or("no login is configured for it")?;
+        self.rules.check_login(&self.repository)?;
         let token = self.token(fetcher, &bearer, Some(&credential)).await?;
         self.settle(Level::Named, token);
         Ok(())
     }
 
-    fn basic(&mut self) -> Result<(), String> {
+    fn basic(&mut self) -> Result<(), Withheld> {
         match &self.credential {
             Some(Credential::Password { user, password }) => {
+                self.rules.check_login(&self.repository)?;
                 let header = basic(user, password)?;
                 self.settle(Level::Named, header);
                 Ok(())
@@ -152,19 +183,12 @@ impl Login {
     async fn token(
         &self,
         fetcher: &Fetcher,
-        challenge: &Challenge,
+        Realm { url, service }: &Realm,
         credential: Option<&Credential>,
     ) -> Result<HeaderValue, String> {
-        let Challenge::Bearer { realm, service, .. } = challenge else {
-            return Err("it offers no token authentication".into());
-        };
-        let mut url = Url::parse(realm)
-            .map_err(|e| format!("its realm {:?} is not a URL: {e}", redacted(realm)))?;
+        let mut url = url.clone();
         // A registry's realm URL may contain a token.
-        let realm = redacted(realm);
-        if url.scheme() != "https" && !(self.repository.plain_http() && url.scheme() == "http") {
-            return Err(format!("its realm {realm} is not reached over TLS"));
-        }
+        let realm = redacted(url.as_str());
         let scope = format!("repository:{}:{}", self.repository.path(), self.actions);
         let call = match credential {
             Some(Credential::Identity(token)) => {
@@ -227,6 +251,7 @@ fn form(fields: &[(&str, &str)]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_fetch::http::{Reach, Redirections};
 
     #[test]
     fn a_form_is_encoded() {
@@ -269,9 +294,12 @@ mod tests {
         let repository: Repository = "http://127.0.0.1:1/a".parse().expect("a repository");
         let docker = DockerConfig::find(&|_| None).expect("none");
         let mut login = Login::new(repository, "pull", &docker);
+        let host = realm.split('/').nth(2).expect("a host").parse().expect("a host");
+        login.apply(LoginRules { realms: vec![host], insecure: Vec::new() });
         login.challenges = vec![Challenge::Bearer { realm, service: None, scope: None }];
         login.settle(Level::Anybody, HeaderValue::from_static("Bearer old"));
-        let fetcher = Fetcher::without_redirects(Default::default(), std::path::Path::new("/"))
+        let (reach, root) = (Reach::of("127.0.0.1"), std::path::Path::new("/"));
+        let fetcher = Fetcher::within(&reach, Redirections::Returned, Default::default(), root)
             .expect("a fetcher");
         let refused = Answer {
             url: Url::parse("http://127.0.0.1:1/").expect("a URL"),

@@ -9,6 +9,7 @@ pub mod credentials;
 mod image;
 mod listing;
 mod login;
+mod login_rules;
 mod pull;
 pub mod push;
 mod referrers;
@@ -26,13 +27,14 @@ use content::{described, evidence_in, missing};
 use credentials::DockerConfig;
 use image::image_from;
 use listing::find_in;
+pub use login_rules::LoginRules;
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::image_reference::{Reference, Repository};
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
-use longshore_fetch::http::{Fetcher, Policy};
+use longshore_fetch::http::Policy;
 use pull::pull_from;
 pub use push::Pushed;
 use session::Session;
@@ -128,19 +130,20 @@ impl Registry {
         env: Env<'_>,
         actions: &'static str,
     ) -> Result<Self, Failure> {
-        let plain = Fetcher::new(policy.clone(), host_root)?;
-        // A tag is only as trustworthy as the connection it was resolved over.
-        let safe = plain.over_https_only()?;
-        let direct = Fetcher::without_redirects(policy, host_root)?;
         let docker = DockerConfig::find(env)?;
         let places = source.mirrors.iter().chain([&source.reference]);
-        let sessions = places
-            .map(|place| {
-                let fetcher = if place.plain_http() { &plain } else { &safe };
-                Session::new(fetcher.clone(), direct.clone(), place.clone(), actions, &docker)
-            })
-            .collect();
+        let open =
+            |place: &Repository| Session::open(place.clone(), actions, &docker, &policy, host_root);
+        let sessions = places.map(open).collect::<Result<_, _>>()?;
         Ok(Self { name: source.reference.to_string(), sessions })
+    }
+
+    /// Applies these rules of logins in place of the strictest: no login without TLS, and no realm on a host of
+    /// another domain.
+    #[must_use]
+    pub fn with_login_rules(mut self, rules: &LoginRules) -> Self {
+        self.sessions.iter_mut().for_each(|session| session.apply(rules.clone()));
+        self
     }
 
     /// Returns the registry's own repository; the others are its mirrors.

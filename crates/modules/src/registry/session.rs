@@ -1,6 +1,7 @@
 //! Session with one repository: requests with limits, retries, and authentication as far as the
 //! registry requires it.
 
+use std::path::Path;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
@@ -9,19 +10,22 @@ use tokio::sync::Mutex;
 
 use super::credentials::DockerConfig;
 use super::login::Login;
+use super::login_rules::{LoginRules, Withheld};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::image_reference::Repository;
 use longshore_core::redact::redacted;
-use longshore_fetch::http::{AttemptError, Exchange, Fetcher, Request, is_busy, proxies};
+use longshore_fetch::http::{
+    AttemptError, Exchange, Fetcher, Policy, Reach, Redirections, Request, is_busy, proxies,
+};
 
-/// Maximum size of an answer read into memory, unless the caller allows more.
+/// Maximum size of an answer read into memory.
 const MAX_ANSWER: u64 = 4 << 20;
+/// Size of an error's text that is always read.
+const MAX_ERROR: u64 = 64 << 10;
 /// Maximum length of a registry's error text in a message.
 const MAX_ERROR_TEXT: usize = 300;
 /// Maximum number of login steps for one request: the anonymous token, the login's token, and each
 /// of them again after it expired.
-/// Size of an error's text that is always read.
-const MAX_ERROR: u64 = 64 << 10;
 pub(crate) const MOST_LOGINS: usize = 4;
 
 /// A request.
@@ -30,12 +34,12 @@ pub struct Call {
     url: Url,
     headers: HeaderMap,
     body: Vec<u8>,
+    /// Maximum size of the answer.
+    most: u64,
 }
 
 impl Call {
     /// Returns a call without headers and body.
-    /// Maximum size of the answer.
-    most: u64,
     pub fn new(method: Method, url: Url) -> Self {
         Self { method, url, headers: HeaderMap::new(), body: Vec::new(), most: MAX_ANSWER }
     }
@@ -108,16 +112,35 @@ pub struct Session {
 }
 
 impl Session {
-    /// `actions` is `pull` or `pull,push`; `direct` must not follow redirections.
-    pub(crate) fn new(
-        fetcher: Fetcher,
-        direct: Fetcher,
+    /// Opens a session; nothing is sent yet. `actions` is `pull` or `pull,push`.
+    ///
+    /// # Errors
+    /// As [`Fetcher::within`].
+    pub(crate) fn open(
         repository: Repository,
         actions: &'static str,
         docker: &DockerConfig,
-    ) -> Self {
+        policy: &Policy,
+        host_root: &Path,
+    ) -> Result<Self, Failure> {
+        let home = Url::parse(&repository.url("")).ok();
+        let home = home.as_ref().and_then(Url::host_str).unwrap_or(repository.host());
+        let reach = Reach::of(home);
+        let fetcher =
+            |redirections| Fetcher::within(&reach, redirections, policy.clone(), host_root);
+        // A tag is only as trustworthy as the connection it was resolved over.
+        let fetched = match repository.plain_http() {
+            true => Redirections::Followed,
+            false => Redirections::FollowedOverHttps,
+        };
+        let (fetcher, direct) = (fetcher(fetched)?, fetcher(Redirections::Returned)?);
         let login = Mutex::new(Login::new(repository.clone(), actions, docker));
-        Self { repository, fetcher, direct, login }
+        Ok(Self { repository, fetcher, direct, login })
+    }
+
+    /// Applies these rules of logins in place of the strictest.
+    pub(super) fn apply(&mut self, rules: LoginRules) {
+        self.login.get_mut().apply(rules);
     }
 
     /// Returns the URL of `rest` in the repository.
@@ -193,7 +216,7 @@ impl Session {
             // Another request has logged in meanwhile.
             return Ok(());
         }
-        login.next(&self.direct, answer).await.map_err(|why| {
+        login.next(&self.direct, answer).await.map_err(|Withheld { why, remedy }| {
             Failure::new(
                 FailureKind::Download,
                 format!(
@@ -204,7 +227,7 @@ impl Session {
                 ),
             )
             .with_source(why)
-            .remedy(login.remedy())
+            .remedy(remedy.unwrap_or_else(|| login.remedy()))
         })
     }
 
