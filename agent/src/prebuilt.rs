@@ -110,9 +110,7 @@ impl<'a> Prebuilt<'a> {
     /// # Errors
     /// Exit code 2 where one is unreadable.
     pub fn new(config: &'a Config) -> Result<Self, Failure> {
-        let signatures = &config.signatures;
-        let trust = Trust::read(signatures.required, &signatures.keys)?
-            .requiring(signatures.attestations.clone());
+        let trust = config.signatures.trust()?;
         Ok(Self { config, trust, away: UnreachableHosts::default() })
     }
 
@@ -226,7 +224,7 @@ impl<'a> Prebuilt<'a> {
                 let set = layout::describe(&dir, &manifest)?;
                 let place = format!("{manifest} in {}", dir.display());
                 found.meets(&set, &trust).map_err(|why| refusal(&place, &why))?;
-                evidence = Some(found.keeping(&trust.keys));
+                evidence = Some(found.keeping(trust.keys()));
             }
             let set = layout::import(&dir, &manifest, &store)?;
             evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))?;
@@ -255,7 +253,7 @@ impl<'a> Prebuilt<'a> {
             let found = registry.evidence(&described, &self.trust).await?;
             let place = format!("{}@{manifest}", registry.name());
             found.meets(&described.set, &self.trust).map_err(|why| refusal(&place, &why))?;
-            evidence = Some(found.keeping(&self.trust.keys));
+            evidence = Some(found.keeping(self.trust.keys()));
         }
         let set = registry.pull(manifest, store, progress).await?;
         evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))?;

@@ -166,7 +166,9 @@ pub fn oci(bytes: &[u8]) {
     let _ = AttestationReader::default().layers(manifest);
     if let Some(attestation) = Attestation::from_bytes(manifest.to_vec()) {
         let kind = "provenance".parse().expect("a type");
-        attestation.verify(&digest(config), &kind, &[]).expect_err("no key signed it");
+        attestation
+            .verify(&digest(config), &kind, &Trust::default())
+            .expect_err("no key signed it");
     }
     if let Ok(evidence) = serde_json::from_slice::<Evidence>(manifest) {
         let _ = serde_json::to_vec(&evidence);

@@ -146,10 +146,12 @@ impl<'a> Bundle<'a> {
     fn check_signatures(&self, trusts: &[Trust]) -> Result<(), Failure> {
         let check = |digest: &str, read: ReadSignatures| -> Result<(), Failure> {
             for trust in trusts.iter().filter(|trust| trust.required) {
-                signature::verify(digest, &read.signatures, &trust.keys).map_err(|why| {
-                    let why = why.beside_too_large(read.too_large);
-                    refusal(&format!("{digest} in {}", self.staging.name()), &why)
-                })?;
+                signature::verify(digest, &read.signatures, &trust.module_keys()).map_err(
+                    |why| {
+                        let why = why.beside_too_large(read.too_large);
+                        refusal(&format!("{digest} in {}", self.staging.name()), &why)
+                    },
+                )?;
             }
             Ok(())
         };
@@ -168,7 +170,7 @@ impl<'a> Bundle<'a> {
         for set in &self.sets {
             let ReadAttestations { attestations, damaged } = self.attestations(set);
             for (trust, kind) in &required {
-                let verified = attestation::verify(&set.digest, &attestations, kind, &trust.keys);
+                let verified = attestation::verify(&set.digest, &attestations, kind, trust);
                 verified.map_err(|why| {
                     let place = format!("{} in {}", set.digest, self.staging.name());
                     refusal(&place, &why.beside(damaged.as_deref()).into())
@@ -195,7 +197,7 @@ impl<'a> Bundle<'a> {
     /// Records trees and modules first, sets last: every recorded set is complete.
     fn record(self, store: &Store, trusts: &[Trust]) -> Result<Imported, Failure> {
         let required = trusts.iter().filter(|trust| trust.required);
-        let keys: Vec<_> = required.flat_map(|trust| trust.keys.clone()).collect();
+        let keys: Vec<_> = required.flat_map(|trust| trust.keys()).collect();
         let mut trees = Vec::new();
         // Another machine's tree is refused before anything is moved into place.
         for Signed { what: tree, .. } in &self.trees {

@@ -103,7 +103,7 @@ fn refuses(bundle: &[u8], trusts: &[Trust], expected: &str) {
 }
 
 fn requiring(key: &SecretKey) -> Trust {
-    Trust { required: true, keys: vec![key.public()], attestations: Vec::new() }
+    Trust::in_keys([key.public()])
 }
 
 /// The files of a tar file, to be changed and written again.
@@ -195,7 +195,8 @@ fn signatures_are_asked_of_everything() {
     let (key, other) = (SecretKey::generate(), SecretKey::generate());
     let signed = scene.bundle(Some(&key));
     let (_dir, store) = host();
-    let lax = Trust { required: false, keys: vec![other.public()], attestations: Vec::new() };
+    let mut lax = Trust::in_keys([other.public()]);
+    lax.required = false;
     let trusts = [requiring(&key), lax];
     let imported = take(&signed, &store, &trusts).expect("imported");
     let evidence = store.evidence(&imported.sets[0]).expect("kept");

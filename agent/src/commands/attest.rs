@@ -65,7 +65,7 @@ pub(super) fn of_layout(what: &str) -> Option<(&Path, Option<&str>)> {
 
 /// Trust in one key, without any attestation.
 fn trusting(key: &SecretKey) -> Trust {
-    Trust { required: true, keys: vec![key.public()], attestations: Vec::new() }
+    Trust::in_keys([key.public()])
 }
 
 /// Checks that a set which was not given by its digest is signed with the key already: whoever can
@@ -79,7 +79,7 @@ fn check_signed(
     set: &ModuleSet,
     key: &SecretKey,
 ) -> Result<(), Failure> {
-    evidence.verify(set, &trusting(key).keys).map(drop).map_err(|why| {
+    evidence.verify(set, &[key.public()]).map(drop).map_err(|why| {
         let cause = format!("{place} was not given by its digest, and is not attested: {why}");
         Failure::new(FailureKind::Verification, cause).remedy(
             "give HOST/REPOSITORY@sha256:... or DIRECTORY@sha256:... of the set that you mean, or \

@@ -72,12 +72,8 @@ pub(super) async fn bundle(
 }
 
 pub(super) async fn import(config: &Config, asked: Import) -> Result<ExitCode, Failure> {
-    let signatures = &config.signatures;
-    let trusts = [
-        Trust::read(signatures.required, &signatures.keys)?
-            .requiring(signatures.attestations.clone()),
-        Trust::read(!asked.keys.is_empty(), &asked.keys)?,
-    ];
+    let trusts =
+        [config.signatures.trust()?, Trust::read(!asked.keys.is_empty(), &asked.keys, &[])?];
     let store = Store::open(&config.paths.store, config.disk())?;
     let _shared = store.lock_shared(config.deadlines.lock).await?;
     let waiting = Arc::new(());

@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::print;
-use crate::config::Config;
+use crate::config::{Config, SignatureConfig};
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::image_reference::Reference;
 use longshore_fetch::http::Policy;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::layout;
 use longshore_modules::registry::{Registry, source_of};
-use longshore_modules::signature::key::PublicKey;
 use longshore_modules::signature::statement::PredicateType;
 use longshore_modules::signature::{self, Evidence, Trust};
 
@@ -20,7 +19,8 @@ pub(super) struct Verify {
     /// Module set in a registry (HOST/REPOSITORY:TAG or @DIGEST), or directory of an image layout
     #[arg(value_name = "REFERENCE|DIRECTORY")]
     what: String,
-    /// Public key, a cosign.pub (repeatable); by default those of signature-keys
+    /// Public key, a cosign.pub (repeatable), in place of those of signature-keys. The keys of trust have their
+    /// roles as in the configuration (--trust)
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
     /// Verify an attestation of this type, too: provenance, spdx, test-result, or the URI of a type
@@ -30,17 +30,19 @@ pub(super) struct Verify {
 }
 
 pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, Failure> {
-    let paths = if verify.keys.is_empty() { &config.signatures.keys } else { &verify.keys };
-    let keys = paths.iter().map(|p| PublicKey::read(p)).collect::<Result<Vec<_>, _>>()?;
-    if keys.is_empty() {
-        return Err(Failure::new(FailureKind::Usage, "no key to verify with")
-            .remedy("give --key cosign.pub, or set signature-keys"));
+    let mut signatures = SignatureConfig { required: true, ..config.signatures.clone() };
+    if !verify.keys.is_empty() {
+        signatures.keys = verify.keys;
     }
-    let attestations = match verify.attestations.is_empty() {
-        true => config.signatures.attestations.clone(),
-        false => verify.attestations.clone(),
-    };
-    let trust = Trust { required: true, keys, attestations };
+    if !verify.attestations.is_empty() {
+        signatures.attestations = verify.attestations;
+    }
+    if signatures.keys.is_empty() && signatures.entries.is_empty() {
+        return Err(Failure::new(FailureKind::Usage, "no key to verify with")
+            .remedy("give --key cosign.pub, or set signature-keys or trust"));
+    }
+    signatures.check()?;
+    let trust = signatures.trust()?;
     let dir = Path::new(&verify.what);
     if dir.is_dir() {
         for entry in sets_in(dir)? {
@@ -97,9 +99,8 @@ fn judge(place: &str, evidence: &Evidence, set: &ModuleSet, trust: &Trust) -> Re
         key.driver_version, key.flavour, key.kernel_release, key.kernel_version
     );
     for kind in &trust.attestations {
-        let by = evidence
-            .attested(kind, &trust.keys)
-            .map_err(|why| signature::refusal(place, &why.into()))?;
+        let by =
+            evidence.attested(kind, trust).map_err(|why| signature::refusal(place, &why.into()))?;
         line.push_str(&format!(", {kind} attested by {by}"));
     }
     print(&format!("{line}\n"))

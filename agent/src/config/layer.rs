@@ -25,6 +25,7 @@ use longshore_core::image_reference::{Host, Repository};
 use longshore_core::value::{AbsolutePath, Uri};
 use longshore_modules::module_signing::Hash;
 use longshore_modules::registry::RegistrySource;
+use longshore_modules::signature::TrustEntry;
 use longshore_modules::signature::statement::PredicateType;
 
 /// Makes a layer from a table: its fields, its flags (clap), its keys in the file (serde), the reading
@@ -225,6 +226,12 @@ impl<T: Variable> Variable for Vec<T> {
 }
 
 impl Variable for AbsolutePath {
+    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+        some(Self::strict(text))
+    }
+}
+
+impl Variable for TrustEntry {
     fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
         some(Self::strict(text))
     }

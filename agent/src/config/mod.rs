@@ -22,6 +22,7 @@ mod record_place;
 mod run_file;
 mod serving;
 pub mod settings;
+mod signatures;
 mod sources;
 mod store_place;
 mod table;
@@ -47,6 +48,7 @@ pub use operator::{
 pub use patches::PatchFragment;
 pub use publish::{PublishConfig, PublishFragment};
 pub use serving::{Listen, TerminationMessage};
+pub use signatures::SignatureConfig;
 pub use store_place::{StoreChoice, StorePlace};
 pub use table::Fragment;
 pub use values::{
@@ -71,7 +73,6 @@ use longshore_core::value::{AbsolutePath, Uri};
 use longshore_debian::settings::ArchiveConfig;
 use longshore_fetch::http::Downloads;
 use longshore_modules::registry::{LoginRules, RegistrySource};
-use longshore_modules::signature::statement::PredicateType;
 
 /// Path of the default configuration file, which may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
@@ -196,28 +197,6 @@ pub struct DriverConfig {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// Trusted signature keys, and whether a signature is required.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SignatureConfig {
-    /// True if only modules signed by one of the keys are loaded.
-    pub required: bool,
-    /// Files with public keys in cosign's format.
-    pub keys: Vec<PathBuf>,
-    /// Types of the attestations by one of the keys that modules need, too.
-    pub attestations: Vec<PredicateType>,
-}
-
-impl SignatureConfig {
-    /// Keys are meant to be enforced: only an explicit `false` permits unsigned modules beside
-    /// them.
-    fn with_defaults(all: &Fragment) -> Self {
-        let keys = AbsolutePath::list(all.signature_keys.clone());
-        let attestations = all.require_attestation.clone().unwrap_or_default();
-        let required = all.require_signature.unwrap_or(!keys.is_empty());
-        Self { required, keys, attestations }
-    }
-}
-
 /// Merges flags over environment over operator files over configuration file over defaults.
 ///
 /// `file` is read where it exists and neither `--config` nor `LONGSHORE_CONFIG` names another,
@@ -244,7 +223,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     config.operator = config.operator.with_files(&dir);
     places::check(&config.paths)?;
     check_headers(&config)?;
-    check_signatures(&config.signatures)?;
+    config.signatures.check()?;
     check_publish(config.publish.as_ref())?;
     if !config.signatures.required {
         sources::refuse_plain_http(&config.registries, &config.logins.insecure)?;
@@ -274,33 +253,6 @@ fn check_publish(publish: Option<&PublishConfig>) -> Result<(), Failure> {
 /// Returns the default of `builder-id`.
 fn usual_builder() -> Result<Uri, Failure> {
     BUILDER_ID.parse().or_fail(FailureKind::Bug, || "reading the default of builder-id")
-}
-
-/// Refuses a policy that cannot be met, and warns about keys without effect.
-fn check_signatures(signatures: &SignatureConfig) -> Result<(), Failure> {
-    if !signatures.attestations.is_empty() && !signatures.required {
-        let cause = match signatures.keys.is_empty() {
-            true => "require-attestation is set, and no signature-keys are",
-            false => "require-attestation is set, and require-signature is false",
-        };
-        return Err(Failure::new(FailureKind::Usage, cause).remedy(
-            "name the public keys that attestations are signed with (signature-keys), and let \
-             signatures be required",
-        ));
-    }
-    if signatures.required && signatures.keys.is_empty() {
-        let cause = "require-signature is set, and no signature-keys are: no module can be loaded";
-        return Err(Failure::new(FailureKind::Usage, cause).remedy(
-            "name the public keys (signature-keys, --signature-key, LONGSHORE_SIGNATURE_KEYS)",
-        ));
-    }
-    if !signatures.required && !signatures.keys.is_empty() {
-        tracing::warn!(
-            "require-signature is false though signature-keys are set: unsigned modules are \
-             loaded too"
-        );
-    }
-    Ok(())
 }
 
 /// True if the path exists, even as a dangling link or out of reach: a configuration that was given

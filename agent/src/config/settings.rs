@@ -213,7 +213,7 @@ impl Setting {
 }
 
 /// Types of fields, in words.
-const KINDS: [(&str, &str); 35] = [
+const KINDS: [(&str, &str); 36] = [
     ("AbsolutePath", "path"),
     ("ArchiveSource", "table"),
     ("BTreeMap<ModuleName, String", "table of texts"),
@@ -247,6 +247,7 @@ const KINDS: [(&str, &str); 35] = [
     ("SizeBound", "size, such as 5GiB, or none"),
     ("String", "text"),
     ("TerminationMessage", "path, or off"),
+    ("TrustEntry", "table; ROLE+ROLE=FILE in a flag or variable"),
     ("Uri", "URI"),
     ("bool", "true or false"),
 ];

@@ -28,6 +28,7 @@ use longshore_core::image_reference::Host;
 use longshore_core::value::{AbsolutePath, Uri};
 use longshore_debian::settings::ArchiveSource;
 use longshore_modules::registry::RegistrySource;
+use longshore_modules::signature::TrustEntry;
 use longshore_modules::signature::statement::PredicateType;
 
 settings! {
@@ -174,7 +175,7 @@ settings! {
     require_signature: Option<bool>;
         group "Signatures of module sets"
         key "require-signature" flag "require-signature" "BOOL" alone "true" env "LONGSHORE_REQUIRE_SIGNATURE"
-        default "`true` where there are `signature-keys`, else `false`"
+        default "`true` where there are `signature-keys` or `trust`, else `false`"
         is "restart"
     /// Public key (cosign.pub) that may sign module sets
     ///
@@ -182,9 +183,18 @@ settings! {
     signature_keys: Option<Vec<AbsolutePath>>;
         key "signature-keys" flag "signature-key" "FILE" env "LONGSHORE_SIGNATURE_KEYS"
         default "none"
+    /// Public key with roles, and the builder of its provenance
+    ///
+    /// Roles are `modules`, `provenance`, `spdx`, `test-result` and URIs of predicates' types
+    /// ([roles](../supply-chain/registry.md#roles-of-keys)). As a flag or variable
+    /// `ROLE+ROLE=FILE`, or `ROLE=FILE=BUILDER-ID`. Beside it, `signature-keys` sign modules alone.
+    trust: Option<Vec<TrustEntry>>;
+        key "trust" written "`[[trust]]` `key`, `roles`, `builder-id`"
+        flag "trust" "ROLES=FILE" env "LONGSHORE_TRUST"
+        default "none"
     /// Attestation that a module set has to have, too
     ///
-    /// Beside the signature, by one of the keys: `provenance`, `spdx`, `test-result`, or the URI of
+    /// Beside the signature, by a key with that role: `provenance`, `spdx`, `test-result`, or the URI of
     /// a predicate's type ([attestations](../supply-chain/registry.md#attestations)).
     require_attestation: Option<Vec<PredicateType>>;
         key "require-attestation" flag "require-attestation" "TYPE" env "LONGSHORE_REQUIRE_ATTESTATION"

@@ -3,6 +3,7 @@ use rstest::rstest;
 use std::time::Duration;
 
 use longshore_core::failure::{ExitCode, FailureKind, OrFail};
+use longshore_core::value::Uri;
 
 #[derive(Debug, clap::Parser)]
 struct Cli {
@@ -181,6 +182,58 @@ fn attestations_that_no_key_vouches_for_are_refused(#[case] flags: &[&str], #[ca
     assert_eq!(failure.code(), ExitCode::Usage);
     assert!(failure.to_string().contains(why), "{failure}");
     assert!(failure.remedy_text().is_some());
+}
+
+const TRUST: &str = "signature-keys = ['/k.pub']
+    [[trust]]
+    key = '/ci.pub'
+    roles = ['provenance', 'spdx']
+    builder-id = 'https://ci.example.com/b'
+    [[trust]]
+    key = '/qa.pub'
+    roles = ['test-result']
+";
+
+#[rstest]
+#[case::all(&["--require-attestation", "provenance", "--require-attestation", "test-result"], None)]
+#[case::of_a_role_that_no_key_has(
+    &["--require-attestation", "https://example.com/a"],
+    Some("require-attestation names https://example.com/a, and no key has that role")
+)]
+#[case::of_the_short_form_alone(
+    &["--require-attestation", "spdx", "--trust", "test-result=/qa.pub"],
+    Some("signature-keys sign modules alone")
+)]
+fn keys_have_roles(#[case] flags: &[&str], #[case] refused: Option<&str>) {
+    let loaded = load_with(flags, &[], Some(TRUST));
+    match refused {
+        None => assert!(loaded.expect("loads").signatures.required),
+        Some(why) => {
+            let failure = loaded.expect_err("refused");
+            assert_eq!(failure.code(), ExitCode::Usage);
+            assert!(failure.to_string().contains(why), "{failure}");
+        }
+    }
+}
+
+#[test]
+fn keys_with_roles_come_from_file_variable_and_flag() {
+    let config = load_with(&[], &[], Some(TRUST)).expect("loads");
+    let [ci, qa] = &config.signatures.entries[..] else { panic!("{config:?}") };
+    assert_eq!((ci.key.to_str(), ci.roles.len()), (Some("/ci.pub"), 2));
+    assert_eq!(ci.builder_id.as_ref().map(Uri::as_str), Some("https://ci.example.com/b"));
+    assert_eq!((qa.key.to_str(), &qa.builder_id), (Some("/qa.pub"), &None));
+    let variable = [("LONGSHORE_TRUST", "modules+spdx=/a.pub,provenance=/b.pub=https://b.example")];
+    let config = load_with(&[], &variable, None).expect("loads");
+    assert_eq!(config.signatures.entries.len(), 2);
+    assert!(config.signatures.required, "as with signature-keys");
+    let lacks = load_with(&["--trust", "spdx=/a.pub"], &[], None).expect_err("refused");
+    assert!(lacks.to_string().contains("no key of trust has the role modules"), "{lacks}");
+    assert!(load_with(&[], &[("LONGSHORE_TRUST", "spdx=a.pub")], None).is_err(), "relative");
+    let unknown = "[[trust]]\nkey = '/a.pub'\nroles = ['modules']\nrole = 'spdx'\n";
+    assert!(load_with(&[], &[], Some(unknown)).is_err());
+    let idle = "[[trust]]\nkey = '/a.pub'\nroles = ['modules']\nbuilder-id = 'https://b.example'\n";
+    assert!(load_with(&[], &[], Some(idle)).is_err());
 }
 
 #[test]

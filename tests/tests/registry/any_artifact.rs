@@ -22,7 +22,9 @@ fn artifact(dir: &Path, layout: &str) -> String {
 /// Writes a predicate; returns its path.
 fn predicate(dir: &Path) -> String {
     let path = dir.join("predicate.json");
-    fs::write(&path, r#"{"made": "here"}"#).expect("writes");
+    let mut predicate = super::roles::predicate("provenance");
+    predicate["made"] = "here".into();
+    fs::write(&path, predicate.to_string()).expect("writes");
     path.to_str().expect("a path").to_owned()
 }
 

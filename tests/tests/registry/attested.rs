@@ -19,6 +19,7 @@ use std::process::Command;
 
 use super::cosign::{PASSWORD, must, pushed, run};
 use super::other_tools::{empty_image, skopeo};
+use super::roles::predicate;
 use super::*;
 
 pub(super) const TEST_RESULT: &str = "https://in-toto.io/attestation/test-result/v0.1";
@@ -179,7 +180,7 @@ async fn a_set_under_a_tag_is_attested_only_where_the_same_key_signed_it() {
     let key = SecretKey::generate();
     let (secret, _) = files(&scene, &key);
     let predicate = scene.dir.path().join("passed.json");
-    fs::write(&predicate, r#"{"result": "PASSED"}"#).expect("writes");
+    fs::write(&predicate, r#"{"result": "PASSED", "configuration": []}"#).expect("writes");
     let predicate = predicate.to_str().expect("a path");
     let attest = |what: &str| {
         let attest = ["attest", what, "--type", "test-result", "--predicate", predicate];
@@ -226,10 +227,12 @@ async fn we_accept_what_cosign_attests_beside_our_own() {
     };
     attest(TEST_RESULT, r#"{"result": "FAILED"}"#);
     assert!(why().await.expect_err("the tests failed").contains("\"FAILED\""));
-    attest(TEST_RESULT, r#"{"result": "PASSED"}"#);
+    attest(TEST_RESULT, r#"{"result": "PASSED", "configuration": []}"#);
     assert!(why().await.expect_err("no provenance").contains("type provenance"));
-    let own =
-        Attestation::make(&key, "a", &digest, &kind("provenance"), json!({})).expect("attests");
+    attest("https://slsa.dev/provenance/v1", "{}");
+    assert!(why().await.expect_err("states nothing").contains("it is empty"));
+    let own = Attestation::make(&key, "a", &digest, &kind("provenance"), predicate("provenance"))
+        .expect("attests");
     writing.attest(&set.descriptor(), &[own]).await.expect("attests");
     why().await.expect("both");
     // cosign keeps ours when it adds another.
@@ -248,8 +251,8 @@ async fn an_attestation_that_oras_attached_counts() {
     let repository = scene.name().parse().expect("a repository");
     let writing = Registry::open_to_push(&repository, Path::new("/"), &scene.env()).expect("opens");
     writing.sign(&digest, &key).await.expect("signs");
-    let own =
-        Attestation::make(&key, "a", &digest, &kind("provenance"), json!({})).expect("attests");
+    let own = Attestation::make(&key, "a", &digest, &kind("provenance"), predicate("provenance"))
+        .expect("attests");
     // An attestation is stored as the text of its envelope.
     let envelope = serde_json::to_value(&own).expect("JSON");
     fs::write(dir.join("a.json"), envelope.as_str().expect("text")).expect("writes");
@@ -262,7 +265,8 @@ async fn an_attestation_that_oras_attached_counts() {
     let evidence = registry.evidence(&set, &trust).await.expect("asks");
     evidence.meets(&set.set, &trust).expect("counts");
     // The list keeps what another tool has put into it.
-    let more = Attestation::make(&key, "a", &digest, &kind("spdx"), json!({})).expect("attests");
+    let more =
+        Attestation::make(&key, "a", &digest, &kind("spdx"), predicate("spdx")).expect("attests");
     writing.attest(&set.descriptor(), &[more]).await.expect("attests");
     let trust = requiring(&key, &["provenance", "spdx"]);
     let evidence = registry.evidence(&set, &trust).await.expect("asks");
@@ -281,7 +285,8 @@ async fn something_else_in_place_of_the_list_of_referrers_is_reported() {
     let repository = scene.name().parse().expect("a repository");
     let writing = Registry::open_to_push(&repository, Path::new("/"), &scene.env()).expect("opens");
     let set = writing.describe(&digest).await.expect("describes");
-    let own = Attestation::make(&key, "a", &digest, &kind("spdx"), json!({})).expect("attests");
+    let own =
+        Attestation::make(&key, "a", &digest, &kind("spdx"), predicate("spdx")).expect("attests");
     let failure = writing.attest(&set.descriptor(), &[own]).await.expect_err("no list");
     assert_eq!(failure.code(), ExitCode::Verification, "{}", failure.report());
     assert!(failure.report().contains("remove the tag sha256-"), "{}", failure.report());
@@ -296,7 +301,7 @@ async fn a_layout_and_a_bundle_take_attestations_along() {
     let wait = Duration::from_secs(60);
     let digest = layout::export(&scene.set, &scene.store, &dir, wait).expect("exports");
     let predicate = scene.dir.path().join("passed.json");
-    fs::write(&predicate, r#"{"result": "PASSED"}"#).expect("writes");
+    fs::write(&predicate, r#"{"result": "PASSED", "configuration": []}"#).expect("writes");
     let (target, predicate) = (dir.to_str().expect("a path"), predicate.to_str().expect("a path"));
     let attest = |target: &str| {
         let attest = ["attest", target, "--type", "test-result", "--predicate", predicate];
@@ -451,7 +456,8 @@ async fn a_registry_with_the_api_of_referrers_gets_no_list_and_is_asked_for_its_
     let key = SecretKey::generate();
     writing.sign(&digest, &key).await.expect("signs");
     let set = writing.describe(&digest).await.expect("describes");
-    let own = Attestation::make(&key, "a", &digest, &kind("spdx"), json!({})).expect("attests");
+    let own =
+        Attestation::make(&key, "a", &digest, &kind("spdx"), predicate("spdx")).expect("attests");
     writing.attest(&set.descriptor(), &[own]).await.expect("attests");
     let list = format!("manifests/{} ", digest.replace(':', "-"));
     let lines = asked.lock().expect("lock").clone();

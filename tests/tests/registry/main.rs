@@ -23,6 +23,7 @@ mod payloads;
 mod policy;
 mod realms;
 mod revisions;
+mod roles;
 mod side_by_side;
 mod tls;
 mod together;
@@ -86,7 +87,7 @@ async fn find(registry: &Registry, wish: Wish<'_>) -> Result<Vec<Described>, Fai
 
 /// Trust in these keys alone.
 fn trusting(keys: &[PublicKey]) -> Trust {
-    Trust { required: true, keys: keys.to_vec(), attestations: Vec::new() }
+    Trust::in_keys(keys.to_vec())
 }
 
 impl Scene {

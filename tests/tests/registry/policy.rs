@@ -72,7 +72,7 @@ impl Strict {
         let registry =
             Registry::open_to_push(&repository, Path::new("/"), &self.scene.env()).expect("opens");
         let set = registry.describe(digest).await.expect("describes");
-        let (kind, predicate) = (kind.parse().expect("a type"), json!({"result": "PASSED"}));
+        let (kind, predicate) = (kind.parse().expect("a type"), super::roles::predicate(kind));
         let made = Attestation::make(key, "a", digest, &kind, predicate).expect("attests");
         registry.attest(&set.descriptor(), &[made]).await.expect("attests");
     }

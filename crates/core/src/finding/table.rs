@@ -153,11 +153,11 @@ codes! {
     SignatureMissing "signature-missing" Sources Refuses Verification
         means "signatures are required, and no set for this kernel is signed by a configured key; the finding names the reason for each set"
         matters "modules run with all rights of the kernel, so no unsigned module is loaded where signatures are required"
-        remedy "sign the set with a key whose public half is in signature-keys, or add the key it is signed with"
+        remedy "sign the set with a key whose public half is in signature-keys (or in trust, with the role modules), or add the key it is signed with"
     AttestationMissing "attestation-missing" Sources Refuses Verification
         means "attestations are required (require-attestation), and no signed set for this kernel has one of each type by a configured key; the finding names the reason for each set"
         matters "a signature says who released the modules, and not how they were made or that they were tested"
-        remedy "attest the set with a key whose public half is in signature-keys (`longshore attest`, `longshore push --attest`), or do not require it"
+        remedy "attest the set with a key that has that role (signature-keys, trust; `longshore attest`, `longshore push --attest`), or do not require it"
     DriverNotOffered "driver-not-offered" Sources Refuses Download
         means "no source has the selected version and flavour; the finding lists the available ones"
         matters "there is nothing to install"

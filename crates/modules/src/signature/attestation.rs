@@ -13,8 +13,10 @@ use super::foreign::{is_json_text, shortened};
 use super::image::{IMAGE_CONFIG_TYPE, SIGNATURE, image_config};
 use super::key::{PublicKey, SecretKey};
 use super::statement::{self, PredicateType};
+use super::trust::{Role, Trust, TrustedKey};
 use crate::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, hex_of, json};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::value::Uri;
 pub(super) use reader::MAX_TOTAL;
 pub use reader::{AttestationReader, ReadAttestations};
 
@@ -104,7 +106,10 @@ impl Attestation {
     ) -> Result<Self, Failure> {
         let what = || format!("attesting {kind} of {digest}");
         kind.check(&predicate).or_fail(FailureKind::Usage, what).map_err(|failure| {
-            failure.remedy("give a JSON object; of a test-result, one whose result is PASSED")
+            failure.remedy(
+                "give a JSON object with the fields that its type requires; of a test-result, one \
+                 whose result is PASSED",
+            )
         })?;
         let hex = hex_of(digest).ok_or_else(|| Failure::new(FailureKind::Bug, what()))?;
         let statement = statement::statement(name, hex, kind, predicate)?;
@@ -124,13 +129,13 @@ impl Attestation {
     }
 
     /// True if one of `keys` signed it, whatever it states.
-    pub(super) fn is_by(&self, keys: &[PublicKey]) -> bool {
+    pub(super) fn is_by<K: AsRef<PublicKey>>(&self, keys: &[K]) -> bool {
         Envelope::parse(&self.0).and_then(|envelope| envelope.verify(keys)).is_ok()
     }
 
     /// Verifies that it is of the type `kind`, about the manifest with the digest `wanted`
-    /// (`sha256:...`), and by one of `keys`; returns the key's name. The signature is verified first:
-    /// an unsigned statement is not parsed.
+    /// (`sha256:...`), and by one of the keys with that role; returns the key's name. The signature is verified
+    /// first: an unsigned statement is not parsed.
     ///
     /// # Errors
     /// A text that describes the fault.
@@ -138,9 +143,9 @@ impl Attestation {
         &self,
         wanted: &str,
         kind: &PredicateType,
-        keys: &[PublicKey],
+        trust: &Trust,
     ) -> Result<String, String> {
-        self.judge(wanted, kind, keys).map_err(|(_, why)| why)
+        self.judge(wanted, kind, trust).map_err(|(_, why)| why)
     }
 
     /// As [`Attestation::verify`]; returns beside the fault its distance from an attestation that counts.
@@ -148,9 +153,10 @@ impl Attestation {
         &self,
         wanted: &str,
         kind: &PredicateType,
-        keys: &[PublicKey],
+        trust: &Trust,
     ) -> Result<String, (Fault, String)> {
-        let verified = Envelope::parse(&self.0).and_then(|envelope| envelope.verify(keys));
+        let envelope = Envelope::parse(&self.0);
+        let verified = envelope.and_then(|envelope| envelope.verify(trust.keys()));
         let (bytes, by) = verified.map_err(|why| (Fault::NotVerified, why))?;
         let hex = hex_of(wanted).ok_or_else(|| {
             (Fault::NotVerified, format!("{:?} is no sha256 digest", shortened(wanted)))
@@ -160,7 +166,7 @@ impl Attestation {
             false => Fault::OtherType,
         };
         statement::check(&bytes, hex, kind).map_err(|why| (near, why))?;
-        Ok(by)
+        counting(&by, kind, &bytes).map(|key| key.name().to_owned()).map_err(|why| (near, why))
     }
 
     /// Returns the type of an attestation that was made here; empty for another's damaged one.
@@ -179,6 +185,31 @@ impl Attestation {
     }
 }
 
+/// Returns the first of the keys that signed a checked statement by which it counts: with the role, and for the builder
+/// that it names.
+fn counting<'k>(
+    by: &[&'k TrustedKey],
+    kind: &PredicateType,
+    statement: &[u8],
+) -> Result<&'k TrustedKey, String> {
+    let role = Role::Attestation(kind.clone());
+    let names = by.iter().map(|key| key.name()).collect::<Vec<_>>().join(" and ");
+    let with_role: Vec<_> = by.iter().copied().filter(|key| key.has(&role)).collect();
+    if with_role.is_empty() {
+        return Err(format!("it is by {names}, which has not the role {kind}"));
+    }
+    let builder = statement::builder_of(statement);
+    let is_of = |key: &&TrustedKey| {
+        key.builder().is_none_or(|wanted| Some(wanted.as_str()) == builder.as_deref())
+    };
+    with_role.iter().copied().find(is_of).ok_or_else(|| {
+        let wanted = with_role.iter().filter_map(|key| key.builder().map(Uri::as_str));
+        let wanted = wanted.collect::<Vec<_>>().join(" or ");
+        let builder = shortened(&builder.unwrap_or_default());
+        format!("its builder is {builder:?}, and {names} counts for {wanted} alone")
+    })
+}
+
 /// Fault of an attestation, the farthest from one that counts first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
@@ -191,7 +222,7 @@ enum Fault {
 }
 
 /// Verifies that one of `attestations` is of the type `kind`, about the manifest with the digest
-/// `wanted`, and by one of `keys`; returns the key's name.
+/// `wanted`, and by one of the keys with that role; returns the key's name.
 ///
 /// # Errors
 /// The reason why the manifest does not count as attested.
@@ -199,11 +230,11 @@ pub fn verify(
     wanted: &str,
     attestations: &[Attestation],
     kind: &PredicateType,
-    keys: &[PublicKey],
+    trust: &Trust,
 ) -> Result<String, NotAttested> {
     let mut why: Option<(Fault, String)> = None;
     for attestation in attestations.iter().rev().take(MOST) {
-        match attestation.judge(wanted, kind, keys) {
+        match attestation.judge(wanted, kind, trust) {
             Ok(name) => return Ok(name),
             Err(fault) => why = why.filter(|(there, _)| *there >= fault.0).or(Some(fault)),
         }

@@ -69,21 +69,29 @@ impl Envelope {
         STANDARD.decode(&self.payload).map_err(|_| "its payload is not base64".to_owned())
     }
 
-    /// Returns the statement, and the name of the key among `keys` that signed it.
+    /// Returns the statement, and those of `keys` that signed it, at least one.
     ///
     /// # Errors
     /// A text that describes the fault.
-    pub(super) fn verify(&self, keys: &[PublicKey]) -> Result<(Vec<u8>, String), String> {
+    pub(super) fn verify<'k, K: AsRef<PublicKey>>(
+        &self,
+        keys: &'k [K],
+    ) -> Result<(Vec<u8>, Vec<&'k K>), String> {
         if self.signatures.len() > MOST_SIGNATURES {
             return Err(format!("its envelope has more than {MOST_SIGNATURES} signatures"));
         }
         let statement = self.payload()?;
         let signed = pre_authentication_encoding(&self.payload_type, &statement);
         // The key's id is a hint that nothing signs: every key is tried.
-        let is_by =
-            |key: &&PublicKey| self.signatures.iter().any(|s| key.verifies(&signed, &s.sig));
-        let by = keys.iter().find(is_by).ok_or("it was made with another key, or is damaged")?;
-        Ok((statement, by.name().to_owned()))
+        let is_by = |key: &&K| {
+            let key: &PublicKey = K::as_ref(key);
+            self.signatures.iter().any(|s| key.verifies(&signed, &s.sig))
+        };
+        let by: Vec<&K> = keys.iter().filter(is_by).collect();
+        if by.is_empty() {
+            return Err("it was made with another key, or is damaged".into());
+        }
+        Ok((statement, by))
     }
 
     /// # Errors

@@ -36,6 +36,12 @@ pub struct PublicKey {
     name: String,
 }
 
+impl AsRef<PublicKey> for PublicKey {
+    fn as_ref(&self) -> &PublicKey {
+        self
+    }
+}
+
 /// Remedy of a public key that is none.
 const PUBLIC_KEY: &str = "give a cosign.pub: an ECDSA P-256 key (PEM, PUBLIC KEY)";
 

@@ -11,9 +11,9 @@ mod foreign;
 pub mod image;
 pub mod key;
 pub mod payload;
+mod predicate;
 pub mod statement;
-
-use std::path::PathBuf;
+pub mod trust;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,7 @@ pub use image::{ReadSignatures, SignatureImage, SignatureReader};
 use key::{PublicKey, SecretKey};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use statement::PredicateType;
+pub use trust::{Role, Trust, TrustEntry};
 
 /// Maximum number of signatures, and of attestations, of one set that are read.
 const MOST: usize = 64;
@@ -138,7 +139,7 @@ impl Evidence {
 
     /// Leaves out signatures and attestations that none of `keys` made: what others put beside a set is not kept.
     #[must_use]
-    pub fn keeping(mut self, keys: &[PublicKey]) -> Self {
+    pub fn keeping<K: AsRef<PublicKey>>(mut self, keys: &[K]) -> Self {
         let manifest = digest(self.manifest.as_bytes());
         self.signatures.retain(|signature| signature.verify(&manifest, keys).is_ok());
         self.attestations.retain(|attestation| attestation.is_by(keys));
@@ -158,31 +159,27 @@ impl Evidence {
     /// # Errors
     /// The reason why it does not count.
     pub fn meets(&self, set: &ModuleSet, trust: &Trust) -> Result<String, NotSigned> {
-        let by = self.verify(set, &trust.keys)?;
+        let by = self.verify(set, &trust.module_keys())?;
         for kind in &trust.attestations {
-            self.attested(kind, &trust.keys)?;
+            self.attested(kind, trust)?;
         }
         Ok(by)
     }
 
-    /// Verifies an attestation of the type `kind` by one of `keys`; returns the key's name.
+    /// Verifies an attestation of the type `kind` by one of the keys with that role; returns the key's name.
     ///
     /// # Errors
     /// The reason why none counts.
-    pub fn attested(
-        &self,
-        kind: &PredicateType,
-        keys: &[PublicKey],
-    ) -> Result<String, NotAttested> {
+    pub fn attested(&self, kind: &PredicateType, trust: &Trust) -> Result<String, NotAttested> {
         let manifest = digest(self.manifest.as_bytes());
-        attestation::verify(&manifest, &self.attestations, kind, keys)
+        attestation::verify(&manifest, &self.attestations, kind, trust)
             .map_err(|why| why.beside(self.damaged.as_deref()))
     }
 
     /// True if attestations are worth reading: `trust` requires some, and the set is signed as it
     /// demands.
     pub fn needs_attestations(&self, set: &ModuleSet, trust: &Trust) -> bool {
-        !trust.attestations.is_empty() && self.verify(set, &trust.keys).is_ok()
+        !trust.attestations.is_empty() && self.verify(set, &trust.module_keys()).is_ok()
     }
 
     /// Verifies the chain from a signature by one of `keys` down to `set`; returns the key's name.
@@ -260,8 +257,9 @@ impl Signature {
     }
 
     /// Verifies the signature first: an unsigned payload is not parsed.
-    fn verify(&self, wanted: &str, keys: &[PublicKey]) -> Result<String, String> {
-        let by = keys.iter().find(|key| key.verifies(self.payload.as_bytes(), &self.signature));
+    fn verify<K: AsRef<PublicKey>>(&self, wanted: &str, keys: &[K]) -> Result<String, String> {
+        let mut keys = keys.iter().map(|key| -> &PublicKey { key.as_ref() });
+        let by = keys.find(|key| key.verifies(self.payload.as_bytes(), &self.signature));
         let by = by.ok_or("it was made with another key, or is damaged")?;
         let found = payload::digest_in(&self.payload)?;
         if found != wanted {
@@ -271,46 +269,20 @@ impl Signature {
     }
 }
 
-/// Configured keys, and the requirements of a signature and of attestations.
-#[derive(Debug, Clone, Default)]
-pub struct Trust {
-    /// True to refuse a set without a signature by one of the keys.
-    pub required: bool,
-    /// The keys.
-    pub keys: Vec<PublicKey>,
-    /// Types of the attestations by one of the keys that a set has to have, too.
-    pub attestations: Vec<PredicateType>,
-}
-
-impl Trust {
-    /// Reads the keys.
-    ///
-    /// # Errors
-    /// Exit code 2 where one cannot be read.
-    pub fn read(required: bool, keys: &[PathBuf]) -> Result<Self, Failure> {
-        let keys = keys.iter().map(|path| PublicKey::read(path)).collect::<Result<_, _>>()?;
-        Ok(Self { required, keys, attestations: Vec::new() })
-    }
-
-    /// Requires attestations of these types, too.
-    #[must_use]
-    pub fn requiring(self, attestations: Vec<PredicateType>) -> Self {
-        Self { attestations, ..self }
-    }
-}
-
 /// Returns the failure for a set that does not count as signed, or as attested.
 pub fn refusal(place: &str, why: &NotSigned) -> Failure {
     if let NotSigned::Unattested(why) = why {
         let cause = format!("the attestations of {place}: {why}");
         return Failure::new(FailureKind::Verification, cause).remedy(
-            "attest it with a key whose public half is configured (`longshore attest`, `longshore \
-             push --attest`, `cosign attest --key`), or do not require it (require-attestation)",
+            "attest it with a key whose public half is configured for that (trust, signature-keys; \
+             `longshore attest`, `longshore push --attest`, `cosign attest --key`), or do not require \
+             it (require-attestation)",
         );
     }
     Failure::new(FailureKind::Verification, format!("the signature of {place}: {why}")).remedy(
         "sign it with a key whose public half is configured (`longshore push --sign-key`, \
-         `cosign sign --key`), or add the key that signed it to signature-keys",
+         `cosign sign --key`), or add the key that signed it to signature-keys, or to trust with the \
+         role modules",
     )
 }
 

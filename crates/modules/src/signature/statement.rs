@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::foreign::{place_of, shortened};
+use super::predicate;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::value::{BadValue, Uri};
 
@@ -52,20 +53,24 @@ impl PredicateType {
         NAMED.iter().any(|(known, uri)| *known == name && *uri == self.0)
     }
 
-    /// Checks that a predicate of this type states something that may be relied on: tests passed.
+    /// Checks that a predicate has the fields of this type, and states something that may be relied on: tests passed.
     ///
     /// # Errors
     /// A text that describes the fault.
     pub fn check(&self, predicate: &serde_json::Value) -> Result<(), String> {
-        if !predicate.is_object() {
-            return Err("its predicate is not a JSON object".into());
+        match predicate.as_object() {
+            None => return Err("its predicate is not a JSON object".into()),
+            Some(fields) if fields.is_empty() => {
+                return Err("its predicate lacks every field: it is empty".into());
+            }
+            Some(_) => {}
         }
-        let result = &predicate["result"];
-        if self.is(Self::TEST_RESULT) && result != "PASSED" {
-            let found = shortened(&result.to_string());
-            return Err(format!("its result is {found}, not \"PASSED\""));
+        match () {
+            () if self.is(Self::PROVENANCE) => predicate::check_provenance(predicate),
+            () if self.is(Self::SPDX) => predicate::check_spdx(predicate),
+            () if self.is(Self::TEST_RESULT) => predicate::check_test_result(predicate),
+            () => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -139,6 +144,12 @@ pub(super) fn statement(
 pub(super) fn type_of(bytes: &[u8]) -> Option<PredicateType> {
     let statement: Statement = serde_json::from_slice(bytes).ok()?;
     statement.predicate_type.parse().ok()
+}
+
+/// Returns the builder that a statement's provenance names.
+pub(super) fn builder_of(bytes: &[u8]) -> Option<String> {
+    let statement: Statement = serde_json::from_slice(bytes).ok()?;
+    predicate::builder_of(&statement.predicate).map(str::to_owned)
 }
 
 /// Checks that a statement of this type is about the manifest with the sha256 `hex`. The name of the
@@ -229,7 +240,8 @@ mod tests {
     #[case::another_predicate(|s: &mut Value| s["predicateType"] = json!("https://slsa.dev/provenance/v1"), "provenance/v1")]
     #[case::tests_that_failed(|s: &mut Value| s["predicate"]["result"] = json!("FAILED"), "\"FAILED\"")]
     #[case::tests_that_warned(|s: &mut Value| s["predicate"]["result"] = json!("WARNED"), "\"WARNED\"")]
-    #[case::no_result(|s: &mut Value| s["predicate"] = json!({}), "null")]
+    #[case::no_result(|s: &mut Value| s["predicate"] = json!({"configuration": []}), "lacks result")]
+    #[case::empty(|s: &mut Value| s["predicate"] = json!({}), "it is empty")]
     #[case::no_predicate(|s: &mut Value| s["predicate"] = json!("PASSED"), "not a JSON object")]
     fn a_statement_is_refused(#[case] change: fn(&mut Value), #[case] expected: &str) {
         let mut statement = good();

@@ -1,6 +1,7 @@
 use super::*;
 use crate::artifact::image::Described;
-use crate::signature::{Evidence, NotSigned, Signature, Trust};
+use crate::signature::predicate::good;
+use crate::signature::{Evidence, NotSigned, Signature, Trust, TrustEntry};
 use crate::testing::set;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ impl Scene {
     }
 
     fn attest(&self, name: &str) -> Attestation {
-        self.attest_of(&self.described.digest(), name, json!({"result": "PASSED"}))
+        self.attest_of(&self.described.digest(), name, good(name))
     }
 
     /// Judges the signed set with these attestations, of which two types are required.
@@ -37,9 +38,8 @@ impl Scene {
         // As it is kept in the store.
         let stored = serde_json::to_vec(&evidence).expect("JSON");
         let evidence: Evidence = serde_json::from_slice(&stored).expect("reads");
-        let keys = vec![SecretKey::generate().public(), self.key.public()];
-        let attestations = vec![kind("provenance"), kind("test-result")];
-        evidence.meets(&set, &Trust { required: true, keys, attestations })
+        let trust = Trust::in_keys([SecretKey::generate().public(), self.key.public()]);
+        evidence.meets(&set, &trust.requiring(vec![kind("provenance"), kind("test-result")]))
     }
 }
 
@@ -60,7 +60,7 @@ fn a_set_with_every_required_attestation_counts_whatever_else_it_has() {
     "another key"
 )]
 #[case::of_another_set(
-    |s: &Scene| vec![s.attest("provenance"), s.attest_of(&format!("sha256:{}", "0".repeat(64)), "test-result", json!({"result": "PASSED"}))],
+    |s: &Scene| vec![s.attest("provenance"), s.attest_of(&format!("sha256:{}", "0".repeat(64)), "test-result", good("test-result"))],
     "it is for [\"000"
 )]
 #[case::no_envelope(
@@ -149,9 +149,61 @@ fn a_statement_is_not_parsed_before_its_signature_is_verified() {
     let (scene, other) = (Scene::new(), Scene::new());
     let failed = |of: &Scene| {
         let digest = scene.described.digest();
-        let made = other.attest_of(&digest, "test-result", json!({"result": "PASSED"}));
+        let made = other.attest_of(&digest, "test-result", good("test-result"));
         made.judge(&digest, &kind("provenance"), &[of.key.public()]).expect_err("refused").0
     };
     // The type of the statement is looked at only where one of the keys signed it.
     assert_eq!((failed(&scene), failed(&other)), (Fault::NotVerified, Fault::OtherType));
+}
+
+/// Trust in one key for modules, and in `entries` of key, roles and builder.
+fn with_roles(scene: &Scene, entries: &[(&SecretKey, &str, Option<&str>)]) -> Trust {
+    let dir = tempfile::tempdir().expect("dir");
+    let write = |number: usize, key: &SecretKey| {
+        let path = dir.path().join(format!("{number}.pub"));
+        std::fs::write(&path, key.public_pem().expect("pem")).expect("writes");
+        path
+    };
+    let entry = |(number, (key, roles, builder)): (usize, &(&SecretKey, &str, Option<&str>))| {
+        let builder = builder.map(|uri| format!("={uri}")).unwrap_or_default();
+        let text = format!("{roles}={}{builder}", write(number, key).display());
+        text.parse::<TrustEntry>().expect("an entry")
+    };
+    let entries: Vec<_> = entries.iter().enumerate().map(entry).collect();
+    Trust::read(true, &[write(99, &scene.key)], &entries).expect("reads")
+}
+
+const BUILDER: Option<&str> = Some("https://example.com/builder");
+const OTHER: Option<&str> = Some("https://example.com/other");
+
+#[rstest]
+#[case::with_the_role(&[("provenance", None)], None)]
+#[case::of_its_builder(&[("provenance", BUILDER)], None)]
+#[case::of_one_of_two_builders(&[("provenance", OTHER), ("provenance", BUILDER)], None)]
+#[case::without_the_role(&[("test-result+spdx", None)], Some("which has not the role provenance"))]
+#[case::for_modules_alone(&[("modules", None)], Some("which has not the role provenance"))]
+#[case::of_another_builder(
+    &[("provenance", OTHER)],
+    Some("its builder is \"https://example.com/builder\"")
+)]
+#[case::another_key_alone(&[], Some("it was made with another key"))]
+fn an_attestation_counts_by_a_key_with_its_role(
+    #[case] entries: &[(&str, Option<&str>)],
+    #[case] refused: Option<&str>,
+) {
+    let scene = Scene::new();
+    let (ci, stranger) = (SecretKey::generate(), SecretKey::generate());
+    let mut all: Vec<_> = entries.iter().map(|(roles, builder)| (&ci, *roles, *builder)).collect();
+    all.push((&stranger, "provenance", None));
+    let trust = with_roles(&scene, &all);
+    let (kind, digest) = (kind("provenance"), scene.described.digest());
+    let made = Attestation::make(&ci, "a", &digest, &kind, good("provenance")).expect("attests");
+    let verified = made.verify(&digest, &kind, &trust);
+    assert_eq!(verified.is_err(), refused.is_some(), "{verified:?}");
+    if let (Err(why), Some(said)) = (verified, refused) {
+        assert!(why.contains(said), "{why}");
+    }
+    // The key that signs modules has that role alone beside entries.
+    let own = scene.attest("provenance").verify(&digest, &kind, &trust).expect_err("refused");
+    assert!(own.contains("99.pub, which has not the role provenance"), "{own}");
 }

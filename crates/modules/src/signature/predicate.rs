@@ -1,0 +1,144 @@
+//! Fields that predicates have to have: without them a statement states nothing that its type promises.
+//!
+//! Sources: slsa.dev/spec/v1.0/provenance (the fields marked as required), SPDX 2.3 (the document's mandatory fields of
+//! chapters 6 and 6.8 to 6.9), in-toto's attestation/spec/predicates/test-result.md.
+
+use serde_json::Value;
+
+use super::foreign::shortened;
+
+/// Checks provenance by SLSA 1.
+///
+/// # Errors
+/// A text that names the first field at fault.
+pub(super) fn check_provenance(predicate: &Value) -> Result<(), String> {
+    let of = "SLSA's provenance";
+    text(predicate, "/buildDefinition/buildType", of)?;
+    object(predicate, "/buildDefinition/externalParameters", of)?;
+    text(predicate, "/runDetails/builder/id", of).map(drop)
+}
+
+/// Returns the builder that provenance names.
+pub(super) fn builder_of(predicate: &Value) -> Option<&str> {
+    predicate.pointer("/runDetails/builder/id")?.as_str()
+}
+
+/// Checks a bill of materials by SPDX 2.
+///
+/// # Errors
+/// As [`check_provenance`].
+pub(super) fn check_spdx(predicate: &Value) -> Result<(), String> {
+    let of = "a document of SPDX 2";
+    let version = text(predicate, "/spdxVersion", of)?;
+    if !version.starts_with("SPDX-2.") {
+        return Err(format!("its spdxVersion is {:?}, not SPDX-2", shortened(version)));
+    }
+    let id = text(predicate, "/SPDXID", of)?;
+    if id != "SPDXRef-DOCUMENT" {
+        return Err(format!("its SPDXID is {:?}, not that of a document", shortened(id)));
+    }
+    for field in ["/name", "/dataLicense", "/documentNamespace", "/creationInfo/created"] {
+        text(predicate, field, of)?;
+    }
+    list(predicate, "/creationInfo/creators", of)
+}
+
+/// Checks a result of tests: they passed.
+///
+/// # Errors
+/// As [`check_provenance`].
+pub(super) fn check_test_result(predicate: &Value) -> Result<(), String> {
+    let of = "a result of tests";
+    let result = text(predicate, "/result", of)?;
+    if result != "PASSED" {
+        return Err(format!("its result is {:?}, not \"PASSED\"", shortened(result)));
+    }
+    list(predicate, "/configuration", of)
+}
+
+fn text<'p>(predicate: &'p Value, field: &str, of: &str) -> Result<&'p str, String> {
+    let found = predicate.pointer(field).and_then(Value::as_str);
+    found.filter(|text| !text.is_empty()).ok_or_else(|| lacks(field, "a text", of))
+}
+
+fn object(predicate: &Value, field: &str, of: &str) -> Result<(), String> {
+    let found = predicate.pointer(field).filter(|value| value.is_object());
+    found.map(drop).ok_or_else(|| lacks(field, "an object", of))
+}
+
+fn list(predicate: &Value, field: &str, of: &str) -> Result<(), String> {
+    let found = predicate.pointer(field).filter(|value| value.is_array());
+    found.map(drop).ok_or_else(|| lacks(field, "a list", of))
+}
+
+fn lacks(field: &str, what: &str, of: &str) -> String {
+    let field = field.trim_start_matches('/').replace('/', ".");
+    format!("its predicate lacks {field} ({what}), which {of} has")
+}
+
+/// Predicates that count, for tests.
+#[cfg(test)]
+pub(super) fn good(name: &str) -> Value {
+    use serde_json::json;
+    match name {
+        "provenance" => json!({
+            "buildDefinition": {"buildType": "https://example.com/t", "externalParameters": {}},
+            "runDetails": {"builder": {"id": "https://example.com/builder"}},
+        }),
+        "spdx" => json!({
+            "spdxVersion": "SPDX-2.3", "SPDXID": "SPDXRef-DOCUMENT", "name": "a",
+            "dataLicense": "CC0-1.0", "documentNamespace": "https://example.com/a",
+            "creationInfo": {"created": "2026-11-20T14:04:11Z", "creators": ["Tool: a"]},
+        }),
+        _ => json!({"result": "PASSED", "configuration": []}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signature::statement::PredicateType;
+    use rstest::rstest;
+
+    fn check(name: &str, predicate: &Value) -> Result<(), String> {
+        name.parse::<PredicateType>().expect("a type").check(predicate)
+    }
+
+    #[rstest]
+    #[case("provenance", &["/buildDefinition", "/buildDefinition/buildType",
+        "/buildDefinition/externalParameters", "/runDetails", "/runDetails/builder",
+        "/runDetails/builder/id"])]
+    #[case("spdx", &["/spdxVersion", "/SPDXID", "/name", "/dataLicense", "/documentNamespace",
+        "/creationInfo", "/creationInfo/created", "/creationInfo/creators"])]
+    #[case("test-result", &["/result", "/configuration"])]
+    fn each_required_field_is_missed(#[case] name: &str, #[case] fields: &[&str]) {
+        assert_eq!(check(name, &good(name)), Ok(()));
+        for field in fields {
+            let (above, own) = field.rsplit_once('/').expect("a field");
+            for replaced in [None, Some(Value::Null), Some(7.into()), Some("".into())] {
+                let mut predicate = good(name);
+                let place = predicate.pointer_mut(above).and_then(Value::as_object_mut);
+                let place = place.expect("an object");
+                match &replaced {
+                    Some(value) => drop(place.insert(own.to_owned(), value.clone())),
+                    None => drop(place.remove(own)),
+                }
+                let why = check(name, &predicate).expect_err(field);
+                assert!(why.contains("its predicate lacks"), "{why}");
+            }
+        }
+    }
+
+    #[rstest]
+    fn an_empty_or_foreign_predicate_is_refused(
+        #[values("provenance", "spdx", "test-result", "https://example.com/type")] name: &str,
+    ) {
+        for predicate in [serde_json::json!({}), Value::Null, "PASSED".into(), 1.into()] {
+            assert!(check(name, &predicate).is_err(), "{name}: {predicate}");
+        }
+        for other in ["provenance", "spdx", "test-result"] {
+            let counts = other == name || name.starts_with("https");
+            assert_eq!(check(name, &good(other)).is_ok(), counts, "{other} as {name}");
+        }
+    }
+}
