@@ -9,6 +9,7 @@ use super::cdi::{CdiSpecs, DriverCapability};
 use super::daemons::Mode;
 use super::deadlines::SecondOrMore;
 use super::environment::get;
+use super::freshness::DriverMinimum;
 use super::next_kernel::NextKernelMode;
 use super::operator::ConfigDigest;
 use super::values::{
@@ -282,6 +283,7 @@ parsed_alike!(
     ConfigDigest,
     DriverCapability,
     CdiSpecs,
+    DriverMinimum,
     DriverSelector,
     Hash,
     Host,

@@ -7,6 +7,7 @@ mod deadlines;
 mod downloads;
 mod environment;
 mod fragment;
+mod freshness;
 mod layer;
 mod malformed;
 mod module_signing;
@@ -39,6 +40,7 @@ pub use cluster::{ClusterConfig, ClusterFragment};
 pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use deadlines::SecondOrMore;
 pub use downloads::DownloadFragment;
+pub use freshness::DriverMinimum;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use next_kernel::NextKernelMode;
 pub use operator::{
@@ -65,6 +67,7 @@ use longshore_build::source::runfile::RunFileSource;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::disk::Disk;
 use longshore_core::driver_modules;
+use longshore_core::driver_version::DriverVersion;
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
@@ -189,6 +192,8 @@ pub struct DriverConfig {
     pub version: Option<String>,
     /// True if a setting names it, be it as `newest`.
     pub is_named: bool,
+    /// Oldest version, or branch, that is installed.
+    pub minimum: Option<DriverMinimum>,
     /// Flavour; None is auto.
     pub flavour: Option<Flavour>,
     /// Modules to load beyond nvidia, nvidia_uvm and nvidia_modeset, by kernel name.
@@ -315,10 +320,18 @@ impl DriverConfig {
         }
     }
 
+    /// True if a driver of this version may be installed: it is not below the minimum.
+    pub fn permits(&self, version: &str) -> bool {
+        self.minimum.as_ref().is_none_or(|minimum| {
+            DriverVersion::new(version).is_at_least(DriverVersion::new(minimum.as_str()))
+        })
+    }
+
     fn with_defaults(all: &Fragment, parameters: parameters::Parameters) -> Self {
         Self {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
             is_named: all.driver.is_some(),
+            minimum: all.driver_minimum.clone(),
             flavour: all.flavour.and_then(FlavourSelector::flavour),
             extra_modules: extra_modules(all),
             parameters,

@@ -213,7 +213,7 @@ impl Setting {
 }
 
 /// Types of fields, in words.
-const KINDS: [(&str, &str); 36] = [
+const KINDS: [(&str, &str); 37] = [
     ("AbsolutePath", "path"),
     ("ArchiveSource", "table"),
     ("BTreeMap<ModuleName, String", "table of texts"),
@@ -225,6 +225,7 @@ const KINDS: [(&str, &str); 36] = [
     ("ConfigDigest", "text"),
     ("ConflictingDrivers", "unload-idle or refuse"),
     ("DriverCapability", "compute, utility, video or graphics"),
+    ("DriverMinimum", "version or branch"),
     ("DriverSelector", "version, branch or newest"),
     ("FabricSettings", "number for each variable"),
     ("FlavourSelector", "auto, open or proprietary"),

@@ -9,6 +9,7 @@ use super::cluster::ClusterFragment;
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
 use super::fragment::decided;
+use super::freshness::DriverMinimum;
 use super::layer::settings;
 use super::module_signing::ModuleSigningFragment;
 use super::next_kernel::NextKernelMode;
@@ -47,6 +48,13 @@ settings! {
     driver: Option<DriverSelector>;
         key "driver" flag "driver" "VERSION" env "LONGSHORE_DRIVER" "DRIVER_VERSION"
         default "newest; in a pod, the version in its image's tag"
+    /// Oldest driver that is installed: version or branch
+    ///
+    /// Sets, packages and .run files below it do not count, also where `driver` selects one
+    /// ([freshness](../supply-chain/registry.md#freshness)).
+    driver_minimum: Option<DriverMinimum>;
+        key "driver-minimum" flag "driver-minimum" "VERSION" env "LONGSHORE_DRIVER_MINIMUM"
+        default "none"
     /// Flavour of the kernel modules: `auto`, `open`, `proprietary`
     ///
     /// `OPEN_KERNEL_MODULES_ENABLED=true` is `open`.

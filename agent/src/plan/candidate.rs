@@ -6,6 +6,7 @@ use crate::config::Config;
 use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::driver_version::DriverVersion;
+use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
@@ -145,6 +146,34 @@ pub(super) fn names_run_files(config: &Config, catalog: &Catalog) -> bool {
 /// Returns the candidate with the highest version.
 pub(super) fn newest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> {
     candidates.iter().copied().max_by_key(|candidate| DriverVersion::new(candidate.version))
+}
+
+/// Returns the finding that only drivers below the configured minimum match the request.
+pub(super) fn below_minimum(
+    config: &Config,
+    candidates: &[Candidate<'_>],
+    is_wished: impl Fn(&Candidate<'_>) -> bool,
+) -> Option<Finding> {
+    let minimum = config.driver.minimum.as_ref()?.as_str();
+    let is_below = |c: &&Candidate<'_>| is_wished(c) && !config.driver.permits(c.version);
+    let mut below: Vec<String> = candidates
+        .iter()
+        .filter(is_below)
+        .map(|c| format!("{} {} ({})", c.version, c.flavour, c.from.describe()))
+        .collect();
+    below.sort();
+    below.dedup();
+    let is_named_below =
+        |wish: &&str| DriverVersion::new(wish).is_complete() && !config.driver.permits(wish);
+    let detail = match config.driver.version.as_deref().filter(is_named_below) {
+        Some(wish) => format!("driver {wish} is below driver-minimum, {minimum}"),
+        None if below.is_empty() => return None,
+        None => {
+            let below = below.join(", ");
+            format!("all that is available is below driver-minimum, {minimum}: {below}")
+        }
+    };
+    Some(Finding::refusal(Code::DriverBelowMinimum, detail))
 }
 
 /// Lists the candidates for a message.

@@ -4,7 +4,9 @@
 use std::cmp::Reverse;
 
 use super::Reason;
-use super::candidate::{Candidate, candidates, names_run_files, newest, offer, run_files};
+use super::candidate::{
+    Candidate, below_minimum, candidates, names_run_files, newest, offer, run_files,
+};
 use super::gpu::{self, Generation, Unfit};
 use crate::catalog::Catalog;
 use crate::catalog::Chip;
@@ -74,6 +76,10 @@ struct Question<'a> {
 
 impl Question<'_> {
     fn version_matches(&self, version: &str) -> bool {
+        self.config.driver.permits(version) && self.is_wished(version)
+    }
+
+    fn is_wished(&self, version: &str) -> bool {
         // A .run file without a configured version selects the file's version.
         let of_a_file = self.run_files.iter().any(|file| file.version == version);
         match self.config.driver.version.as_deref() {
@@ -351,6 +357,12 @@ impl Question<'_> {
         let mut choice = self.unmet(wish, self.config.driver.flavour);
         if let Err((device, unfit)) = self.fits(&choice.version, choice.flavour) {
             choice.findings.push(self.unsupported(&device, &unfit));
+        }
+        let is_wished =
+            |c: &Candidate<'_>| self.is_wished(c.version) && self.flavour_matches(c.flavour);
+        if let Some(below) = below_minimum(self.config, candidates, is_wished) {
+            choice.findings.push(below);
+            return choice;
         }
         let wanted = match self.config.driver.flavour {
             Some(flavour) => format!("driver {} {flavour}", choice.version),

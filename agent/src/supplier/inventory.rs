@@ -266,6 +266,7 @@ impl<'a> Inventory<'a> {
         let trees = catalog.userspace.iter().filter(|tree| tree.sources.is_some() == sources);
         trees.map(|tree| &tree.driver_version).any(|version| {
             wish.is_none_or(|wish| DriverVersion::new(version).is_within(wish))
+                && self.config.driver.permits(version)
                 && self.has_set(version, kernel, catalog)
         })
     }

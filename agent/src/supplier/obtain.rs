@@ -19,9 +19,10 @@ use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
-const ABOUT_SOURCES: [Code; 8] = [
+const ABOUT_SOURCES: [Code; 9] = [
     Code::SignatureMissing,
     Code::AttestationMissing,
+    Code::DriverBelowMinimum,
     Code::DriverNotOffered,
     Code::ArchivesUnread,
     Code::RegistryUnread,
@@ -67,7 +68,8 @@ impl Provisioner<'_> {
         let (config, wish) = (self.config(), &self.config().driver);
         // The choice of the set needs the whole catalog if signatures are required.
         let any = !config.signatures.required && config.module_signing.is_none();
-        let Some(version) = wish.version.as_deref().filter(|_| any) else { return Ok(None) };
+        let version = wish.version.as_deref().filter(|version| any && wish.permits(version));
+        let Some(version) = version else { return Ok(None) };
         let kernel = HostFacts::read(&config.paths.root, &config.paths.host_root)?.kernel;
         let release = release.unwrap_or(&kernel.release);
         let build = match release == kernel.release {

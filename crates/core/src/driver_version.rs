@@ -41,6 +41,11 @@ impl<'a> DriverVersion<'a> {
         self.0.split('.').count() >= 3
     }
 
+    /// True if its numbers are those of `minimum`, a version or branch, or greater: 535.261.03 is at least 535.261.3.
+    pub fn is_at_least(self, minimum: Self) -> bool {
+        self.numbers().cmp(minimum.numbers()).is_ge()
+    }
+
     fn numbers(self) -> impl Iterator<Item = u64> + 'a {
         self.0.split('.').map(|n| n.parse().unwrap_or(0))
     }
@@ -82,6 +87,19 @@ mod tests {
     #[case("535.261", "535.261", Ordering::Equal)]
     fn order(#[case] a: &str, #[case] b: &str, #[case] wanted: Ordering) {
         assert_eq!(DriverVersion::new(a).cmp(&DriverVersion::new(b)), wanted);
+    }
+
+    #[rstest]
+    #[case("535.261.03", "535.261.3", true)]
+    #[case("535.261.3", "535.261.03", true)]
+    #[case("535.261.03", "535", true)]
+    #[case("550.90.07", "535.261.03", true)]
+    #[case("535.261.03", "535.261.04", false)]
+    #[case("535.99", "535.261", false)]
+    #[case("535.261.03", "550", false)]
+    fn minima(#[case] version: &str, #[case] minimum: &str, #[case] wanted: bool) {
+        let minimum = DriverVersion::new(minimum);
+        assert_eq!(DriverVersion::new(version).is_at_least(minimum), wanted);
     }
 
     #[rstest]

@@ -71,6 +71,39 @@ fn where_the_headers_of_a_set_were_from_is_said() {
 }
 
 #[rstest]
+#[case::newest("newest", false)]
+#[case::branch("535", false)]
+#[case::version("535.261.03", false)]
+#[case::newest_of_two("newest", true)]
+fn a_driver_below_the_minimum_is_not_installed(#[case] driver: &str, #[case] newer: bool) {
+    let facts = facts("bookworm-t4");
+    let mut catalog = archives();
+    catalog.sets.push(in_registry(&facts));
+    if newer {
+        let mut set = in_registry(&facts);
+        set.set.key.driver_version = "550.163.01".into();
+        catalog.sets.push(set);
+    }
+    let mut config = strict(driver);
+    config.driver.minimum = Some("535.261.4".parse().unwrap());
+    let plan = plan(&config, &facts, &catalog).unwrap();
+    if newer {
+        assert_eq!(plan.driver_version, "550.163.01");
+        assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+        return;
+    }
+    assert_eq!(plan.refusal().expect("refused").code(), ExitCode::Verification);
+    let is_it = |finding: &&Finding| finding.code == Code::DriverBelowMinimum;
+    let finding = plan.findings.iter().find(is_it).expect("the finding");
+    assert!(finding.detail.contains("below driver-minimum, 535.261.4"), "{}", finding.detail);
+    // The minimum itself is permitted.
+    config.driver.minimum = Some("535.261.3".parse().unwrap());
+    let plan = super::plan(&config, &facts, &catalog).unwrap();
+    assert_eq!(plan.driver_version, "535.261.03");
+    assert!(!plan.findings.iter().any(|f| f.code == Code::DriverBelowMinimum));
+}
+
+#[rstest]
 #[case::not_for_others(false, "publication off", "the host's /lib/modules")]
 #[case::all_the_same(true, "publication on", "registry.example.com/a")]
 fn what_is_compiled_with_headers_that_nobody_signed(

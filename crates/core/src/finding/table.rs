@@ -158,6 +158,10 @@ codes! {
         means "attestations are required (require-attestation), and no signed set for this kernel has one of each type by a configured key; the finding names the reason for each set"
         matters "a signature says who released the modules, and not how they were made or that they were tested"
         remedy "attest the set with a key that has that role (signature-keys, trust; `longshore attest`, `longshore push --attest`), or do not require it"
+    DriverBelowMinimum "driver-below-minimum" Sources Refuses Verification
+        means "the drivers that match `driver` are below driver-minimum; the finding lists those that are available"
+        matters "a mirror or registry that hides newer drivers could have an old one with known faults installed, signed as it is"
+        remedy "make a source available that has a newer driver, select a newer version or branch, or lower driver-minimum"
     DriverNotOffered "driver-not-offered" Sources Refuses Download
         means "no source has the selected version and flavour; the finding lists the available ones"
         matters "there is nothing to install"
