@@ -35,6 +35,8 @@ pub struct Catalog {
     /// Sets that are not used because they are not signed, or not attested, as the configuration
     /// requires.
     pub refused: Vec<RefusedSet>,
+    /// Sets that the configuration takes back.
+    pub denied: Vec<AvailableSet>,
     /// Registries that could not be read.
     pub unread: Vec<UnreadRegistry>,
     /// User-mode trees assembled in the store.
@@ -111,6 +113,7 @@ impl Catalog {
         Self {
             sets: Vec::new(),
             refused: Vec::new(),
+            denied: Vec::new(),
             unread: Vec::new(),
             userspace: Vec::new(),
             drivers: Probe::Unreadable(why.to_owned()),

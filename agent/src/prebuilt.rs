@@ -22,6 +22,7 @@ use longshore_modules::{layout, signed_sets};
 pub struct Offers {
     sets: Vec<AvailableSet>,
     refused: Vec<RefusedSet>,
+    denied: Vec<AvailableSet>,
     unread: Vec<UnreadRegistry>,
     /// Failures of the registries that could not be read.
     pub(crate) failures: Vec<Failure>,
@@ -32,6 +33,7 @@ impl Offers {
     pub fn add_to(&self, catalog: &mut Catalog) {
         catalog.sets.extend_from_slice(&self.sets);
         catalog.refused.extend_from_slice(&self.refused);
+        catalog.denied.extend_from_slice(&self.denied);
         catalog.unread.extend_from_slice(&self.unread);
     }
 }
@@ -39,6 +41,7 @@ impl Offers {
 /// Reason why a set of a registry is not used.
 enum Unfit {
     OtherKernel,
+    Denied,
     Refused(Refusal),
 }
 
@@ -93,6 +96,7 @@ impl Judge for Fit<'_> {
             );
             return Err(Unfit::OtherKernel);
         }
+        self.of.trust.check_denied(&described.digest()).map_err(|_| Unfit::Denied)?;
         self.of.counts(self.registry, described).await.map_err(Unfit::Refused)
     }
 }
@@ -124,6 +128,7 @@ impl<'a> Prebuilt<'a> {
     /// required: all in the store, since a plan looks there for those of the next kernel, and elsewhere those for
     /// `kernel`. Elsewhere other kernels' are removed unread.
     pub fn judge(&self, kernel: &Kernel, store: &Store, catalog: &mut Catalog) {
+        self.leave_out_denied(store, catalog);
         if !self.trust.required {
             return;
         }
@@ -153,6 +158,24 @@ impl<'a> Prebuilt<'a> {
                 Err(refusal) => catalog.refused.push(refusal.of(at_hand)),
             }
         }
+    }
+
+    /// Moves the sets that the configuration takes back out of the catalog's sets.
+    fn leave_out_denied(&self, store: &Store, catalog: &mut Catalog) {
+        if self.trust.denied.is_empty() {
+            return;
+        }
+        let is_denied = |digest: &String| self.trust.denied.contains(digest);
+        let sets = std::mem::take(&mut catalog.sets);
+        let (denied, sets) = sets.into_iter().partition(|at_hand| match &at_hand.place {
+            SetPlace::Store => stored_digests(&at_hand.set, store).iter().any(is_denied),
+            SetPlace::Layout { manifest, .. } | SetPlace::Registry { manifest, .. } => {
+                is_denied(manifest)
+            }
+            SetPlace::Package { .. } => false,
+        });
+        catalog.sets = sets;
+        catalog.denied.extend::<Vec<_>>(denied);
     }
 
     /// Returns the registries' sets for `kernel`. An unreadable registry is recorded: there may be
@@ -185,8 +208,12 @@ impl<'a> Prebuilt<'a> {
             };
             offers.sets.extend(found.taken.into_iter().map(at_hand));
             for (described, unfit) in found.refused {
-                if let Unfit::Refused(refusal) = unfit {
-                    offers.refused.push(refusal.of(at_hand(described)));
+                match unfit {
+                    Unfit::Refused(refusal) => {
+                        offers.refused.push(refusal.of(at_hand(described)));
+                    }
+                    Unfit::Denied => offers.denied.push(at_hand(described)),
+                    Unfit::OtherKernel => {}
                 }
             }
         }
@@ -219,14 +246,18 @@ impl<'a> Prebuilt<'a> {
         let trust = self.trust.clone();
         let import = move || {
             let mut evidence = None;
+            let place = format!("{manifest} in {}", dir.display());
+            trust.check_denied(&manifest).map_err(|why| refusal(&place, &why))?;
             if trust.required {
                 let found = layout::evidence(&dir, &manifest, &trust)?;
                 let set = layout::describe(&dir, &manifest)?;
-                let place = format!("{manifest} in {}", dir.display());
                 found.meets(&set, &trust).map_err(|why| refusal(&place, &why))?;
                 evidence = Some(found.keeping(trust.keys()));
             }
             let set = layout::import(&dir, &manifest, &store)?;
+            if evidence.is_none() && Described::of(&set)?.digest() != manifest {
+                evidence = Some(layout::evidence(&dir, &manifest, &trust)?.keeping(trust.keys()));
+            }
             evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))?;
             Ok(set)
         };
@@ -247,15 +278,21 @@ impl<'a> Prebuilt<'a> {
         progress: &dyn Progress,
     ) -> Result<ModuleSet, Failure> {
         let registry = self.open(registry)?;
+        let place = format!("{}@{manifest}", registry.name());
+        self.trust.check_denied(manifest).map_err(|why| refusal(&place, &why))?;
         let mut evidence = None;
         if self.trust.required {
             let described = registry.describe(manifest).await?;
             let found = registry.evidence(&described, &self.trust).await?;
-            let place = format!("{}@{manifest}", registry.name());
             found.meets(&described.set, &self.trust).map_err(|why| refusal(&place, &why))?;
             evidence = Some(found.keeping(self.trust.keys()));
         }
         let set = registry.pull(manifest, store, progress).await?;
+        if evidence.is_none() && Described::of(&set)?.digest() != manifest {
+            // Another longshore described it otherwise: the store has to know by which digest it may be denied.
+            let described = registry.describe(manifest).await?;
+            evidence = Some(Evidence::new(described.manifest, described.config, Vec::new())?);
+        }
         evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))?;
         tracing::info!("the modules are {}@{manifest}", registry.name());
         Ok(set)
@@ -289,4 +326,21 @@ impl<'a> Prebuilt<'a> {
         let evidence = evidence?.ok_or(NotSigned::Unsigned)?;
         Ok(evidence.meets(set, &self.trust).map(drop)?)
     }
+}
+
+/// Returns the digests of the manifests that a stored set may have come with: that of its evidence, that of its own
+/// description, and those of the unsigned set whose modules were signed here for the kernel.
+fn stored_digests(set: &ModuleSet, store: &Store) -> Vec<String> {
+    let of = |set: &ModuleSet| {
+        let came_with = store.evidence(set).map(|evidence| evidence.digest());
+        let own = Described::of(set).ok().map(|described| described.digest());
+        came_with.into_iter().chain(own)
+    };
+    let unsigned = set.key.signed_by.as_ref().and_then(|_| {
+        signed_sets::made_of(set, store)
+            .inspect_err(|e| tracing::warn!("the set of a signed one is not known: {e}"))
+            .ok()
+            .flatten()
+    });
+    of(set).chain(unsigned.iter().flat_map(of)).collect()
 }

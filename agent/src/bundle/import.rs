@@ -144,6 +144,11 @@ impl<'a> Bundle<'a> {
     }
 
     fn check_signatures(&self, trusts: &[Trust]) -> Result<(), Failure> {
+        for set in &self.sets {
+            trusts.iter().try_for_each(|trust| trust.check_denied(&set.digest)).map_err(|why| {
+                refusal(&format!("{} in {}", set.digest, self.staging.name()), &why)
+            })?;
+        }
         let check = |digest: &str, read: ReadSignatures| -> Result<(), Failure> {
             for trust in trusts.iter().filter(|trust| trust.required) {
                 signature::verify(digest, &read.signatures, &trust.module_keys()).map_err(

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::DriverSelector;
+use longshore_core::digest::is_sha256;
 use longshore_core::value::BadValue;
 
 /// Oldest driver that is installed: a branch (`535`) or a version (`535.261.03`).
@@ -38,6 +39,40 @@ impl TryFrom<String> for DriverMinimum {
     }
 }
 
+/// Digest of a set's manifest: `sha256:` and 64 hex digits.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct SetDigest(String);
+
+impl SetDigest {
+    /// Returns it as text, in small letters.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SetDigest {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let digest = text.to_ascii_lowercase();
+        match digest.strip_prefix("sha256:").is_some_and(is_sha256) {
+            true => Ok(Self(digest)),
+            false => {
+                Err(BadValue::new(text, "the digest of a manifest: sha256: and 64 hex digits"))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for SetDigest {
+    type Error = BadValue;
+
+    fn try_from(text: String) -> Result<Self, BadValue> {
+        text.parse()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +89,17 @@ mod tests {
         let parsed = text.parse::<DriverMinimum>();
         assert_eq!(parsed.is_ok(), valid);
         assert!(parsed.map_or(true, |minimum| minimum.as_str() == text));
+    }
+
+    #[rstest]
+    #[case(&format!("sha256:{}", "a".repeat(64)), true)]
+    #[case(&format!("sha256:{}", "A".repeat(64)), true)]
+    #[case(&"a".repeat(64), false)]
+    #[case("sha256:1", false)]
+    #[case(&format!("sha512:{}", "a".repeat(64)), false)]
+    fn digests(#[case] text: &str, #[case] valid: bool) {
+        let parsed = text.parse::<SetDigest>();
+        assert_eq!(parsed.is_ok(), valid);
+        assert!(parsed.map_or(true, |digest| digest.as_str() == text.to_ascii_lowercase()));
     }
 }

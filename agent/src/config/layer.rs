@@ -9,7 +9,7 @@ use super::cdi::{CdiSpecs, DriverCapability};
 use super::daemons::Mode;
 use super::deadlines::SecondOrMore;
 use super::environment::get;
-use super::freshness::DriverMinimum;
+use super::freshness::{DriverMinimum, SetDigest};
 use super::next_kernel::NextKernelMode;
 use super::operator::ConfigDigest;
 use super::values::{
@@ -298,6 +298,7 @@ parsed_alike!(
     PredicateType,
     Repository,
     SecondOrMore,
+    SetDigest,
     SizeBound,
     String,
     TerminationMessage,

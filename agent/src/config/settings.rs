@@ -213,7 +213,7 @@ impl Setting {
 }
 
 /// Types of fields, in words.
-const KINDS: [(&str, &str); 37] = [
+const KINDS: [(&str, &str); 38] = [
     ("AbsolutePath", "path"),
     ("ArchiveSource", "table"),
     ("BTreeMap<ModuleName, String", "table of texts"),
@@ -245,6 +245,7 @@ const KINDS: [(&str, &str); 37] = [
     ("Repository", "repository: HOST/REPOSITORY"),
     ("RunFileSource", "table"),
     ("SecondOrMore", "span of time from 1s to 1h"),
+    ("SetDigest", "digest of a manifest: sha256:HEX"),
     ("SizeBound", "size, such as 5GiB, or none"),
     ("String", "text"),
     ("TerminationMessage", "path, or off"),

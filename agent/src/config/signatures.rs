@@ -1,5 +1,6 @@
 //! Trusted signature keys, their roles, and the requirements of modules.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::Fragment;
@@ -19,6 +20,8 @@ pub struct SignatureConfig {
     pub entries: Vec<TrustEntry>,
     /// Types of the attestations by one of the keys that modules need, too.
     pub attestations: Vec<PredicateType>,
+    /// Manifests (`sha256:...`) of sets that are refused whatever signs them.
+    pub denied: BTreeSet<String>,
 }
 
 impl SignatureConfig {
@@ -29,7 +32,8 @@ impl SignatureConfig {
         let entries = all.trust.clone().unwrap_or_default();
         let attestations = all.require_attestation.clone().unwrap_or_default();
         let required = all.require_signature.unwrap_or(!keys.is_empty() || !entries.is_empty());
-        Self { required, keys, entries, attestations }
+        let denied = all.denied_sets.iter().flatten().map(|set| set.as_str().to_owned()).collect();
+        Self { required, keys, entries, attestations, denied }
     }
 
     /// Reads the keys.
@@ -38,7 +42,7 @@ impl SignatureConfig {
     /// Exit code 2 where one cannot be read.
     pub fn trust(&self) -> Result<Trust, Failure> {
         let trust = Trust::read(self.required, &self.keys, &self.entries)?;
-        Ok(trust.requiring(self.attestations.clone()))
+        Ok(trust.requiring(self.attestations.clone()).denying(self.denied.clone()))
     }
 
     fn has_keys(&self) -> bool {

@@ -9,7 +9,7 @@ use super::cluster::ClusterFragment;
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
 use super::fragment::decided;
-use super::freshness::DriverMinimum;
+use super::freshness::{DriverMinimum, SetDigest};
 use super::layer::settings;
 use super::module_signing::ModuleSigningFragment;
 use super::next_kernel::NextKernelMode;
@@ -206,6 +206,13 @@ settings! {
     /// a predicate's type ([attestations](../supply-chain/registry.md#attestations)).
     require_attestation: Option<Vec<PredicateType>>;
         key "require-attestation" flag "require-attestation" "TYPE" env "LONGSHORE_REQUIRE_ATTESTATION"
+        default "none"
+    /// Module set that is taken back, by the digest of its manifest
+    ///
+    /// `sha256:HEX`: it is refused in every source and in the store, whatever signs it
+    /// ([freshness](../supply-chain/registry.md#freshness)).
+    denied_sets: Option<Vec<SetDigest>>;
+        key "denied-sets" flag "denied-set" "DIGEST" env "LONGSHORE_DENIED_SETS"
         default "none"
     /// URI of this host in the provenance of what it compiles
     ///

@@ -107,6 +107,8 @@ impl<'a> Supply<'a> {
             self.unread(!config.may_compile(), catalog);
             self.build(config, facts, catalog, choice, wanted);
         }
+        let has_modules = self.set.is_some() || self.builds || self.reads || live_with_all;
+        self.findings.extend(denied(facts, catalog, has_modules));
     }
 
     fn use_set(&mut self, at_hand: &'a AvailableSet, facts: &HostFacts) {
@@ -431,6 +433,25 @@ fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
             refused.join("; ")
         ),
     )
+}
+
+/// Returns the finding about sets for this kernel that the configuration takes back; it refuses where there are no other
+/// modules.
+fn denied(facts: &HostFacts, catalog: &Catalog, has_modules: bool) -> Option<Finding> {
+    let sets = catalog.denied.iter().filter(|at_hand| is_for_kernel(at_hand, facts));
+    let mut named: Vec<String> = sets
+        .map(|at_hand| {
+            let key = &at_hand.set.key;
+            format!("{} {} from {}", key.driver_version, key.flavour, at_hand.place)
+        })
+        .collect();
+    named.sort();
+    named.dedup();
+    if named.is_empty() {
+        return None;
+    }
+    let severity = if has_modules { Severity::Warning } else { Severity::Refusal };
+    Some(Finding::new(severity, Code::SetDenied, format!("denied-sets has {}", named.join(", "))))
 }
 
 fn headers_missing(release: &str, nearest: &[String]) -> Finding {

@@ -19,9 +19,10 @@ use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
-const ABOUT_SOURCES: [Code; 9] = [
+const ABOUT_SOURCES: [Code; 10] = [
     Code::SignatureMissing,
     Code::AttestationMissing,
+    Code::SetDenied,
     Code::DriverBelowMinimum,
     Code::DriverNotOffered,
     Code::ArchivesUnread,
@@ -66,8 +67,10 @@ impl Provisioner<'_> {
         release: Option<&str>,
     ) -> Result<Option<(ModuleSet, AvailableUserspace)>, Failure> {
         let (config, wish) = (self.config(), &self.config().driver);
-        // The choice of the set needs the whole catalog if signatures are required.
-        let any = !config.signatures.required && config.module_signing.is_none();
+        // The choice of the set needs the whole catalog if signatures are required, or sets are denied.
+        let any = !config.signatures.required
+            && config.signatures.denied.is_empty()
+            && config.module_signing.is_none();
         let version = wish.version.as_deref().filter(|version| any && wish.permits(version));
         let Some(version) = version else { return Ok(None) };
         let kernel = HostFacts::read(&config.paths.root, &config.paths.host_root)?.kernel;

@@ -99,6 +99,7 @@ fn nothing() -> Catalog {
         finished: Vec::new(),
         sets: Vec::new(),
         refused: Vec::new(),
+        denied: Vec::new(),
         unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Probe::Unreadable(String::new()),
@@ -176,6 +177,38 @@ async fn an_unsigned_set_is_not_pulled_and_a_signed_one_counts_in_the_store() {
     assert!(counts(&strict.judge(SetPlace::Store, other), ""));
     // The set that was built there and never signed is refused.
     assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.store), "no signature"));
+}
+
+#[tokio::test]
+async fn a_denied_set_is_neither_found_nor_pulled_and_does_not_count_in_the_store() {
+    let mut strict = Strict::new();
+    let digest = strict.scene.push().await.expect("pushes");
+    strict.sign(&digest, &strict.key).await;
+    let registry = strict.config.registries[0].clone();
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    prebuilt.pull(&registry, &digest, &strict.scene.other, &Silent).await.expect("pulls");
+    assert!(counts(&strict.judge(SetPlace::Store, &strict.scene.other), ""));
+
+    // Whether signatures are required or not.
+    for required in [true, false] {
+        strict.config.signatures.required = required;
+        strict.config.signatures.denied = [digest.clone()].into();
+        let stores = [&strict.scene.other, &strict.scene.store];
+        let asked = strict.ask().await;
+        for catalog in
+            stores.map(|store| strict.judge(SetPlace::Store, store)).iter().chain([&asked])
+        {
+            assert!(catalog.sets.is_empty() && catalog.refused.is_empty(), "{required}");
+            assert_eq!(catalog.denied.len(), 1);
+        }
+        let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+        let pulled = prebuilt.pull(&registry, &digest, &strict.scene.other, &Silent).await;
+        let failure = pulled.expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(failure.report().contains("is denied (denied-sets)"), "{}", failure.report());
+        strict.config.signatures.denied = [format!("sha256:{}", "0".repeat(64))].into();
+        assert_eq!(strict.ask().await.sets.len(), 1);
+    }
 }
 
 #[tokio::test]

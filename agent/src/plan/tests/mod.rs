@@ -102,6 +102,7 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
     Catalog {
         sets: Vec::new(),
         refused: Vec::new(),
+        denied: Vec::new(),
         unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Probe::Read(drivers),

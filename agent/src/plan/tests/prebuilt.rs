@@ -71,6 +71,25 @@ fn where_the_headers_of_a_set_were_from_is_said() {
 }
 
 #[rstest]
+#[case::with_another(true)]
+#[case::without(false)]
+fn a_denied_set_is_named_and_not_used(#[case] compile: bool) {
+    let facts = facts("bookworm-t4");
+    let mut catalog = archives();
+    catalog.denied.push(in_registry(&facts));
+    let config = if compile { config("535", "auto") } else { strict("535") };
+    let plan = plan(&config, &facts, &catalog).unwrap();
+    assert!(!plan.acquire.iter().any(|item| matches!(item, Acquire::PullSet { .. })));
+    let is_it = |finding: &&Finding| finding.code == Code::SetDenied;
+    let finding = plan.findings.iter().find(is_it).expect("the finding");
+    assert!(finding.detail.contains("registry.example.com/a"), "{}", finding.detail);
+    let wanted = if compile { Severity::Warning } else { Severity::Refusal };
+    assert_eq!(finding.severity, wanted);
+    let refused = (!compile).then_some(ExitCode::Verification);
+    assert_eq!(plan.refusal().map(|failure| failure.code()), refused);
+}
+
+#[rstest]
 #[case::newest("newest", false)]
 #[case::branch("535", false)]
 #[case::version("535.261.03", false)]

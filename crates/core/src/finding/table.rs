@@ -158,6 +158,10 @@ codes! {
         means "attestations are required (require-attestation), and no signed set for this kernel has one of each type by a configured key; the finding names the reason for each set"
         matters "a signature says who released the modules, and not how they were made or that they were tested"
         remedy "attest the set with a key that has that role (signature-keys, trust; `longshore attest`, `longshore push --attest`), or do not require it"
+    SetDenied "set-denied" Sources RefusesOrWarns Verification
+        means "a set of modules for this kernel is in denied-sets, and is not used; a warning where there are other modules"
+        matters "a set that was signed and tested once stays so: only this list takes it back"
+        remedy "make another set available, or let the modules be compiled; a driver that was loaded from the set stays until it is changed"
     DriverBelowMinimum "driver-below-minimum" Sources Refuses Verification
         means "the drivers that match `driver` are below driver-minimum; the finding lists those that are available"
         matters "a mirror or registry that hides newer drivers could have an old one with known faults installed, signed as it is"

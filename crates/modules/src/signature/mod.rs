@@ -74,6 +74,9 @@ pub struct Evidence {
 /// Reason why a set does not count as signed, or as attested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotSigned {
+    /// The configuration takes it back.
+    #[error("{0} is denied (denied-sets)")]
+    Denied(String),
     /// There is no signature.
     #[error("it has no signature")]
     Unsigned,
@@ -159,6 +162,7 @@ impl Evidence {
     /// # Errors
     /// The reason why it does not count.
     pub fn meets(&self, set: &ModuleSet, trust: &Trust) -> Result<String, NotSigned> {
+        trust.check_denied(&self.digest())?;
         let by = self.verify(set, &trust.module_keys())?;
         for kind in &trust.attestations {
             self.attested(kind, trust)?;
@@ -206,6 +210,11 @@ impl Evidence {
         let place = "the signatures in the store";
         let signed = Described::assemble(manifest.to_vec(), config.to_vec(), place)?;
         Ok((signed.set == *set).then_some(signed))
+    }
+
+    /// Returns the digest (`sha256:...`) of the manifest.
+    pub fn digest(&self) -> String {
+        digest(self.manifest.as_bytes())
     }
 
     /// Returns the bytes of the manifest and the config it names.
@@ -277,6 +286,11 @@ pub fn refusal(place: &str, why: &NotSigned) -> Failure {
             "attest it with a key whose public half is configured for that (trust, signature-keys; \
              `longshore attest`, `longshore push --attest`, `cosign attest --key`), or do not require \
              it (require-attestation)",
+        );
+    }
+    if let NotSigned::Denied(_) = why {
+        return Failure::new(FailureKind::Verification, format!("{place}: {why}")).remedy(
+            "use another set of these modules; if this one is to be loaded again, remove its digest from denied-sets",
         );
     }
     Failure::new(FailureKind::Verification, format!("the signature of {place}: {why}")).remedy(

@@ -1,11 +1,13 @@
 //! Trusted keys with their roles, and the requirements of a signature and of attestations.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
+use super::NotSigned;
 use super::key::PublicKey;
 use super::statement::PredicateType;
 use longshore_core::failure::Failure;
@@ -170,6 +172,8 @@ pub struct Trust {
     keys: Vec<TrustedKey>,
     /// Types of the attestations by one of the keys that a set has to have, too.
     pub attestations: Vec<PredicateType>,
+    /// Manifests (`sha256:...`) that are refused whatever signs them.
+    pub denied: BTreeSet<String>,
 }
 
 impl Trust {
@@ -177,7 +181,7 @@ impl Trust {
     pub fn in_keys(keys: impl IntoIterator<Item = PublicKey>) -> Self {
         let all = |key| TrustedKey { key, roles: None, builder: None };
         let keys = keys.into_iter().map(all).collect();
-        Self { required: true, keys, attestations: Vec::new() }
+        Self { required: true, keys, ..Self::default() }
     }
 
     /// Reads the keys: those of `keys`, the short form, and those of `entries`. The short form has every role where
@@ -195,13 +199,30 @@ impl Trust {
             Ok(TrustedKey { key: PublicKey::read(path)?, roles, builder })
         };
         let keys = short.chain(long).map(read).collect::<Result<_, Failure>>()?;
-        Ok(Self { required, keys, attestations: Vec::new() })
+        Ok(Self { required, keys, ..Self::default() })
     }
 
     /// Requires attestations of these types, too.
     #[must_use]
     pub fn requiring(self, attestations: Vec<PredicateType>) -> Self {
         Self { attestations, ..self }
+    }
+
+    /// Refuses the manifests with these digests (`sha256:...`), whatever signs them.
+    #[must_use]
+    pub fn denying(self, denied: BTreeSet<String>) -> Self {
+        Self { denied, ..self }
+    }
+
+    /// Checks that a manifest is not denied.
+    ///
+    /// # Errors
+    /// If it is.
+    pub fn check_denied(&self, digest: &str) -> Result<(), NotSigned> {
+        match self.denied.contains(digest) {
+            true => Err(NotSigned::Denied(digest.to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Returns the keys with their roles.
