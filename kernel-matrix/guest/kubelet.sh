@@ -36,10 +36,14 @@ start_kubelet() {
 
 # run_kubelet: starts kubelet in the background; KUBELET is its process.
 run_kubelet() {
-    "$NODE_FILES/kubelet" --kubeconfig "$NODE_FILES/kubeconfig" --config "$NODE_FILES/kubelet.yaml" \
-        --container-runtime remote --container-runtime-endpoint unix:///run/containerd/containerd.sock \
-        --pod-infra-container-image "$(pause_image)" --hostname-override "$NODE" --node-ip 10.0.2.15 \
-        -v=2 >>/run/matrix/kubelet.log 2>&1 &
+    # Since 1.24 there is no other runtime than a remote one, and containerd alone says which image a sandbox has:
+    # both flags mean nothing, and are gone in later versions.
+    set --
+    [ "$("$NODE_FILES/kubelet" --version | cut -d . -f 2)" -ge 24 ] ||
+        set -- --container-runtime remote --pod-infra-container-image "$(pause_image)"
+    "$NODE_FILES/kubelet" --kubeconfig "$NODE_FILES/kubeconfig" --config "$NODE_FILES/kubelet.yaml" "$@" \
+        --container-runtime-endpoint unix:///run/containerd/containerd.sock \
+        --hostname-override "$NODE" --node-ip 10.0.2.15 -v=2 >>/run/matrix/kubelet.log 2>&1 &
     # shellcheck disable=SC2034
     KUBELET=$!
 }
