@@ -1,5 +1,6 @@
 //! Volumes of an agent's pod with files of the cluster: its service account's Secret (Kubernetes 1.20) or projected token,
-//! and ConfigMaps. Directories of the node are left out: the agent's own paths are below the directory of its node.
+//! and ConfigMaps. Directories of the node and empty ones are left out: the agent's own paths are below the directory of its
+//! node.
 
 use std::fmt;
 use std::fs;
@@ -28,7 +29,8 @@ impl Volumes {
         let spec = pod.spec.as_ref().ok_or("a pod without spec")?;
         let container = spec.containers.first().ok_or("a pod without containers")?;
         let mut mounts = Vec::new();
-        for volume in spec.volumes.iter().flatten().filter(|volume| volume.host_path.is_none()) {
+        let has_files = |volume: &&Volume| volume.host_path.is_none() && volume.empty_dir.is_none();
+        for volume in spec.volumes.iter().flatten().filter(has_files) {
             let Some(place) = place(container, volume) else { continue };
             let source = Source { kubelet, pod, namespace: pod.namespace().unwrap_or_default() };
             let files = source.volume(volume).await?;
