@@ -169,8 +169,11 @@ async fn remove(
     if !is_name(&node.name) {
         return Err(Obstacle::Failed("its name is not a valid node name".to_owned()));
     }
+    // The first of a node's two patches removes its pod's name, and the second may be refused for another's change.
+    let mut last_agent = None;
     for _ in 0..MOST_TRIES {
-        if let Some(why) = not_of(&node, &cleaning.only) {
+        last_agent = node.agent().map(str::to_owned).or(last_agent);
+        if let Some(why) = not_of(last_agent.as_deref(), &cleaning.only) {
             return Err(Obstacle::Kept(why));
         }
         if let Some(pod) = agent(cluster, &node, cleaning.container.as_deref()).await? {
@@ -191,10 +194,10 @@ async fn remove(
     Err(Obstacle::Failed(format!("other programs changed it during each of {MOST_TRIES} tries")))
 }
 
-/// Returns the reason for which a node's last agent is not known to be of one of these DaemonSets: what is on it may be
-/// another release's, whose pod is just being replaced.
-fn not_of(node: &NodeLeftovers, sets: &[DaemonSetRef]) -> Option<String> {
-    match node.agent() {
+/// Returns the reason for which the pod of a node's last agent is not known to be of one of these DaemonSets: what is on
+/// the node may be another release's, whose pod is just being replaced.
+fn not_of(agent: Option<&str>, sets: &[DaemonSetRef]) -> Option<String> {
+    match agent {
         _ if sets.is_empty() => None,
         Some(pod) if sets.iter().any(|set| set.makes(pod)) => None,
         Some(pod) => {

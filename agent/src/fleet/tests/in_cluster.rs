@@ -476,6 +476,40 @@ async fn after_an_end_only_the_nodes_of_those_agents_are_cleaned(
     assert_eq!(is_patched, wanted.is_none());
 }
 
+/// Pod that the node's status names once another program changed it between the two patches of its leftovers, and the
+/// outcome.
+#[rstest]
+#[case::no_pod(None, CleanOutcome::Cleaned)]
+#[case::pod_of_another_release(Some("ops/driver-x7k2p"), CleanOutcome::Kept)]
+#[tokio::test]
+async fn a_change_between_both_patches_does_not_hide_whose_node_it_is(
+    #[case] then: Option<&str>,
+    #[case] wanted: CleanOutcome,
+) {
+    let nodes = BTreeMap::from([left_by("a", "gpu/driver-x7k2p")]);
+    let shared = Arc::new(Mutex::new(Objects { nodes, ..Objects::default() }));
+    let served = shared.clone();
+    let api = Api::by(move |request: &Request| {
+        let (method, target) = request.line.split_once(' ').expect("a request");
+        let mut objects = served.lock().expect("objects");
+        let is_first = !objects.calls.contains(&"patch nodes/status".to_owned());
+        if method == "PATCH" && target.contains("/status") && is_first {
+            let node = objects.nodes.get_mut("a").expect("a node");
+            node["metadata"]["resourceVersion"] = json!("20");
+            let status = |pod| json!({"format": 1, "pod": pod}).to_string();
+            node["metadata"]["annotations"] = match then {
+                Some(pod) => json!({"longshore.dev/status": status(pod)}),
+                None => json!({}),
+            };
+        }
+        let (status, body) = objects.answer(method, target, &request.body);
+        Answer::Body(status, body)
+    });
+    let cleaning = Cleaning { only: sets(&["gpu/driver"]), ..Cleaning::default() };
+    let cleaned = clean(&backend_of(&api, Duration::ZERO), &cleaning).await.expect("cleaned");
+    assert_eq!(cleaned.nodes[0].outcome, wanted);
+}
+
 /// The other leftovers of such a node are removed.
 #[rstest]
 #[case::after_an_end(&["gpu/driver"], CleanOutcome::Kept)]
