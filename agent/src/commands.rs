@@ -60,6 +60,7 @@ use crate::build_lease::Claims;
 use crate::cluster::{self, VersionUnknown};
 use crate::config::{self, Config, Fragment, TerminationMessage};
 use crate::fleet::DebugPods;
+use crate::journal;
 use crate::lifecycle::{self, signals};
 use crate::logging::Log;
 use crate::supplier::Provisioner;
@@ -157,7 +158,12 @@ enum Command {
     #[command(subcommand)]
     Store(upkeep::StoreCommand),
     /// Uninstall what an agent that has ended left on the host
-    Unload,
+    Unload {
+        /// Then undo a record that no seal proves, of an agent whose store is lost: root in a container
+        /// can have written it
+        #[arg(long)]
+        take_over_unsealed: bool,
+    },
     /// Show what is installed on the host, and what the agent is doing
     Status(status::Status),
     /// Show the driver on all nodes of a Kubernetes cluster, by kubectl or in a pod
@@ -253,8 +259,11 @@ pub fn execute(
         background::begin()?;
     }
     config.store_place = store_of_host::prepare(&cli.command, &config)?;
+    if reads_record(&cli.command) && !config.paths.is_captured() {
+        journal::warn_of_passed_over(&config.paths);
+    }
     match cli.command {
-        Command::Run | Command::Unload => termination.keep_record(&config, &telemetry),
+        Command::Run | Command::Unload { .. } => termination.keep_record(&config, &telemetry),
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -288,6 +297,16 @@ pub fn execute(
     // Cancelled work may have left a thread that unpacks or hashes.
     runtime.shutdown_timeout(CLEANING);
     result
+}
+
+/// True for a command by which a person inspects the host, or that keeps what a record names. Those that
+/// open the record for changes warn themselves.
+fn reads_record(command: &Command) -> bool {
+    match command {
+        Command::Status(asked) => !asked.is_probe(),
+        Command::Plan(_) | Command::Doctor(_) | Command::Gc(_) => true,
+        _ => false,
+    }
 }
 
 /// Reads the current configuration.
@@ -355,7 +374,10 @@ async fn dispatch(
         Command::Import(asked) => stoppable(bundle::import(config, asked)).await,
         Command::Gc(asked) => stoppable(upkeep::gc(config, asked)).await,
         Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
-        Command::Unload => lifecycle::unload(config, telemetry).await.map(CommandOutcome::Code),
+        Command::Unload { take_over_unsealed } => {
+            let unloaded = lifecycle::unload(config, take_over_unsealed, telemetry).await;
+            unloaded.map(CommandOutcome::Code)
+        }
         Command::Status(asked) => stoppable(status::status(config, asked)).await,
         Command::Fleet(asked) => {
             let pods = DebugPods::default();

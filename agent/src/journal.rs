@@ -37,7 +37,7 @@ use seal::Key;
 use table::Table;
 
 pub use crate::steps::EntryState;
-use believed::FoundRecord;
+use believed::{FoundRecord, VouchedRecord};
 pub use host_root::HostRoot;
 pub use lock::{Holder, Lock, holder};
 pub use record::{Entry, FORMAT, MadeFor, PlanSummary, Refused, State};
@@ -57,7 +57,7 @@ pub struct Journal {
 
 #[derive(Debug)]
 enum Place {
-    Dir { file: StateFile, key: Option<Key>, lock: Lock, table: Table, _earlier: Option<Lock> },
+    Dir { file: StateFile, key: Option<Key>, lock: Lock, table: Table, earlier: Option<Lock> },
     Memory,
 }
 
@@ -97,14 +97,18 @@ impl Journal {
                 Err(failure) => tracing::warn!("{}", failure.one_line()),
             }
             found = if earlier.is_some() { believed::find(paths)? } else { None };
-        } else if let (None, Some(failure)) = (&found, believed::passed_over(paths)) {
-            tracing::warn!("ignoring an earlier record: {}", failure.one_line());
+        }
+        if believed::is_unsealed(paths)? {
+            file.set_aside().map_err(|e| unwritable(dir, e))?;
+        }
+        if found.is_none() {
+            warn_of_passed_over(paths);
         }
         let key = key(paths, disk)?;
         let moved = found.as_ref().is_some_and(|found| found.earlier);
         let state = resumed(found.map(|found| found.state), paths)?;
         let table = Table::of(&state, paths);
-        let place = Place::Dir { file, key, lock, table, _earlier: earlier };
+        let place = Place::Dir { file, key, lock, table, earlier };
         let mut journal = Self { state, place, unwritten: false };
         if let (true, Some(dir)) = (moved, &paths.earlier_state) {
             journal.take_over(dir)?;
@@ -112,15 +116,41 @@ impl Journal {
         Ok(Ok(journal))
     }
 
+    /// Takes over a record without the right seal, for a person who vouches for it; false if there is
+    /// none. Nothing of another boot, and nothing beyond closed lists, is taken.
+    ///
+    /// # Errors
+    /// 15 if this journal has entries to undo, another agent holds the record's lock, or the record
+    /// cannot be read or written; 13 if it has an entry that is in no list.
+    pub fn take_over_unsealed(&mut self, paths: &Paths) -> Result<bool, Failure> {
+        if self.live().next().is_some() {
+            let why = "taking over an unsealed record: the agent's own record is not undone yet";
+            return Err(Failure::new(FailureKind::Preflight, why).remedy("run `longshore unload`"));
+        }
+        let lock = match &paths.earlier_state {
+            Some(dir) if !paths.sealed && dir.is_dir() => {
+                Some(Lock::take(dir)?.map_err(|holder| holder.into_failure(dir, Duration::ZERO))?)
+            }
+            _ => None,
+        };
+        let Some(VouchedRecord { state, dir, name }) = believed::vouched(paths)? else {
+            return Ok(false);
+        };
+        let state = resumed(Some(state), paths)?;
+        if let Place::Dir { table, earlier, .. } = &mut self.place {
+            *table = Table::of(&state, paths);
+            *earlier = lock;
+        }
+        self.state = state;
+        self.save()?;
+        remove_taken_over(&dir, name);
+        Ok(true)
+    }
+
     /// Writes the record of an earlier agent to its new place, and removes it from the old one.
     fn take_over(&mut self, dir: &Path) -> Result<(), Failure> {
         self.save()?;
-        let removed = PrivateDir::open(dir).and_then(|dir| dir.remove(state_file::NAME));
-        match removed {
-            Ok(()) => tracing::info!("took over the last agent's record from {}", dir.display()),
-            // From now on only the new one is read.
-            Err(error) => tracing::warn!("removing the record in {}: {error}", dir.display()),
-        }
+        remove_taken_over(dir, state_file::NAME);
         Ok(())
     }
 
@@ -195,6 +225,23 @@ impl Journal {
     }
 }
 
+/// Removes a record that is in its new place by now.
+fn remove_taken_over(dir: &Path, name: &str) {
+    match PrivateDir::open(dir).and_then(|dir| dir.remove(name)) {
+        Ok(()) => tracing::info!("took over the last agent's record from {}", dir.display()),
+        // From now on only the new one is read.
+        Err(error) => tracing::warn!("removing the record in {}: {error}", dir.display()),
+    }
+}
+
+/// Warns of a record that is passed over because it has no seal by this store's key.
+pub fn warn_of_passed_over(paths: &Paths) {
+    if let Some(failure) = believed::passed_over(paths) {
+        let remedy = failure.remedy_text().unwrap_or_default();
+        tracing::warn!("{}; {remedy}", failure.one_line());
+    }
+}
+
 /// Returns the state for an agent to continue with; a state of another boot is void.
 fn resumed(found: Option<State>, paths: &Paths) -> Result<State, Failure> {
     let boot_id = boot_id(&paths.root);
@@ -218,20 +265,13 @@ fn resumed(found: Option<State>, paths: &Paths) -> Result<State, Failure> {
     Ok(state)
 }
 
-/// Returns the key to seal the record with. A record that needs no seal leaves a key in the store
-/// all the same: it shows that a record without a seal is not an earlier agent's any more.
+/// Returns the key to seal the record with; None if it needs no seal.
 fn key(paths: &Paths, disk: Disk) -> Result<Option<Key>, Failure> {
-    if paths.sealed {
-        let made = Key::find_or_make(&paths.store, disk);
-        return made.map(Some).map_err(|e| believed::no_key(&paths.store, e));
+    if !paths.sealed {
+        return Ok(None);
     }
-    // The store may be unreachable, which is no reason to leave the driver on the host.
-    if paths.earlier_state.is_some()
-        && let Err(error) = Key::leave(&paths.store, disk)
-    {
-        tracing::debug!("leaving a key in {}: {error}", paths.store.display());
-    }
-    Ok(None)
+    let made = Key::find_or_make(&paths.store, disk);
+    made.map(Some).map_err(|e| believed::no_key(&paths.store, e))
 }
 
 /// Reads the state without taking the lock; None if there is none.

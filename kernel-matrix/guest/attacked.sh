@@ -62,8 +62,10 @@ END
 }
 
 # The container's attempts. Each line that it prints is one that had an effect on files that the
-# agent exposes, `wrote PATH` and `removed PATH`, or a round that came to its end, with a forged journal in its place:
-# `round exposed` while the driver root is there, else `round early`.
+# agent exposes, `wrote PATH`, `removed PATH` and `replaced PATH`, or a round that came to its end, with a forged journal
+# in its place: `round exposed` while the driver root is there, else `round early`. The journals name by turns a file
+# of the kernel's and one of the host's, and, as undone on a new node, a pod's directory of firmware and a node of
+# another driver.
 container_attempts() {
     cat <<'END'
 own=/run/nvidia/longshore
@@ -71,16 +73,29 @@ root=/run/nvidia/driver
 try() { (: >"$1") 2>/dev/null && echo "wrote $root/$1"; }
 forge() {
     mkdir -p $own
-    echo "{\"format\":2,\"boot_id\":\"$1\",\"agent\":1,\"phase\":\"ready\",\"plan\":null,\"entries\":[
+    if [ $((rounds % 2)) = 1 ]; then
+        echo "{\"format\":2,\"boot_id\":null,\"agent\":1,\"phase\":\"ready\",\"plan\":null,\"entries\":[
+        {\"seq\":1,\"step\":{\"do\":\"write-parameter\",\"path\":\"/sys/module/firmware_class/parameters/path\",
+          \"value\":\"$root/lib/firmware\"},\"before\":{\"was\":\"value\",
+          \"value\":\"/var/lib/kubelet/pods/1/volumes/kubernetes.io~empty-dir/fw\"},\"state\":\"done\"},
+        {\"seq\":2,\"step\":{\"do\":\"make-nodes\",\"dirs\":[\"/dev\"]},\"before\":{\"was\":\"nodes\",
+          \"missing_dirs\":[],\"nodes\":[{\"path\":\"/dev/nvidia9\",
+          \"made\":{\"major\":195,\"minor\":9,\"mode\":438},
+          \"was\":{\"major\":243,\"minor\":1,\"mode\":511}}]},\"state\":\"done\"}]}" >$own/forged
+    else
+        echo "{\"format\":2,\"boot_id\":\"$1\",\"agent\":1,\"phase\":\"ready\",\"plan\":null,\"entries\":[
         {\"seq\":1,\"step\":{\"do\":\"write-parameter\",\"path\":\"/proc/sys/kernel/core_pattern\",\"value\":\"core\"},
          \"before\":{\"was\":\"value\",\"value\":\"|/evil\"},\"state\":\"done\"},
         {\"seq\":2,\"step\":{\"do\":\"make-dir\",\"path\":\"/etc/ssl\"},
          \"before\":{\"was\":\"nothing\"},\"state\":\"done\"}]}" >$own/forged
+    fi
     busybox chmod 600 $own/forged
     mv -f $own/forged $own/state.json
 }
 boot=$(cat /proc/sys/kernel/random/boot_id)
+rounds=0
 while :; do
+    rounds=$((rounds + 1))
     forge "$boot"
     rm -f $own/last-failure.json $own/lock
     busybox ln -s /etc/passwd $own/last-failure.json 2>/dev/null
@@ -95,6 +110,12 @@ while :; do
         rm usr/bin/nvidia-smi 2>/dev/null && echo "removed $root/usr/bin/nvidia-smi"
         for link in run/nvidia-fabricmanager/fabricmanager.cfg run/fabricmanager.cfg; do
             busybox ln -s /etc/passwd $link 2>/dev/null
+        done
+        # Settings and state of the daemons: none may be here, where another file can take their place.
+        for file in run/*.cfg run/*.conf run/*.state run/*/*.cfg run/*/*.conf run/*/*.state; do
+            if [ -f "$file" ] && [ ! -L "$file" ]; then
+                echo attack >$own/replacement && mv -f $own/replacement "$file" && echo "replaced $root/$file"
+            fi
         done
         [ -s $own/state.json ] && echo "round exposed"
     elif [ -s $own/state.json ]; then

@@ -2,7 +2,8 @@
  * A stand-in for NVIDIA's fabric manager (nv-fabricmanager -c FILE), whose own one needs NVSwitches that answer. It
  * has the requirements of docs/operate/daemons.md, and ends without one of them: settings that keep it in the foreground,
  * CAP_SYS_ADMIN and no other capability, the nodes of the driver and of each switch that the driver has in /proc,
- * the directory of the topology files. It leaves a file of its state, listens on its socket and ends by SIGTERM.
+ * the directory of the topology files, settings and state where no container writes. It leaves a file of its state,
+ * listens on its socket and ends by SIGTERM.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -18,6 +19,8 @@
 #include <unistd.h>
 
 #define RUN "/run/nvidia-fabricmanager/"
+/* The directories that other containers have, and those that the sockets are in. */
+#define SHARED "/run/nvidia"
 #define SWITCHES "/proc/driver/nvidia-nvswitch/devices"
 #define CAP_SYS_ADMIN_ALONE (1ULL << 21)
 
@@ -102,7 +105,7 @@ static int open_switches(void)
 
 int main(int argc, char **argv)
 {
-    static const char *const in_run[] = { "UNIX_SOCKET_PATH", "FM_CMD_UNIX_SOCKET_PATH", "STATE_FILE_NAME" };
+    static const char *const in_run[] = { "UNIX_SOCKET_PATH", "FM_CMD_UNIX_SOCKET_PATH" };
     static const char *const directories[] = { "TOPOLOGY_FILE_PATH", "DATABASE_PATH" };
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     const char *file, *path;
@@ -124,6 +127,11 @@ int main(int argc, char **argv)
     for (unsigned int i = 0; i < sizeof(in_run) / sizeof(*in_run); i++)
         if (strncmp(setting(file, in_run[i]), RUN, strlen(RUN)) != 0)
             fail("%s is %s, which is not in %s", in_run[i], setting(file, in_run[i]), RUN);
+    /* Whoever can replace them chooses the files that are written here as root. */
+    if (strncmp(file, SHARED, strlen(SHARED)) == 0)
+        fail("its settings are in %s, where containers write", file);
+    if (strncmp(setting(file, "STATE_FILE_NAME"), SHARED, strlen(SHARED)) == 0)
+        fail("STATE_FILE_NAME is %s, where containers write", setting(file, "STATE_FILE_NAME"));
     for (unsigned int i = 0; i < sizeof(directories) / sizeof(*directories); i++)
         if (access(setting(file, directories[i]), R_OK | X_OK) < 0)
             fail("%s: %s", directories[i], strerror(errno));

@@ -157,6 +157,10 @@ mod tests {
             ("attack.user", "early wrote /var/lib/longshore"),
             ("attack.user", "late signalled cc1"),
             ("attack.container", "wrote /run/nvidia/driver/attack"),
+            (
+                "attack.container",
+                "replaced /run/nvidia/driver/run/nvidia-fabricmanager/fabricmanager.cfg",
+            ),
             ("attack.user-log", "user.sh: 3: Syntax error"),
         ] {
             let mut records = good();

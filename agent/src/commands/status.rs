@@ -34,6 +34,13 @@ pub(super) struct Status {
     alive: bool,
 }
 
+impl Status {
+    /// True for the question of a probe.
+    pub(super) fn is_probe(&self) -> bool {
+        self.ready || self.alive
+    }
+}
+
 pub(super) async fn status(config: &Config, asked: Status) -> Result<ExitCode, Failure> {
     let question = match asked {
         Status { ready: true, .. } => Question::Ready,

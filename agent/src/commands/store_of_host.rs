@@ -69,7 +69,7 @@ fn use_by(command: &Command) -> StoreUse {
         | Command::Gc(_)
         | Command::Store(_) => StoreUse::Required,
         // An unreachable store is no reason to leave the driver on a host.
-        Command::Unload => StoreUse::Optional,
+        Command::Unload { .. } => StoreUse::Optional,
         Command::Plan { .. } | Command::Doctor(_) => StoreUse::Foreseen,
         Command::Attest(_)
         | Command::Sign(_)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::private_dir::{NotOurs, PrivateDir};
 use super::seal::{self, Key, Seal};
-use super::state_file::{MOST_BYTES, NAME};
+use super::state_file::{MOST_BYTES, NAME, SET_ASIDE};
 use super::table::{self, Proof};
 use super::{Entry, State};
 use crate::steps::LoadModule;
@@ -21,63 +21,118 @@ pub(super) struct FoundRecord {
     pub(super) earlier: bool,
 }
 
-/// Returns the record in its place, or in an earlier agent's; None if there is none, or if one in
-/// the earlier place is [passed over](passed_over).
+/// A record without the right seal, where others can write.
+struct UnsealedRecord {
+    path: PathBuf,
+    text: Vec<u8>,
+    why: &'static str,
+}
+
+/// An unsealed record that a person vouches for.
+pub(super) struct VouchedRecord {
+    pub(super) state: State,
+    /// Its directory.
+    pub(super) dir: PathBuf,
+    /// Its file there.
+    pub(super) name: &'static str,
+}
+
+/// Returns the record in its place, or in an earlier agent's; None if there is none, or if it is
+/// [passed over](passed_over): where others can write, only a seal by this store's key is trusted.
+/// Root in a container could put a record there before the first agent starts.
 ///
 /// # Errors
 /// 15 if it cannot be read; 13 if it cannot be parsed or is not trusted.
 pub(super) fn find(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
-    if let Some((path, bytes)) = read(&paths.state)? {
-        let (text, proof) = match paths.sealed {
-            true => unsealed(&path, &bytes, &paths.store)?,
-            false => (&bytes[..], Proof::Whole),
-        };
-        return checked(&path, text, paths, proof).map(Some);
+    let Some((path, bytes)) = read(&paths.state, NAME)? else { return Ok(found_earlier(paths)) };
+    if !paths.sealed {
+        return checked(&path, &bytes, paths, Proof::Whole).map(Some);
     }
-    match earlier(paths) {
-        Ok(found) => Ok(found),
-        Err(failure) => {
-            tracing::debug!("{}", failure.one_line());
-            Ok(None)
-        }
+    match opened(&bytes, &paths.store)? {
+        Ok(text) => checked(&path, text, paths, Proof::Whole).map(Some),
+        Err(_) => Ok(None),
     }
 }
 
-/// Returns the reason that a record in the earlier place is ignored, if one is.
+fn found_earlier(paths: &Paths) -> Option<FoundRecord> {
+    earlier(paths).unwrap_or_else(|failure| {
+        tracing::debug!("{}", failure.one_line());
+        None
+    })
+}
+
+/// Returns the reason that a record is ignored, if one is.
 pub(super) fn passed_over(paths: &Paths) -> Option<Failure> {
-    earlier(paths).err()
-}
-
-/// Opens a record in a place where others can write: only its seal is trusted. A record without a
-/// seal is an older agent's, as long as no agent that seals has run.
-fn unsealed<'a>(path: &Path, bytes: &'a [u8], store: &Path) -> Result<(&'a [u8], Proof), Failure> {
-    let key = Key::find(store).map_err(|e| no_key(store, e))?;
-    match (seal::opened(bytes, key.as_ref()), &key) {
-        ((text, Seal::Right), _) => Ok((text, Proof::Whole)),
-        ((text, Seal::None), None) => Ok((text, Proof::None)),
-        ((_, Seal::None), Some(_)) => Err(forged(path, "it has no seal")),
-        ((_, Seal::Wrong), Some(_)) => {
-            Err(forged(path, "its seal is not by the key in this store"))
-        }
-        ((_, Seal::Wrong), None) => Err(forged(path, "it is sealed, and this store has no key")),
+    match unsealed(paths, &[NAME, SET_ASIDE]) {
+        Ok(Some(UnsealedRecord { path, why, .. })) => Some(ignored(&path, why)),
+        Ok(None) => earlier(paths).err(),
+        // Reading the record fails as well, and says so.
+        Err(_) if paths.sealed => None,
+        Err(failure) => Some(failure),
     }
 }
 
-/// Returns the record in the earlier place. It is trusted if it has the seal of this store, or no
-/// seal and no agent that seals ever ran with this store.
+/// True if the record in its place is to be passed over.
+pub(super) fn is_unsealed(paths: &Paths) -> Result<bool, Failure> {
+    Ok(paths.sealed && unsealed(paths, &[NAME])?.is_some())
+}
+
+/// Returns the unsealed record for a person who asked for it, reduced to what the closed lists of the
+/// [table] permit. In its own place it has been set aside.
+///
+/// # Errors
+/// As of [`find`].
+pub(super) fn vouched(paths: &Paths) -> Result<Option<VouchedRecord>, Failure> {
+    let names: &[_] = if paths.sealed { &[SET_ASIDE] } else { &[NAME, SET_ASIDE] };
+    let Some(UnsealedRecord { path, text, .. }) = unsealed(paths, names)? else {
+        return Ok(None);
+    };
+    let FoundRecord { state, .. } = checked(&path, &text, paths, Proof::Vouched)?;
+    let name = if path.ends_with(NAME) { NAME } else { SET_ASIDE };
+    let dir = path.parent().unwrap_or(&path).to_path_buf();
+    Ok(Some(VouchedRecord { state, dir, name }))
+}
+
+/// Returns the first record of these names without the right seal, where others can write.
+fn unsealed(paths: &Paths, names: &[&str]) -> Result<Option<UnsealedRecord>, Failure> {
+    let shared = if paths.sealed { Some(&paths.state) } else { paths.earlier_state.as_ref() };
+    let Some(dir) = shared else { return Ok(None) };
+    for name in names {
+        // Without a record there, no key is needed.
+        let Some((path, bytes)) = read(dir, name)? else { continue };
+        if let Err((text, why)) = opened(&bytes, &paths.store)? {
+            return Ok(Some(UnsealedRecord { path, text: text.to_vec(), why }));
+        }
+    }
+    Ok(None)
+}
+
+/// Opens a record in a place where others can write: the inner error is its text and the reason that
+/// it has no seal of this store.
+fn opened<'a>(
+    bytes: &'a [u8],
+    store: &Path,
+) -> Result<Result<&'a [u8], (&'a [u8], &'static str)>, Failure> {
+    let key = Key::find(store).map_err(|e| no_key(store, e))?;
+    Ok(match (seal::opened(bytes, key.as_ref()), &key) {
+        ((text, Seal::Right), _) => Ok(text),
+        ((text, Seal::None), _) => Err((text, "it has no seal")),
+        ((text, Seal::Wrong), Some(_)) => Err((text, "its seal is not by the key in this store")),
+        ((text, Seal::Wrong), None) => Err((text, "it is sealed, and this store has no key")),
+    })
+}
+
+/// Returns the record in the earlier place, if it has the seal of this store.
 ///
 /// # Errors
 /// The reason that it is not trusted. Others can put anything there, and must not stop an agent by
 /// it.
 fn earlier(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
     let Some(dir) = &paths.earlier_state else { return Ok(None) };
-    // Without a record there, no key is needed.
-    let Some((path, bytes)) = read(dir)? else { return Ok(None) };
-    let key = Key::find(&paths.store).map_err(|e| no_key(&paths.store, e))?;
-    match (seal::opened(&bytes, key.as_ref()), &key) {
-        ((text, Seal::Right), _) => earlier_one(checked(&path, text, paths, Proof::Whole)),
-        ((text, Seal::None), None) => earlier_one(checked(&path, text, paths, Proof::None)),
-        _ => Err(forged(&path, "it has no seal by the key in this store")),
+    let Some((path, bytes)) = read(dir, NAME)? else { return Ok(None) };
+    match opened(&bytes, &paths.store)? {
+        Ok(text) => earlier_one(checked(&path, text, paths, Proof::Whole)),
+        Err((_, why)) => Err(ignored(&path, why)),
     }
 }
 
@@ -87,7 +142,7 @@ fn earlier_one(found: Result<FoundRecord, Failure>) -> Result<Option<FoundRecord
 
 fn checked(path: &Path, text: &[u8], paths: &Paths, proof: Proof) -> Result<FoundRecord, Failure> {
     let mut state = super::parse_state(path, text)?;
-    if proof == Proof::None {
+    if proof == Proof::Vouched {
         trust_less(&mut state, paths);
     }
     table::check(&state, paths, proof).map_err(|why| forged(path, &why))?;
@@ -96,8 +151,8 @@ fn checked(path: &Path, text: &[u8], paths: &Paths, proof: Proof) -> Result<Foun
 
 /// Reduces a record without proof to the entries that the table can judge: no directories of its
 /// own, no steps to come, and no modules of the host's kernel. The kernel modules that a driver
-/// needs differ from kernel to kernel, so any name would pass; an older agent's stay loaded
-/// instead, and are idle.
+/// needs differ from kernel to kernel, so any name would pass; a real agent's stay loaded
+/// instead, and are idle. It is never a whole driver to adopt.
 fn trust_less(state: &mut State, paths: &Paths) {
     const FIRST_PROCESS: &str = "/proc/1/root";
     let is_known = |root: &Path| root == paths.host_root || root == Path::new(FIRST_PROCESS);
@@ -105,20 +160,22 @@ fn trust_less(state: &mut State, paths: &Paths) {
     state.made_for.clear();
     state.previous.clear();
     state.refused = None;
+    state.plan = None;
+    state.whole = false;
     let is_kernels = |entry: &Entry| {
         LoadModule::recorded(&entry.step).is_some_and(|module| !module.is_of_driver())
     };
     state.entries.retain(|entry| !is_kernels(entry));
 }
 
-/// Returns the bytes of the record in `dir`, with its path; None if there is none.
-fn read(dir: &Path) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
-    let path = dir.join(NAME);
+/// Returns the bytes of the record of this name in `dir`, with its path; None if there is none.
+fn read(dir: &Path, name: &str) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
+    let path = dir.join(name);
     let opened = match PrivateDir::open(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened,
     };
-    match opened.and_then(|dir| dir.read(NAME, MOST_BYTES)) {
+    match opened.and_then(|dir| dir.read(name, MOST_BYTES)) {
         Ok(bytes) => Ok(bytes.map(|bytes| (path, bytes))),
         Err(e) if NotOurs::is_cause_of(&e) => Err(forged(&path, &e.to_string())),
         Err(e) => Err(unread(&path, e)),
@@ -143,6 +200,20 @@ pub(super) fn no_key(store: &Path, error: io::Error) -> Failure {
     )
     .with_source(error)
     .remedy(remedy)
+}
+
+/// Reason that a record without the right seal is ignored.
+fn ignored(path: &Path, why: &str) -> Failure {
+    Failure::new(
+        FailureKind::Verification,
+        format!("{} is passed over: {why}", path.display()),
+    )
+    .remedy(
+        "others may have written it, so nothing of it is undone, and a driver that is loaded is \
+         adopted or refused as one without a record. If you know that an agent wrote it, whose \
+         store is lost, run `longshore unload --take-over-unsealed`; else move the file away. A \
+         reboot clears it, too (docs/internals/decisions/record-place.md)",
+    )
 }
 
 pub(super) fn forged(path: &Path, why: &str) -> Failure {

@@ -26,8 +26,6 @@ const LINE: &str = "seal hmac-sha256 ";
 const PURPOSE: &[u8] = b"longshore record 1\n";
 /// Time limit for reading the key from the store.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The same if the record needs no key.
-const UNNEEDED: Duration = Duration::from_secs(1);
 
 /// The key of a store.
 #[derive(Clone)]
@@ -51,14 +49,13 @@ pub(super) enum Seal {
 }
 
 impl Key {
-    /// Returns the key in the store; None if there is none. Every agent that writes records as this
-    /// one does has left a key in the store it ran with.
+    /// Returns the key in the store; None if there is none.
     ///
     /// # Errors
     /// The kernel's error; a timeout if the store does not answer; also if others can have written
     /// the key, or it is not a valid one.
     pub(super) fn find(store: &Path) -> io::Result<Option<Self>> {
-        in_time(store, LIMIT, |store| match PrivateDir::open(store) {
+        in_time(store, |store| match PrivateDir::open(store) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             dir => read(&dir?),
         })
@@ -69,19 +66,7 @@ impl Key {
     /// # Errors
     /// Like [`Key::find`], and if it cannot be written.
     pub(super) fn find_or_make(store: &Path, disk: Disk) -> io::Result<Self> {
-        in_time(store, LIMIT, move |store| find_or_make(store, disk))
-    }
-
-    /// Leaves a key in the store without sealing a record: it shows that a record without a seal is
-    /// not an earlier agent's any more. If there is no store yet, the next agent leaves it.
-    ///
-    /// # Errors
-    /// Like [`Key::find_or_make`].
-    pub(super) fn leave(store: &Path, disk: Disk) -> io::Result<()> {
-        in_time(store, UNNEEDED, move |store| match store.is_dir() {
-            true => find_or_make(store, disk).map(drop),
-            false => Ok(()),
-        })
+        in_time(store, move |store| find_or_make(store, disk))
     }
 
     /// Returns the bytes with a line that seals them.
@@ -131,7 +116,6 @@ fn find_or_make(store: &Path, disk: Disk) -> io::Result<Key> {
 
 fn in_time<T: Send + 'static>(
     store: &Path,
-    limit: Duration,
     look: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let store = store.to_path_buf();
@@ -140,8 +124,8 @@ fn in_time<T: Send + 'static>(
         let real = std::fs::canonicalize(&store).unwrap_or(store);
         look(&real)
     };
-    bounded_call::in_time("record-key", limit, look).unwrap_or_else(|| {
-        let why = format!("the store does not answer within {limit:?}");
+    bounded_call::in_time("record-key", LIMIT, look).unwrap_or_else(|| {
+        let why = format!("the store does not answer within {LIMIT:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
     })
 }
@@ -186,7 +170,6 @@ mod tests {
     #[test]
     fn the_page_about_deadlines_has_their_span() {
         longshore_core::testing::assert_in_page("The key that seals the record", LIMIT);
-        longshore_core::testing::assert_in_page("The same where no seal is needed", UNNEEDED);
     }
 
     #[test]

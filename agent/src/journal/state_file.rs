@@ -13,6 +13,10 @@ use longshore_host::verbs::DirId;
 /// Name of the state.
 pub(super) const NAME: &str = "state.json";
 
+/// Name of a record without the right seal that was in the place of the state. It is kept for a person
+/// to decide on.
+pub(super) const SET_ASIDE: &str = "state.json.unsealed";
+
 /// Name of the state while it is being written.
 const NEXT: &str = "state.json.next";
 
@@ -73,6 +77,16 @@ impl StateFile {
     /// Returns the path of the state.
     pub(super) fn path(&self) -> PathBuf {
         self.dir.path().join(NAME)
+    }
+
+    /// Renames the state, so that the next write does not replace it; a record that was set aside
+    /// earlier is replaced.
+    ///
+    /// # Errors
+    /// The errno of the system call.
+    pub(super) fn set_aside(&self) -> io::Result<()> {
+        self.dir.rename(NAME, SET_ASIDE)?;
+        self.dir.sync(self.disk)
     }
 
     /// Replaces the state.

@@ -2,10 +2,10 @@
 //! ([`Kind::check`](crate::steps::Kind::check)), with its paths, names and values. A record with
 //! any other entry is refused whole, before anything of it is undone.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Entry, State};
-use crate::steps::{Bounds, Recorded, Step, is_below_root, is_plain};
+use crate::steps::{Bounds, Recorded, Step, Unproved, is_below_root, is_plain};
 use longshore_core::paths;
 use longshore_core::paths::Paths;
 
@@ -14,8 +14,8 @@ use longshore_core::paths::Paths;
 pub(super) enum Proof {
     /// Its place, or its seal.
     Whole,
-    /// No proof: an older agent left it where others can write.
-    None,
+    /// None but the word of a person, who asked to take it over; it lies where others can write.
+    Vouched,
 }
 
 /// Bounds of the entries, by the settings of the agents that made them.
@@ -32,7 +32,7 @@ pub(super) struct Table {
 /// Names the first one that no agent writes.
 pub(super) fn check(state: &State, paths: &Paths, proof: Proof) -> Result<(), String> {
     let mut table = Table::of(state, paths);
-    table.bounds.proved = proof == Proof::Whole;
+    table.bounds.unproved = (proof == Proof::Vouched).then(|| Unproved::of(&paths.root));
     let named = |entry: &Entry| format!("entry {} ({})", entry.seq, entry.step.kind());
     let mut last = 0;
     for entry in &state.entries {
@@ -65,7 +65,12 @@ impl Table {
         roots.extend(state.host_root.as_ref().map(|root| root.path.clone()));
         roots.retain(|root| is_plain(root));
         let devs = roots.iter().chain(&driver_roots).map(|root| root.join("dev")).collect();
-        let bounds = Bounds { proved: true, driver_roots, stores, devs };
+        let states = [&paths.state, Path::new(paths::STATE)];
+        let mut daemons = vec![paths.daemons()];
+        let stores_of = stores.iter().map(PathBuf::as_path);
+        daemons.extend(stores_of.chain(states).map(|dir| dir.join(paths::DAEMONS)));
+        daemons.retain(|dir| is_below_root(dir));
+        let bounds = Bounds { unproved: None, driver_roots, stores, devs, daemons };
         Self {
             bounds,
             #[cfg(any(test, feature = "testing"))]

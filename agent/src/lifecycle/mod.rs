@@ -190,11 +190,35 @@ fn remember(config: &Config, journal: &Journal, telemetry: &Telemetry) {
     telemetry.failed_before(termination::last(paths).map(|last| last.failure));
 }
 
-/// Undoes the effects that the journal of an ended agent has on the host.
+/// Undoes the effects that the journal of an ended agent has on the host. With `takes_over_unsealed`
+/// it then undoes those of a record that no seal proves.
 ///
 /// # Errors
-/// 15 if an agent is running, 20 if the driver is in use, 21 if something could not be undone.
-pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, Failure> {
+/// 15 if an agent is running, 20 if the driver is in use, 21 if something could not be undone; 13 if
+/// the unsealed record has an entry that no list permits.
+pub async fn unload(
+    config: &Config,
+    takes_over_unsealed: bool,
+    telemetry: &Telemetry,
+) -> Result<ExitCode, Failure> {
+    if !takes_over_unsealed {
+        journal::warn_of_passed_over(&config.paths);
+        return unload_recorded(config, telemetry).await;
+    }
+    unload_recorded(config, telemetry).await?;
+    let Some(mut journal) = startup_lock::open_journal(config, &CancelFlag::default()).await?
+    else {
+        return Ok(ExitCode::Done);
+    };
+    if !journal.take_over_unsealed(&config.paths)? {
+        tracing::info!("there is no unsealed record to take over");
+        return Ok(ExitCode::Done);
+    }
+    uninstall(config, journal, telemetry).await
+}
+
+/// Undoes the effects that the agent's own journal has.
+async fn unload_recorded(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, Failure> {
     let dir = &config.paths.state;
     if journal::holder(dir) == Ok(None) && journal::read_state(&config.paths)?.is_none() {
         tracing::info!(
@@ -205,11 +229,18 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
         return Ok(ExitCode::Done);
     }
     // A signal ends this command by itself.
-    let Some(mut journal) = startup_lock::open_journal(config, &CancelFlag::default()).await?
-    else {
+    let Some(journal) = startup_lock::open_journal(config, &CancelFlag::default()).await? else {
         return Ok(ExitCode::Done);
     };
     Address::forget(dir);
+    uninstall(config, journal, telemetry).await
+}
+
+async fn uninstall(
+    config: &Config,
+    mut journal: Journal,
+    telemetry: &Telemetry,
+) -> Result<ExitCode, Failure> {
     if journal.live().next().is_none() {
         tracing::info!("nothing to undo: the last agent undid all its changes to this host");
         return Ok(ExitCode::Done);

@@ -47,6 +47,10 @@ pub(super) fn daemons(
         let label = labels::of_nodes(facts);
         found.steps.push(Step::MountTmpfs(MountTmpfs { target: run, label }));
     }
+    if daemons.iter().any(|daemon| !daemon.private_files().is_empty()) {
+        let path = config.paths.daemons();
+        found.steps.push(Step::MakeDir(MakeDir { path }));
+    }
     let mut shared: Vec<PathBuf> = Vec::new();
     for daemon in daemons {
         // Clients connect below the driver root, and the daemons' paths cannot be configured.

@@ -146,11 +146,15 @@ fn serves_gpus(config: &Config, facts: &HostFacts) -> bool {
 /// switches' nodes, nvidia-nvlink and the capability fabric-mgmt. NVIDIA's programs make those that
 /// lack the mode and owner in /proc themselves (nvidia-modprobe-utils.c, `mknod_helper`). They are
 /// made before it starts, so that it needs no CAP_MKNOD.
+///
+/// Its settings name files that it writes as root, and files that it parses, so no container may
+/// write to them: settings and state are in the agent's private directory.
 pub(super) fn fabric_manager(place: &Place<'_>) -> Daemon {
     let given = &place.config.operator.fabric;
     let share = place.driver_root().join("usr/share/nvidia/nvswitch");
-    let run = Path::new(FABRICMANAGER_SOCKET).parent().unwrap_or(Path::new("/run"));
-    let file = run.join("fabricmanager.cfg");
+    let private = place.config.paths.daemons();
+    let file = private.join("fabricmanager.cfg");
+    let state = private.join("fabricmanager.state");
     let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     Daemon {
         arguments: vec!["-c".to_owned(), file.display().to_string()],
@@ -163,7 +167,7 @@ pub(super) fn fabric_manager(place: &Place<'_>) -> Daemon {
                 set("UNIX_SOCKET_PATH", FABRIC_INTERNAL_SOCKET),
                 set("FM_CMD_UNIX_SOCKET_PATH", FABRICMANAGER_SOCKET),
                 set("TOPOLOGY_FILE_PATH", &share.display().to_string()),
-                set("STATE_FILE_NAME", &run.join("fabricmanager.state").display().to_string()),
+                set("STATE_FILE_NAME", &state.display().to_string()),
                 set("DATABASE_PATH", &share.display().to_string()),
             ]
             .into_iter()
@@ -180,10 +184,11 @@ pub(super) fn fabric_manager(place: &Place<'_>) -> Daemon {
 
 /// Returns the subnet manager, run as by NVIDIA's nvidia-fabricmanager-start.sh (`nvlsm -F CONF -B
 /// --pid_file FILE -g GUID`), but in the foreground and with its log sent to the agent. It uses the
-/// umad device of that port.
+/// umad device of that port. Its settings are the tree's own, at the path where they are
+/// bind-mounted for it, which no container shares.
 pub(super) fn subnet_manager(place: &Place<'_>, manager: &SwitchManager) -> Daemon {
-    let file = place.in_root(Path::new(SUBNET_SETTINGS)).join("nvlsm.conf").display().to_string();
-    let pid_file = Path::new(SUBNET_SOCKET).with_file_name("nvlsm.pid").display().to_string();
+    let file = Path::new(SUBNET_SETTINGS).join("nvlsm.conf").display().to_string();
+    let pid_file = place.config.paths.daemons().join("nvlsm.pid").display().to_string();
     let arguments =
         ["-F", &file, "-g", &manager.port, "--pid_file", &pid_file, "--log_file", "stdout"];
     Daemon {

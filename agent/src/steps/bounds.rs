@@ -7,19 +7,39 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 pub(super) use super::daemon::shown_dirs;
+use longshore_host::nodes;
 use longshore_host::places::FIRMWARE_PATH;
 
 /// Settings of the agents that can have written a record.
 #[derive(Debug, Clone, Default)]
 pub struct Bounds {
-    /// True if an agent is proved to have written it.
-    pub proved: bool,
+    /// Limits where no agent is proved to have written it.
+    pub unproved: Option<Unproved>,
     /// Driver roots.
     pub driver_roots: Vec<PathBuf>,
     /// Stores.
     pub stores: Vec<PathBuf>,
     /// Directories that get device nodes.
     pub devs: Vec<PathBuf>,
+    /// Private directories with the files of daemons.
+    pub daemons: Vec<PathBuf>,
+}
+
+/// Limits of values of the host that an agent found and would restore: a forged record could name any.
+/// They are closed lists, because whoever forges a record knows those of this program.
+#[derive(Debug, Clone)]
+pub struct Unproved {
+    /// Major numbers of the driver's own devices.
+    pub majors: Vec<u32>,
+    /// Widest permissions of their nodes.
+    pub mode: u32,
+}
+
+impl Unproved {
+    /// Returns the limits of the host whose /proc is below `root`.
+    pub fn of(root: &Path) -> Self {
+        Self { majors: nodes::driver_majors(root), mode: nodes::mode_of_driver(root) }
+    }
 }
 
 impl Bounds {

@@ -4,6 +4,7 @@ mod rules;
 
 use std::fmt;
 
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -16,7 +17,8 @@ use longshore_host::{Host, VerbError};
 
 pub(super) use rules::shown_dirs;
 
-/// Start a daemon of the driver; undone by ending it with all its child processes.
+/// Start a daemon of the driver; undone by ending it with all its child processes, and removing its
+/// private files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartDaemon {
     /// The daemon.
@@ -120,6 +122,12 @@ impl Kind for StartDaemon {
         tools: &Tools<'_>,
     ) -> Result<EntryState, VerbError> {
         tools.daemons.end(&self.daemon, &before.mark)?;
+        for file in self.daemon.private_files() {
+            match tools.host.remove_file(file) {
+                Err(e) if e.errno == Errno::ENOENT => {}
+                removed => removed?,
+            }
+        }
         Ok(EntryState::Undone)
     }
 
@@ -133,7 +141,9 @@ impl Kind for StartDaemon {
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
         let daemon = &self.daemon;
-        let of_one = bounds.driver_roots.iter().any(|root| rules::is_of_table(daemon, root));
+        let private = &bounds.daemons;
+        let of_one =
+            bounds.driver_roots.iter().any(|root| rules::is_of_table(daemon, root, private));
         if of_one { Ok(()) } else { Err(format!("no daemon is started as {daemon} is")) }
     }
 

@@ -94,14 +94,16 @@ impl Kind for MakeDir {
         None
     }
 
-    /// Accepts the driver root, or a directory that is exposed at its own path, here or below the
-    /// driver root.
+    /// Accepts the driver root, a directory that is exposed at its own path, here or below the driver
+    /// root, or the one with the files of daemons.
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
         let path = self.path.as_path();
         let of_root = |root: &PathBuf| {
             root == path || bounds::shown_dirs().any(|dir| bounds::below(root, dir) == path)
         };
-        let is = bounds.driver_roots.iter().any(of_root) || bounds::shown_dirs().any(|d| d == path);
+        let is = bounds.driver_roots.iter().any(of_root)
+            || bounds::shown_dirs().any(|dir| dir == path)
+            || bounds.daemons.iter().any(|dir| dir == path);
         given(is && is_plain(path), path)
     }
 

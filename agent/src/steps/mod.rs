@@ -27,7 +27,7 @@ mod spec;
 mod status_file;
 mod unload;
 
-pub use bounds::{Bounds, is_below_root, is_plain};
+pub use bounds::{Bounds, Unproved, is_below_root, is_plain};
 pub use daemon::{NoDaemon, StartDaemon};
 pub use directory::{MakeDir, MissingDirs};
 pub(crate) use exposing::{NEEDS_REBOOT, exposing};
@@ -54,8 +54,6 @@ impl Step {
     }
 }
 
-#[cfg(test)]
-pub(crate) use parameter::OTHERS;
 pub use parameter::{Value, WriteParameter};
 pub use properties::{Announces, Content, Next, Properties, Recheck, Watch};
 pub use reserve::{BoundElsewhere, ReserveDevice};

@@ -163,8 +163,8 @@ impl Kind for MakeNodes {
         self.dirs.iter().try_for_each(|dir| given(bounds.devs.contains(dir), dir))
     }
 
-    fn check_before(&self, before: &Nodes, _: &Bounds) -> Result<(), String> {
-        before.nodes.iter().try_for_each(|node| rules::node(&self.dirs, node))?;
+    fn check_before(&self, before: &Nodes, bounds: &Bounds) -> Result<(), String> {
+        before.nodes.iter().try_for_each(|node| rules::node(&self.dirs, node, bounds))?;
         before.missing_dirs.iter().try_for_each(|dir| rules::missing_below(&self.dirs, dir))
     }
 }

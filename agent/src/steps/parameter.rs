@@ -117,28 +117,26 @@ impl Kind for WriteParameter {
         bounds.firmware_path(&self.path, &self.value)
     }
 
-    /// Accepts any value that the host had if an agent is proved to have read it; else none, or a
-    /// directory that only root writes to.
+    /// Accepts any value that the host had if an agent is proved to have read it; else none, an
+    /// agent's own, or a directory that the kernel searches by itself.
     fn check_before(&self, before: &Value, bounds: &Bounds) -> Result<(), String> {
         let value = before.value.as_str();
         // A path on the kernel's command line may end in a slash.
-        let path = Path::new(value.strip_suffix('/').unwrap_or(value));
-        let is_safe =
-            || value.is_empty() || bounds.is_own_firmware(value) || is_hosts_firmware(path);
-        given(is_text(value) && (bounds.proved || is_safe()), path)
+        let path = value.strip_suffix('/').unwrap_or(value);
+        let is_known =
+            || value.is_empty() || bounds.is_own_firmware(value) || KERNELS.contains(&path);
+        given(is_text(value) && (bounds.unproved.is_none() || is_known()), Path::new(value))
     }
 }
 
 /// Longest firmware path that the kernel takes (drivers/base/firmware_loader/main.c,
 /// `fw_path_para`).
 const FIRMWARE_VALUE: usize = 255;
-/// Directories in which the kernel should find no firmware: other users write there.
-pub(crate) const OTHERS: [&str; 7] = ["/run", "/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/home"];
+/// Directories that the kernel searches without a firmware path (the same file, `fw_path`), also by
+/// their names on hosts whose /lib is a link to /usr/lib.
+const KERNELS: [&str; 4] =
+    ["/lib/firmware", "/lib/firmware/updates", "/usr/lib/firmware", "/usr/lib/firmware/updates"];
 
 fn is_text(value: &str) -> bool {
     value.len() <= FIRMWARE_VALUE && !value.chars().any(char::is_control)
-}
-
-fn is_hosts_firmware(path: &Path) -> bool {
-    super::is_below_root(path) && !OTHERS.iter().any(|dir| path.starts_with(dir))
 }

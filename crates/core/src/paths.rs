@@ -10,6 +10,8 @@ pub const DRIVER_ROOT: &str = "/run/nvidia/driver";
 pub const STATE: &str = "/run/longshore";
 /// Default store.
 pub const STORE: &str = "/var/lib/longshore";
+/// Name of the directory with the files of the driver's daemons.
+pub const DAEMONS: &str = "daemons";
 
 /// Directories of longshore and of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +75,16 @@ impl Paths {
         }
     }
 
+    /// Returns the directory of the settings and state files of the driver's daemons, which only root
+    /// reaches: below the record's, or below the store's where others can write to the record's. A
+    /// daemon does not get through /proc/1/root, either: that takes CAP_SYS_PTRACE
+    /// (fs/proc/base.c, `proc_pid_get_link`), which none has.
+    pub fn daemons(&self) -> PathBuf {
+        let is_reachable = !self.sealed && !self.state.starts_with("/proc");
+        let dir = if is_reachable { &self.state } else { &self.store };
+        dir.join(DAEMONS)
+    }
+
     /// True if the facts come from a captured tree instead of this machine.
     pub fn is_captured(&self) -> bool {
         self.root != Path::new("/")
@@ -84,5 +96,26 @@ impl Paths {
         let apt = self.host_root.join("etc/apt");
         let has_sources = ["sources.list", "sources.list.d"].iter().any(|n| apt.join(n).exists());
         (!self.is_captured() || has_sources).then_some(&self.host_root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::of_the_host("/run/longshore", false, "/run/longshore/daemons")]
+    #[case::through_the_hosts_root("/proc/1/root/run/longshore", false, "/store/daemons")]
+    #[case::shared_with_containers("/run/nvidia/longshore", true, "/store/daemons")]
+    fn files_of_daemons_are_where_a_daemon_gets_and_no_container_does(
+        #[case] state: &str,
+        #[case] sealed: bool,
+        #[case] wanted: &str,
+    ) {
+        let root = Path::new("/");
+        let paths =
+            Paths { state: state.into(), sealed, store: "/store".into(), ..Paths::of(root, root) };
+        assert_eq!(paths.daemons(), Path::new(wanted));
     }
 }

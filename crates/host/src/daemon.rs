@@ -12,10 +12,11 @@ pub mod process;
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use longshore_core::digest::hex;
+use longshore_core::paths::DAEMONS;
 use serde::{Deserialize, Serialize};
 
 pub use bring_up::{bring_up, stop};
@@ -67,7 +68,7 @@ pub struct Settings {
     pub template: PathBuf,
     /// Settings that differ from the template.
     pub set: Vec<(String, String)>,
-    /// Path of the result; only the daemon reads it.
+    /// Path of the result, in a directory that others cannot write to; only the daemon reads it.
     pub file: PathBuf,
 }
 
@@ -82,6 +83,23 @@ impl PartialEq for Daemon {
 }
 
 impl Daemon {
+    /// Returns the files that it has in the agent's private directory for daemons: its settings, and
+    /// those that arguments and settings name.
+    pub fn private_files(&self) -> Vec<&Path> {
+        let settings = self.settings.iter();
+        let words =
+            settings.clone().flat_map(|settings| settings.set.iter().map(|(_, value)| value));
+        let words = self.arguments.iter().chain(words).map(Path::new);
+        let mut files: Vec<&Path> = settings.map(|it| it.file.as_path()).chain(words).collect();
+        files.retain(|file| {
+            let dir = file.parent().and_then(Path::file_name);
+            file.is_absolute() && dir == Some(DAEMONS.as_ref())
+        });
+        files.sort();
+        files.dedup();
+        files
+    }
+
     /// Time limit until it answers.
     pub fn start_limit(&self) -> Duration {
         Duration::from_secs(self.ready_within)

@@ -53,6 +53,23 @@ pub(crate) fn character_majors(root: &Path) -> io::Result<BTreeMap<String, u32>>
     Ok(parse_majors(&fs::read_to_string(root.join("proc/devices"))?))
 }
 
+/// Returns the major numbers of the driver's own devices: NVIDIA's, and those that the kernel below
+/// `root` has given to a part of the driver. Where they cannot be read, NVIDIA's alone.
+pub fn driver_majors(root: &Path) -> Vec<u32> {
+    let given = character_majors(root).unwrap_or_default();
+    let given = given.into_iter().filter(|(name, _)| name.starts_with("nvidia"));
+    let mut majors: Vec<u32> = given.map(|(_, major)| major).chain([MAJOR]).collect();
+    majors.sort_unstable();
+    majors.dedup();
+    majors
+}
+
+/// Returns the mode of the GPUs' nodes by the parameters of the driver loaded below `root`; the
+/// driver's default where none is loaded.
+pub fn mode_of_driver(root: &Path) -> u32 {
+    Permissions::read(&root.join(PARAMS), DEFAULT_MODE).mode
+}
+
 /// Returns the nodes that the driver loaded below `root` needs, with their names relative to a
 /// /dev; none if no driver is loaded.
 ///

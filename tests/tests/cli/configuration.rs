@@ -80,13 +80,26 @@ fn an_empty_variable_counts_as_unset() {
 fn a_variable_that_is_no_setting_is_told() {
     let scene = Scene::new();
     let mut command = scene.agent(&["status"]);
-    for name in ["LONGSHORE_FLAVOR", "LONGSHORE_SERVICE_HOST", "LONGSHORE_PORT_80_TCP"] {
-        command.env(name, "open");
-    }
+    command.env("LONGSHORE_FLAVOR", "open").env("LONGSHORE_SERVICE_HOST", "10.96.0.7");
+    command.env("LONGSHORE_PORT_80_TCP", "tcp://10.96.0.7:80");
     let ended = finish(&mut command);
     ended.assert_done();
     assert_eq!(ended.err.matches("is not a setting").count(), 1, "{ended}");
     assert!(ended.err.contains("LONGSHORE_FLAVOR "), "{ended}");
+}
+
+/// The GPU operator's pods get the variables of every Service of their namespace.
+#[test]
+fn a_service_named_nvfm_config_is_ignored_with_a_warning() {
+    let scene = Scene::new();
+    let mut command = scene.agent(&["status"]);
+    command.env("NVFM_CONFIG_SERVICE_HOST", "1.1.1.1").env("NVFM_CONFIG_PORT", "tcp://1.1.1.1:4");
+    let ended = finish(&mut command);
+    ended.assert_done();
+    let named = "NVFM_CONFIG_PORT, NVFM_CONFIG_SERVICE_HOST: variables of a Kubernetes Service";
+    assert_eq!(ended.err.matches(named).count(), 1, "{ended}");
+    let ended = finish(scene.agent(&["status"]).env("NVFM_CONFIG_PORT", "/etc/passwd"));
+    assert_eq!(ended.code, Some(2), "{ended}");
 }
 
 /// Checks the flag parser's own form of message, in which the usage is the remedy.

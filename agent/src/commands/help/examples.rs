@@ -217,6 +217,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("The driver that an agent left installed", "longshore unload"),
             ("Longer waits on processes that use it", "longshore unload --unload-deadline 5m"),
+            (
+                "What an agent left whose store is lost, by your word alone",
+                "longshore unload --take-over-unsealed",
+            ),
         ],
     ),
     (

@@ -32,7 +32,7 @@ use crate::steps::{
     Bind, LinkNodes, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs,
     MountTmpfs, PublishSpec, Share, StartDaemon, WriteParameter, WriteStatus,
 };
-use longshore_host::daemon::Daemon;
+use longshore_host::daemon::{Daemon, Settings};
 use longshore_host::fake::{FakeHost, FakeModule, Fault};
 use longshore_host::gpus::{Gpu, Taken};
 use longshore_host::verbs::{Node, Owner};
@@ -149,7 +149,14 @@ pub(super) fn install() -> Vec<Step> {
     steps.push(Step::MakeDir(MakeDir { path: "/run/nvidia/daemon".into() }));
     steps.push(Step::MakeDir(MakeDir { path: "/run/daemon".into() }));
     steps.push(Step::Share(Share { source, target }));
-    steps.push(Step::StartDaemon(StartDaemon { daemon: daemon("nvidia-persistenced") }));
+    steps.push(Step::MakeDir(MakeDir { path: "/run/daemons".into() }));
+    let settings = Some(Settings {
+        template: "/run/nvidia/driver/usr/share/nvidia/daemon.cfg".into(),
+        set: vec![("STATE_FILE_NAME".to_owned(), "/run/daemons/state".to_owned())],
+        file: "/run/daemons/daemon.cfg".into(),
+    });
+    let daemon = Daemon { settings, ..daemon("nvidia-persistenced") };
+    steps.push(Step::StartDaemon(StartDaemon { daemon }));
     steps.push(spec());
     let announced = [WriteStatus::ready(parent), WriteStatus::digest(parent, "2166136261")];
     steps.extend(announced.map(Step::WriteStatus));

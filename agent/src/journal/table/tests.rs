@@ -23,6 +23,8 @@ fn paths() -> Paths {
         driver_root: paths::DRIVER_ROOT.into(),
         host_root: "/proc/1/root".into(),
         any_entry: false,
+        // No driver is loaded there.
+        root: "/nonexistent".into(),
         ..Paths::below(Path::new("/"))
     }
 }
@@ -48,7 +50,7 @@ fn record(step: &Value, before: &Value) -> State {
 
 fn refused(step: &Value, before: &Value) -> Option<String> {
     match read(step, before) {
-        Ok(state) => check(&state, &paths(), Proof::None).err(),
+        Ok(state) => check(&state, &paths(), Proof::Vouched).err(),
         Err(failure) => {
             assert_eq!(failure.code(), ExitCode::Verification);
             Some(failure.to_string())
@@ -60,16 +62,35 @@ fn fabric_manager() -> Value {
     json!({"do": "start-daemon", "daemon": {
         "name": "nv-fabricmanager",
         "program": "/run/nvidia/driver/usr/bin/nv-fabricmanager",
-        "arguments": ["-c", "/run/nvidia-fabricmanager/fabricmanager.cfg", "-g", "0xb83fd20300aabbcc"],
+        "arguments": ["-c", "/run/longshore/daemons/fabricmanager.cfg", "-g", "0xb83fd20300aabbcc"],
         "libraries": "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
         "socket": "/run/nvidia-fabricmanager/socket",
         "settings": {
             "template": "/run/nvidia/driver/usr/share/nvidia/nvswitch/fabricmanager.cfg",
             "set": [["DAEMONIZE", "0"], ["LOG_FILE_NAME", ""],
-                    ["STATE_FILE_NAME", "/run/nvidia-fabricmanager/fabricmanager.state"]],
-            "file": "/run/nvidia-fabricmanager/fabricmanager.cfg",
+                    ["STATE_FILE_NAME", "/run/longshore/daemons/fabricmanager.state"]],
+            "file": "/run/longshore/daemons/fabricmanager.cfg",
         },
         "capabilities": ["CAP_SYS_ADMIN"], "required": true, "ready_within": 60,
+    }})
+}
+
+/// Returns it as agents started it that kept its files beside its socket.
+fn earlier_fabric_manager() -> Value {
+    let earlier = fabric_manager().to_string();
+    let earlier = earlier.replace("/run/longshore/daemons", "/run/nvidia-fabricmanager");
+    serde_json::from_str(&earlier).unwrap()
+}
+
+fn subnet_manager() -> Value {
+    json!({"do": "start-daemon", "daemon": {
+        "name": "nvlsm",
+        "program": "/run/nvidia/driver/usr/bin/nvlsm",
+        "arguments": ["-F", "/usr/share/nvidia/nvlsm/nvlsm.conf", "-g", "0xb83fd20300aabbcc",
+                      "--pid_file", "/var/lib/longshore/daemons/nvlsm.pid", "--log_file", "stdout"],
+        "libraries": "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+        "socket": "/run/nvidia-fabricmanager/fm_sm_ipc.socket",
+        "settings": null, "capabilities": [], "required": true, "ready_within": 60,
     }})
 }
 
@@ -84,7 +105,7 @@ fn entries() -> Vec<(Value, Value)> {
         |what: Value| (json!({"do": "remove-leftover", "what": what}), json!({"was": "leftover"}));
     let node = |path: &str, major: u32| {
         json!({"path": path, "made": {"major": major, "minor": 0, "mode": 0o666},
-               "was": {"major": major, "minor": 1, "mode": 0o600}})
+               "was": {"major": 195, "minor": 1, "mode": 0o600}})
     };
     vec![
         (
@@ -97,7 +118,7 @@ fn entries() -> Vec<(Value, Value)> {
         ),
         (
             json!({"do": "write-parameter", "path": FIRMWARE_PATH, "value": FIRMWARE}),
-            json!({"was": "value", "value": "/lib/firmware/site/"}),
+            json!({"was": "value", "value": "/lib/firmware/updates/"}),
         ),
         (load("nvidia", json!({"driver": {"sha256": HEX}})), json!({"was": "not-loaded"})),
         (
@@ -192,6 +213,12 @@ fn entries() -> Vec<(Value, Value)> {
                    "flavour": "open"}),
             json!({"was": "features", "makes_dir": true}),
         ),
+        (
+            json!({"do": "make-dir", "path": "/run/longshore/daemons"}),
+            json!({"was": "missing-dirs", "dirs": ["/run/longshore/daemons"]}),
+        ),
+        (earlier_fabric_manager(), json!({"was": "no-daemon", "mark": MARK})),
+        (subnet_manager(), json!({"was": "no-daemon", "mark": MARK})),
     ]
 }
 
@@ -199,6 +226,8 @@ fn entries() -> Vec<(Value, Value)> {
 /// program.
 #[rstest]
 #[case("/run/site/firmware", true)]
+#[case("/lib/firmware/site", true)]
+#[case("/var/lib/kubelet/pods/1/volumes/kubernetes.io~empty-dir/fw", true)]
 #[case("/home/firmware/", true)]
 #[case("firmware", true)]
 #[case("/lib/firmware\n/evil", false)]
@@ -209,13 +238,59 @@ fn a_hosts_own_firmware_path_is_kept_where_an_agent_is_known_to_have_read_it(
     let step = &entries()[PARAMETER].0;
     let record = record(step, &json!({"was": "value", "value": value}));
     assert_eq!(check(&record, &paths(), Proof::Whole).is_ok(), taken);
-    assert!(check(&record, &paths(), Proof::None).is_err());
+    assert!(check(&record, &paths(), Proof::Vouched).is_err());
+}
+
+/// A driver's own devices may have had other nodes before it: those of another driver, or a site's.
+#[rstest]
+#[case(195, 0o666, 0)]
+#[case(511, 0o666, 0)]
+#[case(231, 0o600, 0)]
+#[case(195, 0o777, 0)]
+#[case(195, 0o660, 27)]
+fn a_hosts_own_node_is_kept_where_an_agent_is_known_to_have_found_it(
+    #[case] major: u32,
+    #[case] mode: u32,
+    #[case] gid: u32,
+) {
+    let (step, mut before) = entries()[MADE_NODES].clone();
+    before["nodes"][0]["was"] =
+        json!({"major": major, "minor": 0, "mode": mode, "owner": {"uid": 0, "gid": gid}});
+    let record = record(&step, &before);
+    assert_eq!(check(&record, &paths(), Proof::Whole), Ok(()));
+    let is_drivers = (major, mode, gid) == (195, 0o666, 0);
+    assert_eq!(check(&record, &paths(), Proof::Vouched).is_ok(), is_drivers);
+}
+
+/// The limits are those of the driver that is loaded.
+#[test]
+fn an_unproved_node_may_be_of_the_loaded_drivers_other_majors_and_no_wider_than_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let proc = dir.path().join("proc/driver/nvidia");
+    std::fs::create_dir_all(&proc).unwrap();
+    let devices = "Character devices:\n195 nvidia\n243 hidraw\n511 nvidia-uvm\n\nBlock devices:\n259 nvidia\n";
+    std::fs::write(dir.path().join("proc/devices"), devices).unwrap();
+    std::fs::write(proc.join("params"), "ModifyDeviceFiles: 1\nDeviceFileMode: 432\n").unwrap();
+    let paths = Paths { root: dir.path().into(), ..paths() };
+    for (major, mode, taken) in [
+        (511, 0o660, true),
+        (195, 0o600, true),
+        (511, 0o666, false),
+        (243, 0o600, false),
+        (259, 0o600, false),
+    ] {
+        let (step, mut before) = entries()[MADE_NODES].clone();
+        before["nodes"][0]["was"] = json!({"major": major, "minor": 0, "mode": mode});
+        let record = record(&step, &before);
+        assert_eq!(check(&record, &paths, Proof::Vouched).is_ok(), taken, "{major} {mode:o}");
+    }
 }
 
 #[test]
 fn every_kind_of_entry_that_an_agent_writes_is_taken() {
     for (step, before) in entries() {
         assert_eq!(refused(&step, &before), None, "{step}");
+        assert_eq!(check(&record(&step, &before), &paths(), Proof::Whole), Ok(()), "{step}");
     }
     let kinds: std::collections::BTreeSet<_> =
         entries().iter().map(|(step, _)| step["do"].as_str().unwrap().to_owned()).collect();
@@ -272,7 +347,7 @@ fn what_is_to_come_back_is_held_against_the_table_as_well() {
     let forged = json!({"do": "write-parameter", "path": "/proc/sys/kernel/core_pattern", "value": "|/evil"});
     let mut state = record(&step, &before);
     state.previous = vec![serde_json::from_value(forged).unwrap()];
-    let why = check(&state, &paths(), Proof::None).unwrap_err();
+    let why = check(&state, &paths(), Proof::Vouched).unwrap_err();
     assert!(why.contains("core_pattern"), "{why}");
 }
 
@@ -286,7 +361,7 @@ fn numbers_that_no_agent_gives_are_refused(#[case] numbers: &[u64]) {
     let mut state = record(&step, &before);
     let entry = state.entries[0].clone();
     state.entries = numbers.iter().map(|seq| Entry { seq: *seq, ..entry.clone() }).collect();
-    assert!(check(&state, &paths(), Proof::None).is_err());
+    assert!(check(&state, &paths(), Proof::Vouched).is_err());
 }
 
 #[test]
@@ -294,7 +369,7 @@ fn entries_of_other_settings_are_taken_where_the_record_names_these() {
     let step = json!({"do": "mount-tmpfs", "target": "/opt/driver/dev"});
     let before = json!({"was": "mounts", "count": 0});
     let mut state = record(&step, &before);
-    assert!(check(&state, &paths(), Proof::None).is_err());
+    assert!(check(&state, &paths(), Proof::Vouched).is_err());
     state.made_for = vec![MadeFor { driver_root: "/opt/driver".into(), store: "/opt/s".into() }];
-    assert_eq!(check(&state, &paths(), Proof::None), Ok(()));
+    assert_eq!(check(&state, &paths(), Proof::Vouched), Ok(()));
 }

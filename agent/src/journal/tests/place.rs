@@ -44,6 +44,22 @@ impl Scene {
         self.paths.root.join("shared/longshore/state.json")
     }
 
+    fn set_aside(&self) -> PathBuf {
+        self.paths.state.join("state.json.unsealed")
+    }
+
+    /// Checks that a record in its place is passed over for a reason that names it, and kept.
+    fn passes_over(&self, text: &str, why: &str) {
+        self.put(&self.state_file(), text);
+        assert_eq!(read_state(&self.paths).unwrap(), None);
+        let failure = believed::passed_over(&self.paths).unwrap();
+        let named = format!("{} is passed over: {why}", self.state_file().display());
+        assert_eq!(failure.to_string(), named);
+        assert_eq!(fs::read_to_string(self.state_file()).unwrap(), text, "it is left alone");
+        assert_eq!(Journal::open(&self.paths, Disk::default()).unwrap().live().count(), 0);
+        assert_eq!(fs::read_to_string(self.set_aside()).unwrap(), text, "it is kept");
+    }
+
     fn put(&self, path: &Path, text: &str) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -74,46 +90,55 @@ fn a_sealed_record_is_read_again_and_one_byte_makes_it_nobodys() {
     drop(journal);
     assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 1);
     let text = fs::read_to_string(scene.state_file()).unwrap();
-    fs::write(scene.state_file(), text.replace("intended", "undone")).unwrap();
-    scene.refuses("its seal is not by the key in this store");
-    fs::write(scene.state_file(), text.split("seal ").next().unwrap()).unwrap();
-    scene.refuses("it has no seal");
+    let changed = text.replace("intended", "undone");
+    scene.passes_over(&changed, "its seal is not by the key in this store");
+    scene.passes_over(text.split("seal ").next().unwrap(), "it has no seal");
     fs::write(scene.state_file(), &text).unwrap();
     assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 1);
+    // The next store of an agent whose container ended.
     fs::remove_dir_all(&scene.paths.store).unwrap();
-    scene.refuses("this store has no key");
-    assert_eq!(fs::read_to_string(scene.state_file()).unwrap(), text, "it is left alone");
+    scene.passes_over(&text, "it is sealed, and this store has no key");
+}
+
+/// Root in a container can put it there at any time: it must neither be obeyed nor end the agent.
+#[test]
+fn what_has_no_seal_is_passed_over_set_aside_and_named_and_the_agent_writes_its_own() {
+    for text in [FORGED, EARLIER, "{", "{\"format\": 99}"] {
+        let scene = Scene::sealed();
+        fs::create_dir_all(&scene.paths.store).unwrap();
+        scene.passes_over(text, "it has no seal");
+        let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
+        journal.intend(tmpfs()).unwrap();
+        drop(journal);
+        assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries.len(), 1);
+        let why = believed::passed_over(&scene.paths).unwrap();
+        assert!(why.to_string().contains("state.json.unsealed"), "{why}");
+    }
 }
 
 #[test]
 fn a_forged_record_is_refused_with_the_entry_named_and_left_alone() {
-    let mut private = Scene::new();
-    private.paths.any_entry = false;
-    for scene in [Scene::sealed(), private] {
-        scene.put(&scene.state_file(), FORGED);
-        scene.refuses("entry 1 (write-parameter)");
-        assert_eq!(fs::read_to_string(scene.state_file()).unwrap(), FORGED);
-    }
+    let mut scene = Scene::new();
+    scene.paths.any_entry = false;
+    scene.put(&scene.state_file(), FORGED);
+    scene.refuses("entry 1 (write-parameter)");
+    assert_eq!(fs::read_to_string(scene.state_file()).unwrap(), FORGED);
 }
 
 /// Root in a container with /run/nvidia can put anything there before the first agent starts.
 #[test]
 fn what_is_forged_in_the_earlier_place_is_passed_over_and_keeps_no_agent_from_its_work() {
-    for text in [FORGED, "{", "{\"format\": 99}"] {
+    for text in [FORGED, EARLIER, "{", "{\"format\": 99}"] {
         let scene = Scene::moved();
         scene.put(&scene.earlier(), text);
         assert_eq!(read_state(&scene.paths).unwrap(), None);
         let why = believed::passed_over(&scene.paths).unwrap();
         assert!(why.to_string().contains("state.json"), "{why}");
         assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 0);
+        let remedy = why.remedy_text().unwrap();
+        assert!(remedy.contains("unload --take-over-unsealed"), "{remedy}");
         assert_eq!(fs::read_to_string(scene.earlier()).unwrap(), text, "it is left alone");
     }
-    let why = {
-        let scene = Scene::moved();
-        scene.put(&scene.earlier(), FORGED);
-        believed::passed_over(&scene.paths).unwrap().to_string()
-    };
-    assert!(why.contains("entry 1 (write-parameter)"), "{why}");
     for what in InTheWay::ALL {
         let scene = Scene::moved();
         what.put(&scene.earlier());
@@ -129,54 +154,146 @@ fn what_is_forged_in_the_earlier_place_is_passed_over_and_keeps_no_agent_from_it
     }
 }
 
-#[test]
-fn an_earlier_record_is_taken_over_once() {
-    let scene = Scene::moved();
-    scene.put(&scene.earlier(), EARLIER);
-    assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries.len(), 1);
-    assert!(scene.earlier().exists(), "who only looks moves nothing");
-    let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
-    assert_eq!(journal.live().count(), 1);
-    assert!(!scene.earlier().exists());
-    drop(journal);
-    // As after a reboot, when another process is there first.
-    fs::remove_file(scene.state_file()).unwrap();
-    scene.put(&scene.earlier(), EARLIER);
-    assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 0);
-    assert!(scene.earlier().exists(), "it is passed over");
+/// Takes over, as `longshore unload --take-over-unsealed` does.
+fn taken_over(scene: &Scene) -> Result<Option<Journal>, Failure> {
+    let mut journal = Journal::open(&scene.paths, Disk::default())?;
+    let taken = journal.take_over_unsealed(&scene.paths)?;
+    Ok(taken.then_some(journal))
 }
 
-/// Root in a container can write a whole record there before the first agent that seals has
-/// run.
+/// Both places of a record without a seal, with a record in them.
+fn unsealed(text: &str) -> [Scene; 2] {
+    let (sealed, moved) = (Scene::sealed(), Scene::moved());
+    sealed.put(&sealed.state_file(), text);
+    moved.put(&moved.earlier(), text);
+    [sealed, moved]
+}
+
 #[test]
-fn an_earlier_record_without_a_seal_brings_neither_directories_nor_steps_to_come() {
+fn an_unsealed_record_is_taken_over_once_and_by_a_person_alone() {
+    for scene in unsealed(EARLIER) {
+        assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 0);
+        let journal = taken_over(&scene).unwrap().unwrap();
+        assert_eq!(journal.live().count(), 1);
+        drop(journal);
+        assert!(!scene.earlier().exists() && !scene.set_aside().exists());
+        // From now on it is the agent's own, also if the command is killed.
+        let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
+        assert_eq!(journal.live().count(), 1);
+        let failure = journal.take_over_unsealed(&scene.paths).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Preflight, "{failure}");
+        journal.mark(1, EntryState::Undone).unwrap();
+        assert!(!journal.take_over_unsealed(&scene.paths).unwrap(), "there is no other one");
+        drop(journal);
+        assert!(believed::passed_over(&scene.paths).is_none());
+    }
+    assert!(taken_over(&Scene::moved()).unwrap().is_none());
+    assert!(taken_over(&Scene::new()).unwrap().is_none());
+}
+
+#[test]
+fn a_record_of_another_boot_or_of_an_agent_at_work_is_not_taken_over() {
+    for scene in unsealed(&EARLIER.replace("\"one\"", "\"zero\"")) {
+        assert_eq!(taken_over(&scene).unwrap().unwrap().live().count(), 0);
+    }
+    let [_, scene] = unsealed(EARLIER);
+    let held = Lock::take(scene.earlier().parent().unwrap()).unwrap().unwrap();
+    assert_eq!(taken_over(&scene).unwrap_err().code(), ExitCode::Preflight);
+    drop(held);
+    assert!(taken_over(&scene).unwrap().is_some());
+}
+
+/// A record as root in a container of a new node writes it before the first agent: undone, it leads the
+/// kernel's firmware search into a pod's directory, and opens another driver's devices to everybody.
+const OF_A_POD: &str = r#"{
+  "format": 2, "boot_id": null, "agent": 7, "phase": "ready", "plan": null,
+  "entries": [
+    {"seq": 1, "state": "done", "step": {"do": "write-parameter",
+        "path": "/sys/module/firmware_class/parameters/path", "value": "/run/nvidia/driver/lib/firmware"},
+     "before": {"was": "value",
+        "value": "/var/lib/kubelet/pods/6b1e/volumes/kubernetes.io~empty-dir/fw"}},
+    {"seq": 2, "state": "done", "step": {"do": "make-nodes", "dirs": ["/dev"]},
+     "before": {"was": "nodes", "missing_dirs": [], "nodes": [{"path": "/dev/nvidia9",
+        "made": {"major": 195, "minor": 9, "mode": 438},
+        "was": {"major": 243, "minor": 1, "mode": 511, "owner": {"uid": 65534, "gid": 65534}}}]}}]
+}"#;
+
+#[test]
+fn a_record_of_a_pod_on_a_new_node_changes_nothing_of_the_host() {
+    use crate::engine::fake_images::FakeImages;
+    use crate::engine::{Engine, InUseWait};
+    use crate::telemetry::Telemetry;
+    use longshore_host::fake::FakeHost;
+
+    let host = FakeHost::with_dirs(["/dev"]);
+    host.change(|state| {
+        state.parameters.insert(FIRMWARE_PATH.into(), "/run/nvidia/driver/lib/firmware".into());
+    });
+    let before = host.state();
+    let (in_use_wait, telemetry) = (InUseWait::of(Duration::ZERO), Telemetry::default());
+    let engine = Engine {
+        host: &host,
+        images: &FakeImages,
+        in_use_wait,
+        telemetry: &telemetry,
+        refuses_missing_gpus: false,
+    };
+    for scene in unsealed(OF_A_POD) {
+        // A new node: there is no store yet.
+        assert!(!scene.paths.sealed || !scene.paths.store.exists());
+        assert_eq!(read_state(&scene.paths).unwrap(), None);
+        let changes = recorded(&scene.paths);
+        assert!(changes.mounts.is_empty() && changes.files.is_empty() && !changes.firmware_path);
+        let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
+        engine.undo(&mut journal).unwrap();
+        assert_eq!(host.state(), before);
+        drop(journal);
+        // Nor does a person's word have it obeyed.
+        let refused = taken_over(&scene).unwrap_err();
+        assert_eq!(refused.code(), ExitCode::Verification);
+        assert!(refused.to_string().contains("entry 1 (write-parameter)"), "{refused}");
+    }
+}
+
+/// Root in a container can write a whole record there.
+#[test]
+fn an_unsealed_record_brings_neither_directories_nor_steps_to_come_nor_a_whole_driver() {
     let made_for = r#""made_for": [{"driver_root": "/home", "store": "/home/store"}], "entries""#;
-    let scene = Scene::moved();
     let elsewhere = EARLIER.replace("/run/nvidia/driver/dev", "/home/dev");
-    scene.put(&scene.earlier(), &elsewhere.replace("\"entries\"", made_for));
-    assert!(read_state(&scene.paths).unwrap().is_none(), "an entry below /home is no agent's");
-    let planned = r#""whole": false, "previous": [
+    for scene in unsealed(&elsewhere.replace("\"entries\"", made_for)) {
+        let refused = taken_over(&scene).unwrap_err();
+        assert_eq!(refused.code(), ExitCode::Verification, "an entry below /home is no agent's");
+    }
+    let planned = r#""whole": true, "previous": [
         {"do": "mount-tmpfs", "target": "/run/nvidia/driver/run"}], "entries""#;
-    scene.put(&scene.earlier(), &EARLIER.replace("\"entries\"", planned));
-    let state = read_state(&scene.paths).unwrap().unwrap();
-    assert!(state.previous.is_empty() && state.made_for.is_empty());
-    assert_eq!(state.entries.len(), 1);
+    for scene in unsealed(&EARLIER.replace("\"entries\"", planned)) {
+        drop(taken_over(&scene).unwrap().unwrap());
+        let state = read_state(&scene.paths).unwrap().unwrap();
+        let own = MadeFor {
+            driver_root: scene.paths.driver_root.clone(),
+            store: scene.paths.store.clone(),
+        };
+        assert!(state.previous.is_empty() && !state.whole);
+        assert_eq!(state.made_for, [own]);
+        assert_eq!(state.entries.len(), 1);
+    }
 }
 
 /// Unloading an idle one, such as a network filter, takes effect on the host.
 #[test]
-fn an_earlier_record_without_a_seal_names_no_module_of_the_hosts_kernel() {
-    let scene = Scene::moved();
+fn an_unsealed_record_names_no_module_of_the_hosts_kernel() {
     let load = r#"[{"seq": 1, "state": "intended", "before": {"was": "not-loaded"},
         "step": {"do": "load-module", "name": "br_netfilter", "parameters": "",
             "version": null, "srcversion": null,
             "origin": {"kernel": {"file": "kernel/net/bridge/br_netfilter.ko"}}}}, {"seq": 2"#;
     let forged = EARLIER.replace("[{\"seq\": 1", load);
     assert_ne!(forged, EARLIER);
-    scene.put(&scene.earlier(), &forged);
-    let entries = read_state(&scene.paths).unwrap().unwrap().entries;
-    let kinds: Vec<_> = entries.iter().map(|entry| entry.step.kind()).collect();
-    assert_eq!(kinds, ["mount-tmpfs"]);
+    for scene in unsealed(&forged) {
+        drop(taken_over(&scene).unwrap().unwrap());
+        let entries = read_state(&scene.paths).unwrap().unwrap().entries;
+        let kinds: Vec<_> = entries.iter().map(|entry| entry.step.kind()).collect();
+        assert_eq!(kinds, ["mount-tmpfs"]);
+    }
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn both_have_what_they_ask_for_in_the_order_they_ask_for_it() {
     |fabric: &mut Fabric| fabric.steps.retain(
         |step| !matches!(step, Step::Share(Share { target, .. }) if target.ends_with("nvlsm"))
     ),
-    "grpc_mgr: /usr/share/nvidia/nvlsm/grpc_mgr.conf"
+    "/usr/share/nvidia/nvlsm/nvlsm.conf: No such file"
 )]
 #[case::the_fabric_manager_first(
     |fabric: &mut Fabric| {

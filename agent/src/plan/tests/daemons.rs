@@ -233,10 +233,12 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
     // One directory is mounted once, and each daemon's files exist before it starts.
     let nodes = with.install.iter().position(|s| matches!(s, Step::MakeNodes(_))).unwrap();
     let lines: Vec<String> = with.install[nodes + 2..].iter().map(ToString::to_string).collect();
+    let private = format!("make directory {}", config.paths.daemons().display());
     assert_eq!(
         lines,
         [
             "mount a tmpfs on /run/nvidia/driver/run",
+            &private,
             "make directory /run/nvidia/driver/run/nvidia-fabricmanager",
             "make directory /run/nvidia-fabricmanager",
             "bind-mount /run/nvidia/driver/run/nvidia-fabricmanager on /run/nvidia-fabricmanager",
@@ -247,6 +249,56 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
             "publish the CDI spec /var/run/cdi/longshore-nvidia.com-gpu.json",
         ]
     );
+}
+
+/// Whoever replaces such a file chooses the paths that a daemon with CAP_SYS_ADMIN writes to as root.
+/// Sockets are for clients in containers; the driver root's `usr` is read-only.
+#[rstest]
+#[case::of_the_host("/run/longshore", false)]
+#[case::through_the_hosts_root("/proc/1/root/run/longshore", false)]
+#[case::shared_with_containers("/run/nvidia/longshore", true)]
+fn no_settings_or_state_of_a_daemon_are_where_containers_write(
+    #[case] state: &str,
+    #[case] sealed: bool,
+) {
+    const SHARED: [&str; 3] =
+        ["/run/nvidia", "/run/nvidia-fabricmanager", "/run/nvidia-persistenced"];
+    const SOCKETS: [&str; 2] = ["UNIX_SOCKET_PATH", "FM_CMD_UNIX_SOCKET_PATH"];
+    const IN_TREE: [&str; 2] = ["TOPOLOGY_FILE_PATH", "DATABASE_PATH"];
+    let mut facts = facts(T4);
+    facts.switch_managers.push(SwitchManager { name: "mlx5_4".into(), port: "0xb83f".into() });
+    let mut catalog = stocked(&facts, Flavour::Proprietary);
+    tools(&mut catalog, &["nvidia-persistenced", "nv-fabricmanager", "nvlsm"]);
+    let mut config = config("535.261.03", "proprietary");
+    config.paths.state = state.into();
+    config.paths.sealed = sealed;
+    let plan = plan(&config, &facts, &catalog).unwrap();
+    let daemons = started(&plan);
+    assert_eq!(daemons.len(), 3);
+    for daemon in &daemons {
+        let settings = daemon.settings.iter().flat_map(|settings| {
+            let is_file = |key: &str| !SOCKETS.contains(&key) && !IN_TREE.contains(&key);
+            let set = settings.set.iter().filter(move |(key, _)| is_file(key));
+            let set = set.map(|(_, value)| PathBuf::from(value));
+            set.chain([settings.file.clone()]).collect::<Vec<_>>()
+        });
+        let paths = daemon.arguments.iter().map(PathBuf::from).chain(settings);
+        for path in paths.filter(|path| path.is_absolute()) {
+            let shared = SHARED.iter().find(|dir| path.starts_with(dir));
+            assert_eq!(shared, None, "{daemon}: {}", path.display());
+        }
+        let is_in_tree = |(key, value): &(String, String)| {
+            !IN_TREE.contains(&key.as_str()) || value.starts_with("/run/nvidia/driver/usr/")
+        };
+        assert!(daemon.settings.iter().flat_map(|settings| &settings.set).all(is_in_tree));
+    }
+    let private = config.paths.daemons();
+    let files: Vec<_> = daemons.iter().flat_map(Daemon::private_files).collect();
+    assert_eq!(files.len(), 3, "{files:?}");
+    assert!(files.iter().all(|file| file.parent() == Some(&private)), "{files:?}");
+    let lines: Vec<String> = plan.install.iter().map(ToString::to_string).collect();
+    let at = |wanted: &str| lines.iter().position(|line| line == wanted).unwrap();
+    assert!(at(&format!("make directory {}", private.display())) < at("start nvlsm"), "{lines:?}");
 }
 
 #[test]

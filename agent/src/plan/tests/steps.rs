@@ -169,6 +169,8 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
         ["nvidia-persistenced", "nvlsm", "nv-fabricmanager"].map(str::to_owned).to_vec();
     let mut config = config("535.261.03", "proprietary");
     config.driver.extra_modules.push("nvidia_drm".into());
+    config.paths.state = longshore_core::paths::STATE.into();
+    config.paths.sealed = false;
     let plan = plan(&config, &facts, &catalog).unwrap();
     assert!(plan.install.iter().filter(|s| matches!(s, Step::StartDaemon(_))).count() == 3);
 

@@ -1,9 +1,10 @@
 //! The daemons that a record may name: their programs, sockets, settings and capabilities.
 //!
 //! Older agents may have started them with other arguments, so these are checked by their form:
-//! nothing in them leads outside the driver root and the directories of the sockets.
+//! nothing in them leads outside the driver root, the agents' private directories, the directories
+//! of the sockets, where older agents kept the settings, and the subnet manager's settings.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::bounds::{below, is, is_hex, is_plain};
 use longshore_host::daemon::SUBNET_SETTINGS;
@@ -33,47 +34,64 @@ fn dir_of(socket: &'static str) -> Option<&'static Path> {
     Path::new(socket).parent()
 }
 
-/// True if this is a daemon of a driver with this root.
-pub(super) fn is_of_table(daemon: &Daemon, root: &Path) -> bool {
+/// True if this is a daemon of a driver with this root, and its files are in one of the directories
+/// of `private`.
+pub(super) fn is_of_table(daemon: &Daemon, root: &Path, private: &[PathBuf]) -> bool {
     let Some((name, socket, capabilities)) = ROWS.iter().find(|row| row.0 == daemon.name) else {
         return false;
     };
-    let Some(dir) = dir_of(socket) else { return false };
+    let Some(socket_dir) = dir_of(socket) else { return false };
+    let places = Places { root, socket_dir, private };
     let kept = daemon.capabilities.iter().all(|kept| capabilities.contains(&kept.as_str()));
-    let may = |word: &str| is_harmless(word, root, dir);
+    let may = |word: &str| places.is_harmless(word);
     kept && is(&daemon.program, &below(root, &Path::new("/usr/bin").join(name)))
         && is_plain(&daemon.libraries)
         && daemon.libraries.starts_with(root)
-        && is_file_in(&daemon.socket, dir)
+        && is_file_in(&daemon.socket, socket_dir)
         && daemon.arguments.len() <= MOST
         && daemon.arguments.iter().all(|argument| is_flag(argument) || may(argument))
-        && daemon.settings.as_ref().is_none_or(|settings| are_settings(settings, root, dir))
+        && daemon.settings.as_ref().is_none_or(|settings| places.are_settings(settings))
 }
 
-fn are_settings(settings: &Settings, root: &Path, dir: &Path) -> bool {
-    let is_key = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-    let is_set = |(key, value): &(String, String)| {
-        !key.is_empty() && key.bytes().all(is_key) && is_harmless(value, root, dir)
-    };
-    is_plain(&settings.template)
-        && settings.template.starts_with(root.join("usr/share/nvidia"))
-        && is_file_in(&settings.file, dir)
-        && settings.set.len() <= MOST
-        && settings.set.iter().all(is_set)
+/// Directories that a daemon's arguments and settings may name.
+struct Places<'a> {
+    root: &'a Path,
+    socket_dir: &'a Path,
+    private: &'a [PathBuf],
 }
 
-/// True for an empty word, a number, a GUID, the daemon's own output, or a path below the driver
-/// root or in the socket's directory.
-fn is_harmless(word: &str, root: &Path, dir: &Path) -> bool {
-    if word == "stdout" {
-        return true;
+impl Places<'_> {
+    fn are_settings(&self, settings: &Settings) -> bool {
+        let is_key = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+        let is_set = |(key, value): &(String, String)| {
+            !key.is_empty() && key.bytes().all(is_key) && self.is_harmless(value)
+        };
+        is_plain(&settings.template)
+            && settings.template.starts_with(self.root.join("usr/share/nvidia"))
+            && self.is_own_file(&settings.file)
+            && settings.set.len() <= MOST
+            && settings.set.iter().all(is_set)
     }
-    let number = word.strip_prefix("0x").unwrap_or(word);
-    if number.len() <= 32 && number.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return true;
+
+    /// True for an empty word, a number, a GUID, the daemon's own output, or a path below the driver
+    /// root or in a directory of the daemon's.
+    fn is_harmless(&self, word: &str) -> bool {
+        if word == "stdout" {
+            return true;
+        }
+        let number = word.strip_prefix("0x").unwrap_or(word);
+        if number.len() <= 32 && number.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return true;
+        }
+        let path = Path::new(word);
+        let is_shown = || is_file_in(path, Path::new(SUBNET_SETTINGS));
+        is_plain(path) && (path.starts_with(self.root) || self.is_own_file(path) || is_shown())
     }
-    let path = Path::new(word);
-    is_plain(path) && (path.starts_with(root) || is_file_in(path, dir))
+
+    fn is_own_file(&self, path: &Path) -> bool {
+        let mut dirs = self.private.iter().map(PathBuf::as_path).chain([self.socket_dir]);
+        dirs.any(|dir| is_file_in(path, dir))
+    }
 }
 
 fn is_file_in(path: &Path, dir: &Path) -> bool {

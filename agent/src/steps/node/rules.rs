@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::super::bounds::{given, is_plain};
+use super::super::bounds::{Bounds, given, is_plain};
 use super::NodeBefore;
-use longshore_host::verbs::Node;
+use longshore_host::verbs::{Node, Owner};
 
 /// NVIDIA's major number, and that of InfiniBand's user MADs
 /// (Documentation/admin-guide/devices.txt).
@@ -14,8 +14,10 @@ const FIXED_MAJORS: [u32; 2] = [195, 231];
 /// Majors that the kernel allocates (include/linux/fs.h, `CHRDEV_MAJOR_DYN_END` and beside it).
 const GIVEN_MAJORS: [std::ops::RangeInclusive<u32>; 2] = [234..=254, 384..=511];
 
-/// Accepts a node in one of the directories, and the one in its place before.
-pub(super) fn node(dirs: &[PathBuf], node: &NodeBefore) -> Result<(), String> {
+/// Accepts a node in one of the directories, and the one in its place before, which the undo makes
+/// again: any that the host can have had if an agent is proved to have found it, else one of the
+/// driver's own devices, root's, and open to no more users than the driver makes it.
+pub(super) fn node(dirs: &[PathBuf], node: &NodeBefore, bounds: &Bounds) -> Result<(), String> {
     let NodeBefore { path, made, was } = node;
     let is_named = |dir: &PathBuf| path.strip_prefix(dir).is_ok_and(is_node_name);
     given(is_plain(path) && dirs.iter().any(is_named), path)?;
@@ -23,7 +25,14 @@ pub(super) fn node(dirs: &[PathBuf], node: &NodeBefore) -> Result<(), String> {
         let given = || GIVEN_MAJORS.iter().any(|majors| majors.contains(&node.major));
         node.mode & !0o777 == 0 && (FIXED_MAJORS.contains(&node.major) || given())
     };
-    if is_known(made) && was.as_ref().is_none_or(is_known) {
+    let is_drivers = |node: &Node| {
+        bounds.unproved.as_ref().is_none_or(|own| {
+            own.majors.contains(&node.major)
+                && node.mode & !own.mode == 0
+                && node.owner == Owner::default()
+        })
+    };
+    if is_known(made) && was.as_ref().is_none_or(|was| is_known(was) && is_drivers(was)) {
         return Ok(());
     }
     Err(format!("{} is no such device", path.display()))

@@ -1,7 +1,7 @@
 //! Daemons as real processes: started, found by their mark, queried, and ended by pidfd.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -34,6 +34,9 @@ const AUXILIARY: u64 = 4096;
 /// inspection is missed, and its child was not listed yet. Each miss takes a fork, and no daemon
 /// forks so often while it starts.
 const LOOKS: u32 = 4;
+
+/// Permission bits that let other users write.
+const WRITTEN_BY_OTHERS: u32 = 0o022;
 
 /// Size limit of a settings file.
 const SETTINGS: u64 = 1 << 20;
@@ -97,8 +100,9 @@ fn follow(name: &str, mut child: Child, reader: io::PipeReader, last: &LastLine)
     Ok(())
 }
 
-/// Writes the settings: the template's lines, with the changed ones replaced or appended. Others
-/// may write to the directory: a link at either name is not followed.
+/// Writes the settings: the template's lines, with the changed ones replaced or appended. The
+/// directory has to be the agent's own: who could replace the file between its writing and its
+/// reading would set the paths that the daemon writes to as root. No link is followed.
 fn write_settings(settings: &Settings) -> io::Result<()> {
     let mut text = String::new();
     let template = open_regular(&settings.template, OFlag::empty())?;
@@ -107,7 +111,10 @@ fn write_settings(settings: &Settings) -> io::Result<()> {
         return Err(io::Error::other(format!("{} names no file", settings.file.display())));
     };
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let dir = openat(AT_FDCWD, dir, flags, Mode::empty())?;
+    let dir = fs::File::from(openat(AT_FDCWD, dir, flags, Mode::empty())?);
+    check_private(&dir.metadata()?).map_err(|why| {
+        io::Error::new(ErrorKind::PermissionDenied, format!("{}: {why}", settings.file.display()))
+    })?;
     let mut next = name.to_owned();
     next.push(".next");
     // A link itself is removed, not its target.
@@ -120,6 +127,18 @@ fn write_settings(settings: &Settings) -> io::Result<()> {
     let file = openat(&dir, next.as_os_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
     fs::File::from(file).write_all(with_settings(&text, &settings.set).as_bytes())?;
     Ok(renameat(&dir, next.as_os_str(), &dir, name)?)
+}
+
+/// Refuses a directory that another user owns or can write to.
+fn check_private(dir: &fs::Metadata) -> Result<(), String> {
+    let (owner, mode) = (dir.uid(), dir.mode() & 0o7777);
+    if owner != geteuid().as_raw() {
+        return Err(format!("its directory belongs to user {owner}"));
+    }
+    if mode & WRITTEN_BY_OTHERS != 0 {
+        return Err(format!("others can write to its directory (mode {mode:04o})"));
+    }
+    Ok(())
 }
 
 fn with_settings(template: &str, set: &[(String, String)]) -> String {

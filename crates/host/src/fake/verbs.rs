@@ -293,6 +293,7 @@ impl Host for FakeHost {
             let is_inside = |other: &PathBuf| *other != path && other.starts_with(&path);
             let state = &inner.state;
             let files = state.nodes.keys().chain(state.links.keys()).chain(state.published.keys());
+            let files = files.chain(state.files.keys());
             if state.dirs.iter().chain(files).any(is_inside) {
                 return Err(Errno::ENOTEMPTY);
             }
@@ -378,6 +379,13 @@ impl Host for FakeHost {
     fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
         self.verb("start", &daemon.name, |inner| {
             // A daemon of the driver ends if no driver is loaded.
+            if let Some(settings) = &daemon.settings {
+                let dir = settings.file.parent();
+                if !dir.is_some_and(|dir| inner.state.dirs.contains(dir)) {
+                    return Err(Errno::ENOENT);
+                }
+                inner.state.files.insert(settings.file.clone(), FileId::default());
+            }
             let dies = inner.ill.get(&daemon.name) == Some(&Ill::Dies);
             if !dies && !inner.state.loaded.is_empty() {
                 inner.state.daemons.insert(mark.to_owned(), daemon.name.clone());

@@ -39,7 +39,10 @@ pub(crate) enum Call<'a> {
     /// open_tree(2) and move_mount(2): a directory that is open in another mount namespace, on
     /// `target`; without one it is tried out in a namespace that ends with the call.
     FromHost { source: &'a Path, namespace: &'a Path, target: Option<&'a Path> },
-    /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these options, which have no blank.
+    /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these options, which have no blank. It takes the
+    /// driver's nodes, so it is not nodev; and other programs make nodes in it, so it is not
+    /// read-only: the GPU operator's mig-manager those of new MIG instances (mig-parted, pull
+    /// request 82).
     Tmpfs { target: &'a Path, data: &'a str },
     /// mount(2): the same with these empty directories, read-only in every copy.
     Root { target: &'a Path, data: &'a str, dirs: &'a [PathBuf] },

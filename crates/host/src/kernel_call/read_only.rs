@@ -217,6 +217,29 @@ pub(super) mod tests {
         });
     }
 
+    /// The operator's mig-manager runs nvidia-smi in the driver root, which makes the nodes of new MIG
+    /// instances, and these have to open: docs/supply-chain/security.md, "Not defended".
+    #[test]
+    fn other_programs_make_nodes_in_the_tmpfs_of_nodes_and_open_them() {
+        use nix::sys::stat::{SFlag, makedev, mknod};
+        in_scene(MsFlags::MS_SHARED, |agents, hosts| {
+            fs::create_dir(agents.join("tree/dev")).unwrap();
+            bind(&agents.join("tree"), &agents.join("driver")).unwrap();
+            let target = &agents.join("driver/dev");
+            crate::kernel_call::calls::Call::Tmpfs { target, data: "mode=0755" }
+                .carry_out()
+                .unwrap();
+            let dir = hosts.join("driver/dev/nvidia-caps");
+            fs::create_dir(&dir).unwrap();
+            let node = dir.join("nvidia-cap3");
+            // The null device stands for the driver's: it is there on every host.
+            mknod(&node, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, makedev(1, 3)).unwrap();
+            fs::write(target.join("nvidia-caps/nvidia-cap3"), "text").unwrap();
+            let flags = statvfs(&dir).unwrap().flags();
+            assert!(flags.contains(FsFlags::ST_NOSUID), "{flags:?}");
+        });
+    }
+
     #[test]
     fn a_mount_that_nobody_else_sees_is_read_only_as_well() {
         in_scene(MsFlags::MS_PRIVATE, |agents, hosts| {

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::{Engine, InUseWait};
-use crate::steps::OTHERS;
 use crate::telemetry::Telemetry;
 use longshore_core::disk::Disk;
 use longshore_host::fake::{FakeHost, FakeModule};
@@ -45,6 +44,14 @@ fn words() -> impl Strategy<Value = String> {
         "/run/nvidia/driver/run/nvidia-persistenced",
         "/etc/passwd",
         "theirs",
+        "/var/lib/kubelet/pods/6b1e/volumes/kubernetes.io~empty-dir/fw",
+        "/opt/evil",
+        "/srv/evil",
+        "/mnt/evil",
+        "/tmp/evil",
+        "/lib/firmware",
+        "/lib/firmware/evil",
+        "/usr/lib/firmware/updates/",
     ]);
     known.prop_map(str::to_owned)
 }
@@ -61,6 +68,7 @@ fn forgery() -> impl Strategy<Value = (Value, Value)> {
             1 if driver => {
                 json!({"do": "write-parameter", "path": FIRMWARE_PATH, "value": FIRMWARE})
             }
+            6 if driver => json!({"do": "make-nodes", "dirs": ["/dev"]}),
             1 => json!({"do": "write-parameter", "path": a, "value": b}),
             2 => json!({"do": "load-module", "name": a,
                 "origin": if driver { json!({"driver": {"sha256": HEX}}) }
@@ -78,9 +86,14 @@ fn forgery() -> impl Strategy<Value = (Value, Value)> {
             }
         },
     );
-    let node = (words(), 0..2_u32, any::<bool>()).prop_map(|(path, device, was)| {
-        let of = [json!({"major": 195, "minor": 0, "mode": 0o666}), json!({"major": 1, "minor": 1, "mode": 0o666})];
-        json!({"path": path, "made": of[0], "was": if was { of[device as usize].clone() } else { Value::Null }})
+    let of_devices = prop::sample::select(vec![195, 1, 8, 231, 243, 254, 511]);
+    let modes = prop::sample::select(vec![0o600, 0o666, 0o777]);
+    let was = (of_devices, modes, prop::sample::select(vec![0, 65534]));
+    let node = (words(), prop::option::of(was)).prop_map(|(path, was)| {
+        let was = was.map(|(major, mode, uid)| {
+            json!({"major": major, "minor": 1, "mode": mode, "owner": {"uid": uid, "gid": 0}})
+        });
+        json!({"path": path, "made": {"major": 195, "minor": 0, "mode": 0o666}, "was": was})
     });
     let nodes = prop::collection::vec(node, 0..3);
     let before = (0..7_usize, words(), paths_in_words(), nodes, 0..2_usize).prop_map(
@@ -162,18 +175,35 @@ fn of_others(host: &FakeHost) -> impl PartialEq + std::fmt::Debug + use<> {
             .filter(|(path, _)| !ours(path))
             .map(|(p, n)| (p.clone(), *n))
             .collect::<Vec<_>>(),
-        // Agents make only NVIDIA's devices.
-        state.nodes.iter().any(|(path, node)| ours(path) && node.major != 195),
         state.daemons.contains_key("theirs"),
     )
 }
+
+/// Major numbers of nodes that an agent may have found on a host: NVIDIA's, InfiniBand's, and those that
+/// the kernel gives out (Documentation/admin-guide/devices.txt).
+fn is_given_out(major: u32) -> bool {
+    matches!(major, 195 | 231 | 234..=254 | 384..=511)
+}
+
+/// Values of the firmware path that only root of the host fills: none, an agent's own, and the
+/// directories that the kernel searches by itself. They are written out here: a list of the code's own
+/// would permit whatever that permits.
+const SAFE_FIRMWARE: [&str; 6] = [
+    "",
+    "/run/nvidia/driver/lib/firmware",
+    "/lib/firmware",
+    "/lib/firmware/updates",
+    "/usr/lib/firmware",
+    "/usr/lib/firmware/updates",
+];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     /// A record is refused, or undoing it leaves alone everything that is not in the table. In the
-    /// table is any idle module of the kernel for a record in root's own place, and none for one
-    /// that an older agent left where others write.
+    /// table is any idle module of the kernel, firmware path and device of the host for a record in
+    /// root's own place. One where others write is passed over, and has none of these if a person
+    /// vouches for it.
     #[test]
     fn no_forged_entry_changes_anything_outside_the_table(
         forged in prop::collection::vec(forgery(), 1..4),
@@ -206,16 +236,35 @@ proptest! {
                 prop_assert_eq!(host.state(), before);
             }
             Ok(mut journal) => {
+                if earlier {
+                    prop_assert_eq!(journal.live().count(), 0);
+                    match journal.take_over_unsealed(&paths) {
+                        Ok(taken) => prop_assert!(taken),
+                        Err(failure) => {
+                            prop_assert_eq!(failure.code(), ExitCode::Verification);
+                            prop_assert!(failure.to_string().contains("entry "), "{}", failure);
+                        }
+                    }
+                }
                 // A failure to undo everything does not matter here.
                 let (in_use_wait, telemetry) = (InUseWait::of(Duration::from_millis(1)), Telemetry::default());
                 let engine = Engine { host: &host, images: &FakeImages, in_use_wait, telemetry: &telemetry, refuses_missing_gpus: false };
                 drop(engine.undo(&mut journal));
                 prop_assert_eq!(of_others(&host), others);
                 let state = host.state();
-                let firmware = &state.parameters[Path::new(FIRMWARE_PATH)];
-                prop_assert!(!earlier || state.loaded.contains_key("kvm"));
-                prop_assert!(!earlier || !OTHERS.iter().any(|dir| firmware.starts_with(dir))
-                    || firmware == FIRMWARE, "{}", firmware);
+                let is_made = |path: &Path| path.to_string_lossy().contains("/dev/nvidia");
+                let made: Vec<_> = state.nodes.iter().filter(|(path, _)| is_made(path)).collect();
+                prop_assert!(made.iter().all(|(_, node)| is_given_out(node.major)), "{:?}", made);
+                if earlier {
+                    prop_assert!(state.loaded.contains_key("kvm"));
+                    let firmware = &state.parameters[Path::new(FIRMWARE_PATH)];
+                    let firmware = firmware.strip_suffix('/').unwrap_or(firmware);
+                    prop_assert!(SAFE_FIRMWARE.contains(&firmware), "{}", firmware);
+                    let is_nvidias = |node: &Node| {
+                        node.major == 195 && node.mode & !0o666 == 0 && node.owner.uid == 0
+                    };
+                    prop_assert!(made.iter().all(|(_, node)| is_nvidias(node)), "{:?}", made);
+                }
             }
         }
     }

@@ -334,6 +334,31 @@ fn settings_are_written_through_no_link() {
     }
 }
 
+/// Where others can write, the file can be another one by the time the daemon reads it.
+#[rstest]
+#[case(0o777, None, "others can write to its directory (mode 0777)")]
+#[case(0o1777, None, "others can write to its directory (mode 1777)")]
+#[case(0o720, None, "others can write to its directory (mode 0720)")]
+#[case(0o700, Some(STRANGER), "its directory belongs to user")]
+fn settings_are_written_to_no_directory_of_others(
+    #[case] mode: u32,
+    #[case] owner: Option<u32>,
+    #[case] why: &str,
+) {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    fs::write(dir.path().join("template"), "A=1\n").unwrap();
+    fs::create_dir(&run).unwrap();
+    std::os::unix::fs::chown(&run, owner, None).unwrap();
+    fs::set_permissions(&run, fs::Permissions::from_mode(mode)).unwrap();
+    let settings =
+        Settings { template: dir.path().join("template"), set: Vec::new(), file: run.join("file") };
+    let error = write_settings(&settings).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert!(error.to_string().contains(why), "{error}");
+    assert!(fs::read_dir(&run).unwrap().next().is_none());
+}
+
 #[test]
 fn settings_are_read_from_no_pipe_and_written_to_no_linked_directory() {
     use std::os::unix::fs::symlink;
