@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::config::Config;
+use crate::config::{Config, SignatureConfig};
 use longshore_build::build::mofed::Mofed;
 use longshore_build::build::sign;
 use longshore_build::source::driver::{self, AvailableDriver};
@@ -16,6 +16,7 @@ use longshore_build::source::userspace::{self, AvailableUserspace};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::kernel_id::KernelId;
 use longshore_core::machine::Machine;
+use longshore_core::ownership;
 use longshore_core::store::Store;
 use longshore_debian::apt_sources::LeftOut;
 use longshore_debian::archive::Archive;
@@ -329,6 +330,7 @@ pub fn gather(
     }
     for dir in &config.prebuilt {
         check_there(dir)?;
+        check_owners(dir, &config.signatures)?;
         sets.extend(layout::list(dir)?.into_iter().map(|entry| AvailableSet {
             set: entry.set,
             place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
@@ -339,6 +341,29 @@ pub fn gather(
     let run_files = Probe::Read(Vec::new());
     let (userspace, signer) = (trees, signer(config)?);
     Ok(Catalog { sets, userspace, run_files, signer, ..Catalog::without_sources(why) })
+}
+
+/// Maximum number of files in a layout: a set has ten.
+const MOST_OF_LAYOUT: usize = 1_000_000;
+
+/// Checks that nobody but root may write to a directory of prebuilt sets, or on the way to it. Where signatures are
+/// required they decide, whoever wrote the files.
+///
+/// # Errors
+/// Exit code 13 with the file that others may write to.
+pub fn check_owners(dir: &Path, signatures: &SignatureConfig) -> Result<(), Failure> {
+    if signatures.required {
+        return Ok(());
+    }
+    ownership::tree(Path::new("/"), dir, MOST_OF_LAYOUT).map_err(|error| {
+        let what = format!("reading the unsigned sets in {}", dir.display());
+        ownership::failure(
+            FailureKind::Verification,
+            what,
+            error,
+            "check the directory of --prebuilt",
+        )
+    })
 }
 
 fn check_there(dir: &Path) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::catalog::{AvailableSet, Catalog, RefusedSet, SetPlace, UnreadRegistry};
+use crate::catalog::{self, AvailableSet, Catalog, RefusedSet, SetPlace, UnreadRegistry};
 use crate::config::Config;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
@@ -243,8 +243,9 @@ impl<'a> Prebuilt<'a> {
         store: &Store,
     ) -> Result<ModuleSet, Failure> {
         let (dir, manifest, store) = (dir.to_path_buf(), manifest.to_owned(), store.clone());
-        let trust = self.trust.clone();
+        let (trust, signatures) = (self.trust.clone(), self.config.signatures.clone());
         let import = move || {
+            catalog::check_owners(&dir, &signatures)?;
             let mut evidence = None;
             let place = format!("{manifest} in {}", dir.display());
             trust.check_denied(&manifest).map_err(|why| refusal(&place, &why))?;

@@ -91,7 +91,7 @@ fn it_opens_what_the_agent_does_and_nothing_that_its_capabilities_would_open_els
     let profile = profile();
     let allowed = allowed(&profile);
     let needed = "capset chown chroot clone clone3 delete_module execve finit_module flock \
-        init_module kill mknodat mount pidfd_open pidfd_send_signal prctl setgid setgroups \
+        init_module kill mknodat mount pidfd_open pidfd_send_signal prctl seccomp setgid setgroups \
         sethostname setsid setuid syslog umount2 unshare";
     for name in needed.split_whitespace() {
         assert!(allowed.contains(name), "{name} is needed");

@@ -133,6 +133,29 @@ fn a_prebuilt_directory_that_is_none_is_a_failure() {
 }
 
 #[test]
+fn unsigned_sets_that_others_may_write_to_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = dir.path().join("sets");
+    std::fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+    std::fs::write(layout.join("oci-layout"), longshore_modules::layout::LAYOUT).unwrap();
+    std::fs::write(layout.join("index.json"), r#"{"schemaVersion":2,"manifests":[]}"#).unwrap();
+    let mut config = Config { prebuilt: vec![layout.clone()], ..config() };
+    gather(&config, &facts(), None, "").unwrap();
+    std::os::unix::fs::chown(layout.join("index.json"), Some(1000), Some(1000)).unwrap();
+    let failure = gather(&config, &facts(), None, "").unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(
+        failure.report().contains("index.json belongs to another user"),
+        "{}",
+        failure.report()
+    );
+    assert!(failure.remedy_text().unwrap().contains("chown root:root"));
+    // Signatures decide, where they are required.
+    config.signatures.required = true;
+    gather(&config, &facts(), None, "").unwrap();
+}
+
+#[test]
 fn a_damaged_set_for_this_kernel_is_left_out() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), Disk::default()).unwrap();

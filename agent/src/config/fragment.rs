@@ -1,5 +1,6 @@
 //! The configuration file, and the settings of a layer that belong together.
 
+use std::fs;
 use std::path::Path;
 
 use super::malformed::Malformed;
@@ -9,6 +10,7 @@ use super::table::Fragment;
 use longshore_build::source::runfile::RunFileSource;
 use longshore_core::bounded_read;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::ownership;
 
 /// Upper bound of a configuration file's size: a larger file is not a configuration.
 const MOST_BYTES: u64 = 1 << 20;
@@ -19,6 +21,7 @@ impl Fragment {
     /// # Errors
     /// Exit code 2 with file, line and key where the file cannot be read or is not valid.
     pub fn from_file(path: &Path) -> Result<Self, Failure> {
+        check_owners(path)?;
         let text = bounded_read::read_text(path, MOST_BYTES)
             .or_fail(FailureKind::Usage, || {
                 format!("reading the configuration file {}", path.display())
@@ -51,6 +54,20 @@ impl Fragment {
         }
         all
     }
+}
+
+/// Checks that nobody but root, or this process's user, decides what a configuration file says. A pipe or device is
+/// what the caller opened.
+fn check_owners(path: &Path) -> Result<(), Failure> {
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    if !is_file {
+        return Ok(());
+    }
+    let what = format!("reading the configuration file {}", path.display());
+    let checked = std::path::absolute(path).and_then(|path| ownership::way(Path::new("/"), &path));
+    checked.map(drop).map_err(|error| {
+        ownership::failure(FailureKind::Usage, what, error, "name a TOML file with --config")
+    })
 }
 
 /// Makes of two layers what the merge of each setting cannot see: parameters are merged by name, the

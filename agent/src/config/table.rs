@@ -38,7 +38,8 @@ settings! {
 
     /// Configuration file, TOML
     ///
-    /// The flag and the variable name a file that has to exist.
+    /// The flag and the variable name a file that has to exist. It must be
+    /// [root's alone](../supply-chain/security.md#files-of-root-alone).
     config: Option<PathBuf>;
         group "Driver"
         attributes #[serde(skip)]
@@ -148,6 +149,8 @@ settings! {
         flag "run-file-checksum" "URL|PATH" env "LONGSHORE_RUN_FILE_CHECKSUM"
         default "none"
     /// Directory with prebuilt module sets (OCI image layout)
+    ///
+    /// Without required signatures it must be [root's alone](../supply-chain/security.md#files-of-root-alone).
     prebuilt: Option<Vec<AbsolutePath>>;
         group "Prebuilt modules"
         key "prebuilt" flag "prebuilt" "DIR" env "LONGSHORE_PREBUILT"
@@ -224,7 +227,8 @@ settings! {
     module_signing: ModuleSigningFragment; section "module-signing" group "Signatures for the kernel (Secure Boot)"
     /// Kernel headers before the archives': directory or tar file
     ///
-    /// See [building.md](../supply-chain/building.md).
+    /// They must be [root's alone](../supply-chain/security.md#files-of-root-alone). See
+    /// [building.md](../supply-chain/building.md).
     headers: Option<Vec<AbsolutePath>>;
         group "Compiling"
         key "headers" flag "headers" "PATH" env "LONGSHORE_HEADERS"
@@ -233,7 +237,8 @@ settings! {
     ///
     /// It takes the place of `headers` and the archives
     /// ([build-roots.md](../supply-chain/build-roots.md)): an image by its digest
-    /// (`oci://HOST/REPOSITORY@sha256:...`), a directory, an OCI image layout or a tar file.
+    /// (`oci://HOST/REPOSITORY@sha256:...`), a directory, an OCI image layout or a tar file; all but an image
+    /// must be [root's alone](../supply-chain/security.md#files-of-root-alone).
     build_root: Option<BuildRootSource>;
         key "build-root" flag "build-root" "PLACE" env "LONGSHORE_BUILD_ROOT"
         default "none"

@@ -159,6 +159,48 @@ fn the_usual_file_may_be_absent_but_not_lead_nowhere() {
     assert_eq!(load().unwrap_err().code(), ExitCode::Usage);
 }
 
+#[rstest]
+#[case::roots("config.toml", 0o600, None, None)]
+#[case::written_by_all("config.toml", 0o666, None, Some("config.toml can be written to by others"))]
+#[case::in_a_directory_of_all("", 0o777, None, Some("can be written to by others"))]
+#[case::in_a_sticky_directory("", 0o1777, None, None)]
+#[case::another_users(
+    "config.toml",
+    0o644,
+    Some(1000),
+    Some("config.toml belongs to another user than root")
+)]
+#[case::in_another_users_directory(
+    "",
+    0o755,
+    Some(1000),
+    Some("belongs to another user than root")
+)]
+fn the_file_is_roots_alone(
+    #[case] path: &str,
+    #[case] mode: u32,
+    #[case] owner: Option<u32>,
+    #[case] said: Option<&str>,
+) {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    std::fs::write(&file, "").unwrap();
+    let at = dir.path().join(path);
+    std::fs::set_permissions(&at, std::fs::Permissions::from_mode(mode)).unwrap();
+    chown(&at, owner, None).unwrap();
+    for loaded in [
+        load(Fragment::default(), &|_| None, Some(&file)),
+        load_with(&["--config", file.to_str().unwrap()], &[], None),
+    ] {
+        let failure = loaded.err();
+        assert_eq!(failure.as_ref().map(|f| f.code()), said.map(|_| ExitCode::Usage));
+        if let (Some(failure), Some(said)) = (failure, said) {
+            assert!(failure.report().contains(said), "{}", failure.report());
+        }
+    }
+}
+
 #[test]
 fn a_signature_that_no_key_could_make_good_is_not_required() {
     let failure = load_with(&["--require-signature"], &[], None).unwrap_err();

@@ -2,7 +2,7 @@
 //!
 //! Failures with their exit codes ([`failure`]) and findings about a host ([`finding`]); small values
 //! of drivers and kernels ([`driver_version`], [`flavour`], [`machine`], [`kernel_id`], [`kernel_image`]); careful
-//! reading and writing of files ([`root`], [`bounded_read`], [`durable`], [`disk`], [`locks`]); capabilities
+//! reading and writing of files ([`root`], [`bounded_read`], [`ownership`], [`durable`], [`disk`], [`locks`]); capabilities
 //! of threads ([`privileges`]); progress, and escaping of text from elsewhere ([`progress`],
 //! [`sanitize`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
 //! locked temporary directories; their contents are not this crate's concern.
@@ -27,6 +27,7 @@ pub mod locks;
 pub mod machine;
 pub mod module_dir;
 pub mod module_parameters;
+pub mod ownership;
 pub mod paths;
 pub mod privileges;
 pub mod program_version;

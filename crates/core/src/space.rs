@@ -1,21 +1,30 @@
 //! Check for free space on a file system before writing.
 
+use std::io;
 use std::path::Path;
 
 use crate::failure::{Failure, FailureKind, OrFail};
 
 /// Space left free for other programs.
-const MARGIN: u64 = 64 << 20;
+pub const MARGIN: u64 = 64 << 20;
 
 /// Checks that `bytes` more fit on the file system of `dir`, with a margin.
 ///
 /// # Errors
 /// Exit code 15 where they do not.
 pub fn require(dir: &Path, bytes: u64) -> Result<(), Failure> {
-    let found = nix::sys::statvfs::statvfs(dir)
+    let free = free(dir)
         .or_fail(FailureKind::Disk, || format!("asking how much is free at {}", dir.display()))?;
-    let free = found.blocks_available().saturating_mul(found.fragment_size());
     enough(dir, bytes, free)
+}
+
+/// Returns the free space of the file system of `dir`, in bytes, that others than root may use.
+///
+/// # Errors
+/// The kernel's errno.
+pub fn free(dir: &Path) -> io::Result<u64> {
+    let found = nix::sys::statvfs::statvfs(dir)?;
+    Ok(found.blocks_available().saturating_mul(found.fragment_size()))
 }
 
 fn enough(dir: &Path, bytes: u64, free: u64) -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::diagnose::{Class, Diagnosis, Subject};
 use super::outputs::OutputDir;
 use super::reuse::{Purpose, Reuse};
-use super::sandbox::{self, Bind, Held, Log, Outcome, Spec};
+use super::sandbox::{self, Bind, Bound, Held, Log, Outcome, Spec};
 use super::{make_progress, user};
 use crate::build::BuildUser;
 use crate::source::headers::{KernelDirs, dirs_in};
@@ -30,6 +30,10 @@ pub(super) const INSIDE: &str = "/build/driver";
 /// Time limit of the programs beside the compile itself: querying the compiler's version,
 /// stripping.
 const SHORT: Duration = Duration::from_secs(300);
+/// Bound of the sources, everything that make writes beside them, and the cache of objects: a driver in the open
+/// flavour takes 0.7 GiB and 3000 files, twice as much with the debug information of some kernels, and the cache
+/// has 0.5 GiB.
+const BOUND: Bound = Bound { bytes: 8 << 30, entries: 250_000 };
 
 /// One compile.
 #[derive(Debug)]
@@ -193,8 +197,10 @@ impl Compile<'_> {
         };
         note(&spec.command.join(" "));
         let outcome = sandbox::run(self.helper, &spec, self.limit, &mut note).await?;
-        if outcome == Outcome::Exited(0) {
-            return Ok(());
+        match outcome {
+            Outcome::Exited(0) => return Ok(()),
+            Outcome::Outgrown | Outcome::NoSpace => reuse.drop_objects(),
+            _ => {}
         }
         let subject = Subject {
             driver: self.driver,
@@ -343,6 +349,7 @@ impl Place<'_> {
             handed_on: Vec::new(),
             directory: directory.into(),
             user: Some(user.id()),
+            bound: BOUND,
             outcome: work.with_extension(name),
             held,
         })

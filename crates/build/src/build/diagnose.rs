@@ -104,7 +104,13 @@ impl Diagnosis {
             _ => FailureKind::Compile,
         };
         let said = match class {
-            Class::Space | Class::Memory | Class::Processes => class.to_string(),
+            Class::Processes => match outcome {
+                Outcome::TooManyProcesses(most) => {
+                    format!("{class}: it has more than {most} at once")
+                }
+                _ => class.to_string(),
+            },
+            Class::Space | Class::Memory | Class::Outgrown => class.to_string(),
             Class::Slow => format!("not done after {limit:?} (build-deadline)"),
             _ => format!("{class}: {}", self.cause().unwrap_or("no output")),
         };
@@ -125,8 +131,12 @@ impl Diagnosis {
     }
 
     fn class(&self, outcome: Outcome) -> Class {
-        if self.space {
-            return Class::Space;
+        match outcome {
+            Outcome::NoSpace => return Class::Space,
+            Outcome::Outgrown => return Class::Outgrown,
+            Outcome::TooManyProcesses(_) => return Class::Processes,
+            _ if self.space => return Class::Space,
+            _ => {}
         }
         if self.memory || outcome == Outcome::Signalled(9) {
             return Class::Memory;
@@ -212,6 +222,19 @@ make: *** [Makefile:82: modules] Error 2";
         Outcome::TimedOut,
         ExitCode::Compile,
         "not done after 3600s (build-deadline)"
+    )]
+    #[case::disk_filled("  CC [M]  a.o", Outcome::NoSpace, ExitCode::Preflight, "no space left")]
+    #[case::outgrown(
+        "  CC [M]  a.o",
+        Outcome::Outgrown,
+        ExitCode::Compile,
+        "writes more than any driver's compile"
+    )]
+    #[case::too_many_processes(
+        "/bin/sh: 1: Cannot fork",
+        Outcome::TooManyProcesses(4128),
+        ExitCode::Compile,
+        "no further process could be started: it has more than 4128 at once"
     )]
     #[case::modpost(
         "ERROR: modpost: \"foo\" [/build/driver/nvidia.ko] undefined!\nmake: *** [x] Error 1",

@@ -5,7 +5,7 @@
 //! following a link, and from there on handled like that of every other .run file.
 
 use std::fs::{self, File, Permissions};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::build::BuildUser;
 use crate::build::outputs::{Entry, OutputDir};
-use crate::build::sandbox::{self, Bind, Held, Outcome, Spec};
+use crate::build::sandbox::{self, Bind, Bound, Held, Outcome, Spec};
 use crate::build::{root, user};
 use crate::source::runfile::Foreign;
 use crate::source::runfile::header::Header;
@@ -45,8 +45,8 @@ const TOOLS: [&str; 11] = [
 ];
 /// Command-line options for extraction: of NVIDIA's files, and of makeself's own.
 const WAYS: [&[&str]; 2] = [&["--extract-only", "--target"], &["--noexec", "--target"]];
-/// Interval of the checks of the output's size.
-const PERIOD: Duration = Duration::from_millis(250);
+/// Bound of what lies below /build: the output, and the file's own copies of it.
+const BOUND: Bound = Bound { bytes: 2 * unpack::MOST_UNPACKED, entries: 2 * unpack::MOST_FILES };
 /// Name of the file inside, and the paths of it and its output.
 const NAME: &str = "driver.run";
 const FILE: &str = "/build/driver.run";
@@ -155,12 +155,12 @@ impl Workshop<'_> {
                     line.trim().clone_into(&mut said);
                 }
             };
-            let outcome = tokio::select! {
-                outcome = sandbox::run(self.helper, &spec, self.limit, &mut note) => outcome?,
-                () = outgrown(&inside) => return Err(too_big(&file.name)),
-            };
-            match outcome {
+            match sandbox::run(self.helper, &spec, self.limit, &mut note).await? {
                 Outcome::Exited(0) if has_left_something(&inside) => return Ok(inside),
+                Outcome::Outgrown => return Err(too_big(&file.name)),
+                Outcome::NoSpace => {
+                    return Err(write_failure(&inside, ErrorKind::StorageFull.into()));
+                }
                 Outcome::TimedOut => {
                     said = format!("it was not done after {} s", self.limit.as_secs());
                     break;
@@ -195,6 +195,7 @@ impl Workshop<'_> {
             handed_on: Vec::new(),
             directory: "/build".into(),
             user: Some(self.user.id()),
+            bound: BOUND,
             outcome: inside.with_extension("outcome"),
             held: None,
         }
@@ -214,51 +215,6 @@ fn has_left_something(inside: &Path) -> bool {
     let listed = OutputDir::open(inside).and_then(|dir| dir.below("out")?.entries(0));
     listed.is_err()
 }
-
-/// Ends when more lies below `dir` than any .run file extracts to, including the file itself.
-async fn outgrown(dir: &Path) {
-    loop {
-        let mut total = Total::default();
-        // An entry that is being moved is counted the next time.
-        let looked = OutputDir::open(dir).map(|dir| total.add(&dir, unpack::DEEPEST));
-        if let Ok(Err(TooMuch)) = looked {
-            return;
-        }
-        tokio::time::sleep(PERIOD).await;
-    }
-}
-
-/// Number and size of the files below a directory.
-#[derive(Debug, Default)]
-struct Total {
-    bytes: u64,
-    files: usize,
-}
-
-impl Total {
-    /// Adds the files below `dir`; those that disappear meanwhile are ignored.
-    fn add(&mut self, dir: &OutputDir, deepest: usize) -> Result<(), TooMuch> {
-        let entries = match dir.entries(2 * unpack::MOST_FILES) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(TooMuch),
-            Err(_) => return Ok(()),
-        };
-        for entry in entries {
-            self.files += 1;
-            self.bytes = self.bytes.saturating_add(entry.size());
-            if self.bytes > 2 * unpack::MOST_UNPACKED || self.files > 2 * unpack::MOST_FILES {
-                return Err(TooMuch);
-            }
-            if let (true, Ok(below)) = (entry.is_dir(), dir.below(&entry.name)) {
-                self.add(&below, deepest.checked_sub(1).ok_or(TooMuch)?)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The limit of any .run file was exceeded.
-struct TooMuch;
 
 fn too_big(name: &str) -> Failure {
     let most = unpack::MOST_UNPACKED >> 20;

@@ -7,6 +7,7 @@
 //! that the package states, and gets the package's detached signature.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use super::outputs::OutputDir;
-use super::sandbox::{self, Bind, Outcome, Spec};
+use super::sandbox::{self, Bind, Bound, Outcome, Spec};
 use super::{BuildUser, root, user};
 use crate::source::finished::objects::{self, Objects};
 use crate::source::finished::recipe::{LinkCommand, is_module};
@@ -36,8 +37,8 @@ const PROGRAM: &str = "/usr/bin/ld.bfd";
 const BITS: &str = "bits";
 /// Maximum size of everything below /build while the linker runs: objects, their links, and the modules.
 const MOST: u64 = 4 << 30;
-/// Interval of the checks of that size.
-const PERIOD: Duration = Duration::from_millis(250);
+/// Maximum number of files there: a package has some hundred objects.
+const MOST_NAMES: usize = 20_000;
 /// Maximum number of the linker's output lines in a failure.
 const LINES: usize = 6;
 
@@ -142,6 +143,7 @@ impl Linking<'_> {
             handed_on: Vec::new(),
             directory: Path::new("/build").join(BITS),
             user: Some(self.user.id()),
+            bound: Bound { bytes: MOST, entries: MOST_NAMES },
             outcome,
             held: None,
         }
@@ -155,15 +157,13 @@ impl Linking<'_> {
                 said.push(line.trim().to_owned());
             }
         };
-        let outcome = tokio::select! {
-            outcome = sandbox::run(self.helper, &spec, self.limit, &mut note) => outcome?,
-            () = outgrown(dir) => {
-                let most = MOST >> 30;
-                return Err(self.refused(&format!("its objects link to more than {most} GiB")));
-            }
-        };
-        match outcome {
+        match sandbox::run(self.helper, &spec, self.limit, &mut note).await? {
             Outcome::Exited(0) => Ok(()),
+            Outcome::Outgrown => {
+                let most = MOST >> 30;
+                Err(self.refused(&format!("its objects link to more than {most} GiB")))
+            }
+            Outcome::NoSpace => Err(write_failure(dir, ErrorKind::StorageFull.into())),
             Outcome::TimedOut => {
                 let seconds = self.limit.as_secs();
                 Err(self.refused(&format!("its objects do not link within {seconds} s")))
@@ -229,32 +229,6 @@ fn outputs(commands: &[LinkCommand]) -> Vec<(String, PathBuf)> {
     made.sort();
     made.dedup();
     made
-}
-
-/// Ends when more lies below `dir` than any driver's link needs.
-async fn outgrown(dir: &Path) {
-    loop {
-        let used = OutputDir::open(dir).map(|dir| size(&dir, DEEPEST));
-        if used.is_ok_and(|bytes| bytes > MOST) {
-            return;
-        }
-        tokio::time::sleep(PERIOD).await;
-    }
-}
-
-/// Depth of directories that are counted; deeper ones are not unpacked.
-const DEEPEST: usize = 32;
-/// Maximum number of files in a directory that are counted.
-const MOST_NAMES: usize = 20_000;
-
-/// Adds the sizes of the files below a directory; those that disappear meanwhile are ignored.
-fn size(dir: &OutputDir, deepest: usize) -> u64 {
-    let entries = dir.entries(MOST_NAMES).unwrap_or_default();
-    let sizes = entries.iter().map(|entry| match (entry.is_dir(), deepest.checked_sub(1)) {
-        (true, Some(deepest)) => dir.below(&entry.name).map_or(0, |below| size(&below, deepest)),
-        _ => entry.size(),
-    });
-    sizes.fold(0, u64::saturating_add)
 }
 
 /// Removes the directory; a leftover is removed by the next build.

@@ -43,6 +43,7 @@ use jiff::Timestamp;
 use longshore_core::driver_modules::{self, DriverModule};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
+use longshore_core::space;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::{ModuleKey, ModuleSet};
@@ -353,10 +354,9 @@ fn processors() -> usize {
 /// Exit code 15 where the store's file system has less free space than a build needs.
 fn check_space(store: &Store) -> Result<(), Failure> {
     let path = store.root();
-    let free = nix::sys::statvfs::statvfs(path).or_fail(FailureKind::Preflight, || {
+    let free = space::free(path).or_fail(FailureKind::Preflight, || {
         format!("asking for the free space of {}", path.display())
     })?;
-    let free = free.blocks_available() as u64 * free.fragment_size() as u64;
     if free >= SPACE {
         return Ok(());
     }

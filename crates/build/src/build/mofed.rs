@@ -3,8 +3,9 @@
 //! nvidia_peermem registers with `ib_register_peer_memory_client`, which MOFED's ib_core has and most kernels
 //! have not. The driver's sources look for it in `/usr/src/ofa_kernel` (`OFA_CANDIDATES` of
 //! nvidia-peermem.Kbuild, `ib_peer_memory_symbols` of conftest.sh): all versions of them try `RELEASE` there,
-//! so that is where the build root gets it. The tree is written by a container, so no link is followed in it,
-//! everything is bounded, and the copy is compared with the digest in the set's key.
+//! so that is where the build root gets it. The tree is written by a container, as the host's root: all of it, and the
+//! way to it, has to be root's alone, since it becomes kernel code. No link is followed in it, everything is bounded,
+//! and the copy is compared with the digest in the set's key.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,6 +19,7 @@ use super::outputs::{Entry, OutputDir};
 use longshore_core::digest::hex;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::ownership;
 use longshore_modules::artifact::ModuleKey;
 
 /// Directory in which the driver's sources look for MOFED.
@@ -47,7 +49,8 @@ impl Mofed {
     /// where there is none.
     ///
     /// # Errors
-    /// The reason why a tree is unusable.
+    /// The reason why a tree is unusable; permission denied with [`ownership::Untrusted`] where others than root may
+    /// write to it.
     pub fn find(root: &Path, release: &str, arch: &str) -> io::Result<Option<Self>> {
         let is_name = Path::new(release).file_name().is_some_and(|name| name == release);
         let places = [format!("{PLACE}/{arch}/{release}"), format!("{PLACE}/{release}")];
@@ -57,6 +60,10 @@ impl Mofed {
                 Err(e) if longshore_core::root::is_absent(&e) => continue,
                 Err(e) => return Err(of(&path, &e)),
             };
+            // The tree below is checked where it is read.
+            for name in [HEADERS, SYMBOLS] {
+                ownership::way(root, &path.join(name))?;
+            }
             let digest = Tree::read(tree, LIMITS).and_then(|tree| tree.digest());
             let digest = digest.map_err(|e| of(&path, &e))?;
             return Ok(Some(Self { root: root.into(), path, release: release.into(), digest }));
@@ -149,6 +156,7 @@ impl Tree {
                 if bytes > limits.bytes || path.components().count() > limits.depth {
                     return Err(refused(&path, "is more than the headers of a network driver"));
                 }
+                entry.owner().check(&path)?;
                 let kind = kind(&opened, &entry, &path)?;
                 next.extend(matches!(kind, Kind::Directory).then(|| path.clone()));
                 tree.entries.insert(path, kind);

@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 
+use longshore_core::ownership::Owner;
 use longshore_core::root::reopen;
 
 /// A directory that a sandboxed program could write to.
@@ -45,6 +46,11 @@ impl Entry {
     /// True for a symbolic link.
     pub(crate) fn is_link(&self) -> bool {
         kind(&self.stat) == SFlag::S_IFLNK
+    }
+
+    /// Owner and mode.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner::from(&self.stat)
     }
 
     /// Size in bytes.

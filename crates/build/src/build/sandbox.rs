@@ -11,8 +11,14 @@
 //! Everything inside ends when PID 1 ends, and PID 1 ends when the agent closes its standard input
 //! (the lifeline), which the kernel does too if the agent is killed. The mounts are private to the
 //! namespace and go with it. So a cancelled or crashed build leaves no process and no mount.
+//!
+//! The command runs with no_new_privs, under a seccomp filter of the system calls that compilers make, and with
+//! resource limits.
 
+mod filter;
 pub mod inside;
+mod limits;
+mod written;
 
 use std::any::Any;
 use std::fs::{self, File};
@@ -32,6 +38,7 @@ use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 pub(super) use inside::INIT_NAME;
 pub use inside::sandbox_main;
+pub use written::Bound;
 
 /// First argument of the first stage.
 pub const SUBCOMMAND: &str = "__sandbox";
@@ -65,6 +72,8 @@ pub struct Spec {
     /// User and group to run the command as; None keeps the agent's user, with no capability but
     /// the one to access other users' files (CAP_DAC_OVERRIDE).
     pub user: Option<u32>,
+    /// Bound of what lies in the writable binds.
+    pub bound: Bound,
     /// File outside that receives the command's [`Outcome`]; it must not exist.
     pub outcome: PathBuf,
     /// Kept alive until everything inside has ended.
@@ -109,6 +118,12 @@ pub enum Outcome {
     Signalled(i32),
     /// Killed at the deadline.
     TimedOut,
+    /// Killed because more lay in the writable directories than the bound.
+    Outgrown,
+    /// Killed because the file system of a writable directory was full.
+    NoSpace,
+    /// Killed with all that it started, which was more than this number of processes at once.
+    TooManyProcesses(usize),
 }
 
 /// Receiver of a command's output, line by line, both streams in the order they were written.
@@ -140,18 +155,21 @@ pub async fn run(
     let (mut running, reader) = Running::start(program, spec)
         .or_fail(FailureKind::Bug, || format!("starting {}", program.display()))?;
     let mut tail = Tail { output, last: String::new() };
-    let copied = tokio::time::timeout(limit, copy_lines(reader, &mut tail)).await;
+    let ended = tokio::select! {
+        copied = tokio::time::timeout(limit, copy_lines(reader, &mut tail)) => copied.map_err(|_| Outcome::TimedOut),
+        outcome = written::over(spec) => Err(outcome),
+    };
     running.end().await;
-    match copied {
-        Err(_) => return Ok(Outcome::TimedOut),
+    match ended {
+        Err(outcome) => return Ok(outcome),
         Ok(copied) => copied.or_fail(FailureKind::Bug, what)?,
     }
     let last = tail.last;
     let outcome = fs::read(&spec.outcome).unwrap_or_default();
     if outcome.is_empty() {
         return Err(Failure::new(FailureKind::HostUnsupported, what()).with_source(last).remedy(
-            "the build sandbox needs CAP_SYS_ADMIN and the mount, PID and network namespaces: run \
-             the container privileged, or build elsewhere and use a prebuilt set",
+            "the build sandbox needs CAP_SYS_ADMIN, the mount, PID and network namespaces, and seccomp(2): \
+             run the container privileged, or build elsewhere and use a prebuilt set",
         ));
     }
     serde_json::from_slice(&outcome).or_fail(FailureKind::Bug, what)

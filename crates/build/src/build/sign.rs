@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::outputs::OutputDir;
-use super::sandbox::{self, Bind, Outcome, Spec};
+use super::sandbox::{self, Bind, Bound, Outcome, Spec};
 use super::{build_lock, root};
 use crate::source::headers::{self, InArchive};
 use longshore_core::durable::write_failure;
@@ -24,6 +24,7 @@ use longshore_core::scratch::claim;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::ModuleSet;
+use longshore_modules::layout::MAX_MODULE;
 use longshore_modules::module_signing::{Certificate, Hash, Message};
 use longshore_modules::signed_sets;
 
@@ -32,6 +33,8 @@ pub(crate) const PASSPHRASE: &str = "KBUILD_SIGN_PIN";
 /// Name of the key's file inside.
 const KEY: &str = "key.pem";
 const CERTIFICATE: &str = "certificate.der";
+/// Bound of the modules and their signatures: ten of the largest size that is read.
+const BOUND: Bound = Bound { bytes: 10 * MAX_MODULE, entries: 100 };
 /// Maximum number of sign-file's output lines in a failure.
 const LINES: usize = 6;
 /// Maximum size of a signature: some 700 bytes; a few kB with a chain of certificates.
@@ -163,6 +166,7 @@ impl SignFile {
             directory: "/build".into(),
             // The key is readable by its owner only, and that is the agent's user.
             user: None,
+            bound: BOUND,
             outcome: dir.with_extension(file),
             held: None,
         }

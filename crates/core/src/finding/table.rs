@@ -263,9 +263,9 @@ codes! {
         matters "GPUDirect RDMA does not work; everything else does, and the agent is Ready"
         remedy "install the network driver (MOFED), or wait for its container: once mlx5_core, ib_core or ib_uverbs is loaded the agent tries again, every minute at least; where MOFED's container became ready after the compile, restart the agent, which compiles nvidia_peermem against MOFED's headers"
     MofedLeftOut "mofed-left-out" OtherDrivers Warns KernelRefused
-        means "MOFED's headers are on the host, and nvidia_peermem is compiled without them: the set of modules was made without, a compile with them failed, or they are unusable"
+        means "MOFED's headers are on the host, and nvidia_peermem is compiled without them: the set of modules was made without, a compile with them failed, or they are unusable: damaged, or not root's alone"
         matters "such an nvidia_peermem has the kernel's own InfiniBand symbols: where only MOFED has those for peer memory, the kernel refuses to load it, and GPUDirect RDMA does not work"
-        remedy "let this host compile with MOFED's headers (`longshore build` with the same settings, then restart the agent), or provide a prebuilt set that was made with them; repair MOFED's installation where they are unusable"
+        remedy "let this host compile with MOFED's headers (`longshore build` with the same settings, then restart the agent), or provide a prebuilt set that was made with them; repair MOFED's installation where they are unusable; where others than root may write to them, look at who does, then give them to root (`chown -R root:root`, `chmod -R go-w`)"
     PreemptRt "preempt-rt" Kernel Warns HostUnsupported
         means "the kernel is PREEMPT_RT"
         matters "NVIDIA does not support it; the modules are built for it nevertheless"

@@ -19,6 +19,8 @@ use longshore_core::digest::hex;
 
 /// Directories at its top that a running system fills, and no build reads.
 const LEFT_OUT: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
+/// Directories at its top with files of other users, in any system, of which no compile takes a file.
+const OF_USERS: [&str; 6] = ["home", "media", "mnt", "root", "srv", "var"];
 /// Mode of every directory in the copy.
 const MODE: u32 = 0o755;
 
@@ -49,7 +51,7 @@ enum Node<'a> {
 }
 
 impl Directory {
-    /// Reads names and kinds.
+    /// Reads names and kinds. Everything that a compile may take has to be root's alone.
     pub(super) fn read(dir: OutputDir) -> Outcome<Self> {
         let mut read = Self { dir, entries: BTreeMap::new(), size: 0 };
         let mut count = Count::new(LIMITS);
@@ -62,6 +64,9 @@ impl Directory {
                 let path = at.join(&entry.name);
                 if LEFT_OUT.iter().any(|name| path == Path::new(name)) {
                     continue;
+                }
+                if !OF_USERS.iter().any(|name| path.starts_with(name)) {
+                    entry.owner().check(&path).map_err(Refusal::Untrusted)?;
                 }
                 count.add(if entry.is_file() { entry.size() } else { 0 }).map_err(Refusal::Bad)?;
                 let Some(kind) = kind(&opened, &entry).map_err(|e| of(&path, &e))? else {

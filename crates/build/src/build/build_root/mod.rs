@@ -35,8 +35,9 @@ use longshore_core::digest::{digest_of, hex};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::image_reference::Repository;
+use longshore_core::ownership;
 use longshore_core::progress::{Progress, Task, Unit};
-use longshore_core::root::reopen;
+use longshore_core::root::{is_absent, reopen};
 use longshore_core::scratch::claim;
 use longshore_core::space;
 use longshore_core::store::Store;
@@ -51,6 +52,9 @@ pub use source::{BadBuildRoot, BuildRootSource};
 #[cfg(any(test, feature = "testing"))]
 pub use unpack::unpack_layers;
 
+/// Maximum number of files in an image layout.
+const MOST_OF_LAYOUT: usize = 100_000;
+const REMEDY: &str = "correct `build-root`: a directory, a tar file, or an image as oci://HOST/REPOSITORY@sha256:...";
 /// Version of the unpacking, changed whenever it changes a root's contents.
 const RECIPE: &str = "build-root 2";
 /// Name of a build root in the key of a set, among the headers.
@@ -313,7 +317,9 @@ impl Opened {
     fn at(path: &Path) -> Result<Self, Failure> {
         let place = path.display().to_string();
         let what = || format!("reading the build root {place}");
-        let remedy = "correct `build-root`: a directory, a tar file, or an image as oci://HOST/REPOSITORY@sha256:...";
+        Self::check_owners(path).map_err(|error| {
+            ownership::failure(FailureKind::Verification, what(), error, REMEDY)
+        })?;
         let open = || -> io::Result<Self> {
             let path = fs::canonicalize(path)?;
             let place = place.clone();
@@ -328,8 +334,18 @@ impl Opened {
                 io::ErrorKind::NotFound => FailureKind::Usage,
                 _ => FailureKind::Toolchain,
             };
-            Failure::new(kind, what()).with_source(error).remedy(remedy)
+            Failure::new(kind, what()).with_source(error).remedy(REMEDY)
         })
+    }
+
+    /// Checks the way to a build root, and the files of an image layout; a directory is checked where it is read.
+    fn check_owners(path: &Path) -> io::Result<()> {
+        let checked = match path.join("oci-layout").is_file() {
+            true => ownership::tree(Path::new("/"), path, MOST_OF_LAYOUT),
+            false => ownership::way(Path::new("/"), path).map(drop),
+        };
+        // One that is not there is reported as such.
+        checked.or_else(|error| if is_absent(&error) { Ok(()) } else { Err(error) })
     }
 
     fn digest(&self) -> Result<String, Failure> {

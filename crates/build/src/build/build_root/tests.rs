@@ -1,6 +1,6 @@
 use super::bounds::Limits;
 use super::*;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
@@ -135,6 +135,50 @@ async fn a_directory_becomes_a_root_which_is_used_again() {
     fs::write(scene.path("root/usr/bin/make"), "").expect("write");
     let other = scene.acquire(scene.path("root")).await.expect("unpacks");
     assert!(other.digest != root.digest && other.path != root.path);
+}
+
+#[rstest]
+#[case::program("usr/bin/gcc", 0o777, Some("gcc can be written to by others"))]
+#[case::directory("usr/bin", 0o775, Some("usr/bin can be written to by others"))]
+#[case::the_root("", 0o757, Some("root can be written to by others"))]
+#[case::of_users("var/mail", 0o2775, None)]
+#[case::of_a_running_system("run/lock", 0o1777, None)]
+#[tokio::test]
+async fn a_directory_that_others_may_write_to_is_refused(
+    #[case] path: &str,
+    #[case] mode: u32,
+    #[case] said: Option<&str>,
+) {
+    let scene = Scene::new();
+    let at = scene.path("root").join(path);
+    if !at.exists() {
+        fs::create_dir_all(&at).expect("directories");
+    }
+    fs::set_permissions(&at, fs::Permissions::from_mode(mode)).expect("mode");
+    let found = scene.acquire(scene.path("root")).await;
+    assert_eq!(found.as_ref().err().map(Failure::code), said.map(|_| ExitCode::Verification));
+    if let (Err(failure), Some(said)) = (found, said) {
+        assert!(failure.report().contains(said), "{}", failure.report());
+        assert!(failure.remedy_text().is_some_and(|remedy| remedy.contains("chmod go-w")));
+    }
+}
+
+#[tokio::test]
+async fn files_and_layouts_of_another_user_are_refused() {
+    let scene = Scene::new();
+    let layout = scene.layout("amd64");
+    let file = scene.image_file(&layout);
+    let blob = fs::read_dir(layout.join("blobs/sha256")).expect("listed").flatten().next();
+    for (path, of) in [(&file, file.clone()), (&layout, blob.expect("a blob").path())] {
+        std::os::unix::fs::chown(&of, Some(1000), Some(1000)).expect("chown");
+        let failure = scene.acquire(path.clone()).await.expect_err("another user's");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(
+            failure.report().contains("belongs to another user than root"),
+            "{}",
+            failure.report()
+        );
+    }
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@ use super::bounds::{Count, LIMITS, Limits, clean};
 use super::target::Target;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::ownership::{self, Untrusted};
 use longshore_debian::bounds::{Bounded, Budget, MOST_BETWEEN};
 use longshore_debian::compression::decompressed;
 
@@ -40,6 +41,8 @@ const PLAIN: &str = "tar";
 pub(super) enum Refusal {
     /// The contents are forbidden.
     Bad(String),
+    /// Others than root may write to a file.
+    Untrusted(Untrusted),
     /// The layer cannot be read.
     Read(io::Error),
     /// The disk cannot be written.
@@ -54,6 +57,10 @@ impl Refusal {
             Self::Bad(what) => {
                 Failure::new(kind, format!("the build root {place} cannot be used: {what}"))
                     .remedy("make the build root again, or name another one")
+            }
+            Self::Untrusted(untrusted) => {
+                let cause = format!("the build root {place} cannot be used");
+                ownership::failure(kind, cause, untrusted.into(), "")
             }
             Self::Read(error) => Failure::new(
                 kind,

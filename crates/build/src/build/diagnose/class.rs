@@ -15,6 +15,8 @@ pub enum Class {
     Memory,
     /// No further process could be started.
     Processes,
+    /// It wrote more than any driver's compile.
+    Outgrown,
     /// The time limit passed.
     Slow,
     /// The driver uses an interface that this kernel lacks: a function, a type, a member.
@@ -258,6 +260,7 @@ impl Class {
             Self::Program(_) => "program-missing",
             Self::Memory => "out-of-memory",
             Self::Processes => "out-of-processes",
+            Self::Outgrown => "out-of-bounds",
             Self::Slow => "out-of-time",
             Self::Space => "no-space",
             Self::Unknown => "unknown",
@@ -280,6 +283,7 @@ impl Class {
             Self::Space
             | Self::Memory
             | Self::Processes
+            | Self::Outgrown
             | Self::Slow
             | Self::Compiler
             | Self::Crash
@@ -310,6 +314,9 @@ impl Class {
             Self::Memory => "allow fewer jobs at once (jobs = 1), or give the agent more memory",
             Self::Processes => {
                 "allow fewer jobs at once (jobs = 1), or raise the container's limit of processes (pids)"
+            }
+            Self::Outgrown => {
+                "check where these headers and sources are from: their makefiles or programs write without end"
             }
             Self::Slow => "the machine is slow or too busy: allow more time or more processors",
             Self::Gone(_) | Self::Changed(_) | Self::Rejected => {
@@ -370,6 +377,7 @@ impl fmt::Display for Class {
             Self::Space => "no space left",
             Self::Memory => "out of memory",
             Self::Processes => "no further process could be started",
+            Self::Outgrown => "it writes more than any driver's compile",
             Self::Slow => "not done in time",
             Self::Gone(Some(name)) => return write!(f, "the kernel has no {name}"),
             Self::Gone(None) => "the kernel lacks an interface",

@@ -192,3 +192,37 @@ fn a_tree_that_changed_since_is_not_compiled_against() {
     assert_eq!(failure.kind(), FailureKind::Verification);
     assert!(failure.to_string().contains("changed while it was copied"), "{failure}");
 }
+
+#[rstest]
+#[case::header(|root: &Path| write_by_group(&root.join("tree/include/rdma/peer_mem.h")), "include/rdma/peer_mem.h")]
+#[case::directory_of_headers(|root: &Path| write_by_group(&root.join("tree/include/rdma")), "include/rdma")]
+#[case::symbols(|root: &Path| write_by_group(&root.join("tree").join(SYMBOLS)), SYMBOLS)]
+#[case::tree(|root: &Path| write_by_group(&root.join("tree")), RELEASE)]
+#[case::directory_on_the_way(|root: &Path| write_by_group(&root.join("root/usr/src")), "usr/src")]
+#[case::containers_root(|root: &Path| write_by_group(&root.join("root")), "root")]
+#[case::owner_of_a_header(|root: &Path| give(&root.join("tree/include/rdma/peer_mem.h")), "peer_mem.h")]
+#[case::owner_of_a_link(|root: &Path| give(&root.join("tree/include/linked.h")), "linked.h")]
+#[case::owner_on_the_way(|root: &Path| give(&root.join("root/usr/src/ofa_kernel")), "ofa_kernel")]
+fn a_tree_that_others_may_write_to_is_refused(
+    #[case] spoil: fn(&Path) -> io::Result<()>,
+    #[case] culprit: &str,
+) {
+    let scene = Scene::new();
+    symlink(scene.tree(), scene.dir.path().join("tree")).expect("link");
+    scene.found();
+    spoil(scene.dir.path()).expect("spoilt");
+    let why = scene.find().expect_err("refused").to_string();
+    let (path, rest) = why.split_once(" (uid ").expect("the owner");
+    let said = path.contains(&format!("{culprit} can be written to by others"))
+        || path.contains(&format!("{culprit} belongs to another user than root"));
+    assert!(said && rest.contains("mode 0"), "{why}");
+}
+
+fn write_by_group(path: &Path) -> io::Result<()> {
+    let mode = fs::metadata(path)?.permissions().mode();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o020))
+}
+
+fn give(path: &Path) -> io::Result<()> {
+    std::os::unix::fs::lchown(path, Some(65534), Some(65534))
+}

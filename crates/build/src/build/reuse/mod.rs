@@ -119,6 +119,15 @@ impl Reuse {
         self.binds.iter().cloned()
     }
 
+    /// Removes the cache of objects, which a compile may have filled: it has no bound of its own then.
+    pub(super) fn drop_objects(&self) {
+        for bind in &self.binds {
+            if let Err(error) = fs::remove_dir_all(&bind.source) {
+                tracing::warn!("removing {}: {error}", bind.source.display());
+            }
+        }
+    }
+
     /// Reads a line of make's output.
     pub(super) fn line(&mut self, line: &str) {
         if let Some(answers) = &mut self.answers {

@@ -3,19 +3,20 @@
 use std::error::Error;
 use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::{Pid, chroot, sethostname};
 
-use super::{INIT_SUBCOMMAND, Outcome, SUBCOMMAND, Spec};
-use longshore_core::privileges;
+use super::{INIT_SUBCOMMAND, Outcome, SUBCOMMAND, Spec, filter, limits};
+use longshore_core::{privileges, small_stacks};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -78,18 +79,30 @@ fn be_init(spec: &Spec) -> Result<()> {
     nix::sys::prctl::set_name(&name).map_err(|e| format!("naming process 1: {e}"))?;
     watch_lifeline()?;
     // Opened while the outside can still be reached, kept open until the command has ended.
-    let mut outcome = OpenOptions::new()
+    let outcome = OpenOptions::new()
         .write(true)
         .create_new(true)
         .open(&spec.outcome)
         .map_err(|e| format!("{}: {e}", spec.outcome.display()))?;
+    let outcome = Arc::new(OutcomeFile(Mutex::new(Some(outcome))));
     mount_all(spec)?;
     enter(&spec.root)?;
     sethostname("longshore").map_err(|e| format!("sethostname: {e}"))?;
+    watch_processes(Arc::clone(&outcome))?;
     let ended = run_command(spec)?;
-    outcome.write_all(&serde_json::to_vec(&ended)?)?;
-    outcome.sync_all()?;
-    Ok(())
+    outcome.write(ended)
+}
+
+/// File of the outcome; the first that is written counts.
+struct OutcomeFile(Mutex<Option<File>>);
+
+impl OutcomeFile {
+    fn write(&self, outcome: Outcome) -> Result<()> {
+        let mut file = self.0.lock().map_err(|_| "writing the outcome panicked")?;
+        let Some(mut file) = file.take() else { return Ok(()) };
+        file.write_all(&serde_json::to_vec(&outcome)?)?;
+        Ok(file.sync_all()?)
+    }
 }
 
 /// Standard input is the agent's lifeline: when it closes, this process ends, and with process 1
@@ -101,6 +114,24 @@ fn watch_lifeline() -> Result<()> {
         std::process::exit(i32::from(FAILED));
     };
     std::thread::Builder::new().name("lifeline".into()).spawn(watch)?;
+    Ok(())
+}
+
+/// Ends this process, and with it everything inside, once there are more processes than any compile has.
+fn watch_processes(outcome: Arc<OutcomeFile>) -> Result<()> {
+    let most = limits::most_processes();
+    let watch = move || {
+        loop {
+            std::thread::sleep(limits::PERIOD);
+            // A listing that fails is repeated.
+            if limits::processes(Path::new("/proc")).is_ok_and(|found| found > most) {
+                break;
+            }
+        }
+        let written = outcome.write(Outcome::TooManyProcesses(most));
+        std::process::exit(if written.is_ok() { 0 } else { i32::from(FAILED) });
+    };
+    small_stacks::named("processes").spawn(watch)?;
     Ok(())
 }
 
@@ -189,6 +220,7 @@ fn enter(root: &Path) -> Result<()> {
 fn run_command(spec: &Spec) -> Result<Outcome> {
     let (program, arguments) = spec.command.split_first().ok_or("no command")?;
     nix::sys::prctl::set_no_new_privs().map_err(|e| format!("no_new_privs: {e}"))?;
+    limits::set(spec.user.is_some()).map_err(|e| format!("setrlimit: {e}"))?;
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -197,12 +229,21 @@ fn run_command(spec: &Spec) -> Result<Outcome> {
         .envs(spec.handed_on.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
         .current_dir(&spec.directory)
         .stdin(Stdio::null());
-    let spawned = match spec.user {
-        Some(user) => command.gid(user).uid(user).spawn(),
-        None => privileges::spawn_with_only(&[READS_ALL.to_owned()], command),
-    };
-    let child = spawned.map_err(|e| format!("{program}: {e}"))?;
+    let child = spawn_filtered(command, spec.user).map_err(|e| format!("{program}: {e}"))?;
     reap_until(Pid::from_raw(i32::try_from(child.id())?))
+}
+
+/// Starts the command under the filter, on a thread that ends then: process 1 itself is not filtered.
+fn spawn_filtered(mut command: Command, user: Option<u32>) -> io::Result<Child> {
+    let on_thread = move || {
+        filter::install().map_err(|e| io::Error::other(format!("seccomp filter: {e}")))?;
+        match user {
+            Some(user) => command.gid(user).uid(user).spawn(),
+            None => privileges::spawn_with_only(&[READS_ALL.to_owned()], command),
+        }
+    };
+    let thread = small_stacks::named("filtered").spawn(on_thread)?;
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
 }
 
 /// Reaps every child that ends, as process 1 must, until `wanted` has ended.

@@ -1,7 +1,7 @@
 //! Headers on the host, or at the paths of the configuration.
 
 use std::fs::{self, File, Metadata};
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use super::trees::Trees;
 use super::view::View;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::module_dir::module_dir;
+use longshore_core::ownership;
 use longshore_core::root::{Root, read_below};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
@@ -38,8 +39,12 @@ pub(super) async fn given(
     wanted: Wanted<'_>,
     store: &Store,
 ) -> Result<Result<Found, String>, Failure> {
-    if metadata(path)?.is_dir() {
-        return Ok(in_directory(path, wanted));
+    let is_dir = metadata(path)?.is_dir();
+    if let Err(why) = check_way(Path::new("/"), path) {
+        return Ok(Err(why));
+    }
+    if is_dir {
+        return Ok(in_directory(path, wanted).and_then(checked));
     }
     let (from, to) = (path.to_path_buf(), store.clone());
     let unpacked = tokio::task::spawn_blocking(move || unpack(&from, &to))
@@ -67,9 +72,32 @@ fn reading(path: &Path) -> String {
 /// fit.
 pub(super) fn look(path: &Path, wanted: Wanted<'_>) -> Result<String, String> {
     match fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => in_directory(path, wanted).map(|found| found.stated.compiler),
-        Ok(_) => Ok("the compiler it names".to_owned()),
+        Ok(meta) => {
+            check_way(Path::new("/"), path)?;
+            match meta.is_dir() {
+                true => Ok(in_directory(path, wanted).and_then(checked)?.stated.compiler),
+                false => Ok("the compiler it names".to_owned()),
+            }
+        }
         Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Returns headers that nobody but root may write to.
+fn checked(found: Found) -> Result<Found, String> {
+    found.trees.check_owners().map_err(refused).map(|()| found)
+}
+
+/// Checks that nobody but root may write to a file or on the way to it.
+fn check_way(root: &Path, path: &Path) -> Result<(), String> {
+    ownership::way(root, path).map(drop).map_err(refused)
+}
+
+/// The reason why headers are passed over, with the remedy for those of others.
+fn refused(error: io::Error) -> String {
+    match ownership::untrusted(&error) {
+        Some(untrusted) => format!("{untrusted}: {}", untrusted.remedy()),
+        None => error.to_string(),
     }
 }
 
@@ -77,7 +105,10 @@ pub(super) fn look(path: &Path, wanted: Wanted<'_>) -> Result<String, String> {
 pub(super) fn of_host(root: &Path, wanted: Wanted<'_>) -> Result<Found, String> {
     let host = Root::open(root).map_err(|e| e.to_string())?;
     let modules = Path::new("/").join(module_dir(&host, wanted.release));
-    follow(View::new("/", root), wanted, &modules.join("build"), Some(&modules.join("source")))
+    let (build, source) = (modules.join("build"), modules.join("source"));
+    let found = follow(View::new("/", root), wanted, &build, Some(&source))?;
+    check_way(root, &build)?;
+    checked(found)
 }
 
 /// Finds headers in a directory: a root with /lib/modules or /usr/src in it, a directory of several

@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::view::View;
 use longshore_core::digest::hex;
+use longshore_core::ownership;
 
 /// Maximum number of files: headers of one kernel are 100 MiB and 25 000 files; far more is
 /// something else.
@@ -102,6 +103,20 @@ impl Trees {
             Some(absent) => Err(format!("{} has no {absent}", self.build.display())),
             None => Ok(()),
         }
+    }
+
+    /// Checks that the directories, and the way to each, are root's alone.
+    ///
+    /// # Errors
+    /// The file that others may write to.
+    pub(super) fn check_owners(&self) -> io::Result<()> {
+        let most = usize::try_from(MOST_FILES).unwrap_or(usize::MAX);
+        let inner = [Some(&self.build), self.source.as_ref()].into_iter().flatten();
+        for path in inner.chain(&self.parts) {
+            let (root, path) = self.view.place(path);
+            ownership::tree(&root, &path, most)?;
+        }
+        Ok(())
     }
 
     /// Returns the directories of the sources and of the output; one where they lie together.

@@ -30,6 +30,14 @@ impl View {
         Some(self.outside.join(path.strip_prefix(&self.inside).ok()?))
     }
 
+    /// Returns a path of the view as one below a root: the system's own where the view has it, or else this one's.
+    pub(super) fn place(&self, path: &Path) -> (PathBuf, PathBuf) {
+        match self.inside.parent() {
+            None => (self.outside.clone(), path.to_path_buf()),
+            Some(_) => ("/".into(), self.outside(path).unwrap_or_default()),
+        }
+    }
+
     /// Resolves links, `.` and `..`; None where nothing exists there or it is outside the view.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ pub(crate) const MOST_FILES: usize = 100_000;
 /// Maximum length of a path and of a link's target: the system's limit is four times that.
 const LONGEST_PATH: usize = 1024;
 /// Maximum depth of a path: those of today are below 10.
-pub(crate) const DEEPEST: usize = 64;
+const DEEPEST: usize = 64;
 
 /// Remedy for a file with the expected digest that cannot be unpacked.
 pub(crate) const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \

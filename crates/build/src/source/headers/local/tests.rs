@@ -162,6 +162,56 @@ fn what_is_not_there_whole_is_passed_over(#[case] absent: &str) {
     assert!(why.contains(absent), "{why}");
 }
 
+#[rstest]
+#[case::a_header("usr/src/linux-headers-6.1.0-50-common/include/linux/mm.h", "include/linux/mm.h")]
+#[case::a_program("usr/lib/linux-kbuild-6.1/scripts/mod/modpost", "scripts/mod/modpost")]
+#[case::a_directory("usr/src/linux-headers-6.1.0-50-amd64/include", "include")]
+#[case::on_the_way("usr/src", "usr/src")]
+#[case::on_the_way_of_a_link("usr/lib/modules/6.1.0-50-amd64", "usr/lib/modules/6.1.0-50-amd64")]
+#[tokio::test]
+async fn headers_that_others_may_write_to_are_passed_over(#[case] path: &str, #[case] said: &str) {
+    let host = temporary();
+    let store = Store::open(&host.path().join("store"), Disk::default()).expect("store opens");
+    split(host.path());
+    of_host(host.path(), WANTED).map_err(|why| panic!("{why}")).expect("root's");
+    look(host.path(), WANTED).expect("root's");
+    let path = host.path().join(path);
+    let mode = fs::metadata(&path).expect("there").permissions().mode();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode | 0o022)).expect("mode");
+    let whys = [
+        of_host(host.path(), WANTED).err(),
+        look(host.path(), WANTED).err().filter(|_| !said.starts_with("usr/lib/modules")),
+        given(host.path(), WANTED, &store)
+            .await
+            .expect("read")
+            .err()
+            .filter(|_| !said.starts_with("usr/lib/modules")),
+    ];
+    let (of_host, others) = (whys[0].clone(), &whys[1..]);
+    assert!(
+        of_host.is_some_and(|why| why.contains(&format!("{said} can be written to by others")))
+    );
+    for why in others.iter().flatten() {
+        assert!(why.contains("chmod go-w"), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn a_tar_file_that_others_may_write_to_is_passed_over() {
+    let dir = temporary();
+    let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store opens");
+    let path = dir.path().join("headers.tar");
+    fs::write(&path, "").expect("write");
+    std::os::unix::fs::chown(&path, Some(1000), Some(1000)).expect("chown");
+    let whys = [
+        look(&path, WANTED).map(drop),
+        given(&path, WANTED, &store).await.expect("read").map(drop),
+    ];
+    for why in whys.map(|found| found.expect_err("passed over")) {
+        assert!(why.contains("belongs to another user than root (uid 1000"), "{why}");
+    }
+}
+
 #[test]
 fn nothing_there_is_said_so() {
     let dir = temporary();
