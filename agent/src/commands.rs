@@ -246,6 +246,11 @@ pub fn execute(
     if let Some(ended) = without_configuration(&cli.command, version) {
         return ended.map(CommandOutcome::Code);
     }
+    if let Command::Status(asked) = &cli.command
+        && let Some(ended) = status::at_once(&cli.settings, &env, asked)
+    {
+        return ended.map(CommandOutcome::Code);
+    }
     check_environment()?;
     log.start(cli.log.volume(), &env)?;
     let flags = cli.settings;

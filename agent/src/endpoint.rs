@@ -1,54 +1,63 @@
-//! Address of an agent's server, for `longshore status` to find: `STATE/serving.json`.
+//! Places that an agent serves on, for `longshore status` and probes to find: `agent.sock` and `serving.json` in
+//! its state directory, which only root can enter.
 
 pub mod client;
+mod socket;
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Listen;
-use longshore_core::bounded_read;
+use crate::config::{Listen, SOCKET};
+use crate::journal::Lock;
+use crate::journal::private_dir::PrivateDir;
 use longshore_core::disk::Disk;
 use longshore_host::verbs::DirId;
 
 const NAME: &str = "serving.json";
 const MOST_BYTES: u64 = 4 << 10;
 
-/// Address of an agent's server, and the agent's identity: the same address can be another's by
-/// now, or in another network namespace.
+/// Identity of the agent that serves in a state directory, and the further address of its metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Address {
-    /// Address in the form of the setting `listen`, with the actual port.
-    pub listen: String,
+pub struct Serving {
     /// Value of the header `longshore-agent` in every answer of that agent.
     pub agent: String,
+    /// Address of its metrics in the form of the setting `listen`, with the actual port; None while it listens
+    /// on none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
 }
 
-impl Address {
-    /// Reads the address that an agent has written into its state directory; None if there is none
-    /// that can be parsed.
-    pub fn read(state_dir: &Path) -> Option<Self> {
-        let bytes = bounded_read::read(&state_dir.join(NAME), MOST_BYTES).ok()?;
-        serde_json::from_slice(&bytes).ok()
+impl Serving {
+    /// Reads what an agent has written into its state directory; None if there is nothing that can be parsed.
+    ///
+    /// # Errors
+    /// The directory cannot be opened or read, or others can have written there.
+    pub fn read(state_dir: &Path) -> io::Result<Option<Self>> {
+        match PrivateDir::open(state_dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            dir => Self::read_in(&dir?),
+        }
     }
 
-    /// Removes the address of an agent that has ended: it serves no more.
-    pub fn forget(state_dir: &Path) {
-        remove(state_dir);
-    }
-
-    /// Returns the address itself; None if it is invalid.
-    pub fn place(&self) -> Option<Listen> {
-        self.listen.parse().ok()
+    fn read_in(dir: &PrivateDir) -> io::Result<Option<Self>> {
+        Ok(dir.read(NAME, MOST_BYTES)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 }
 
-/// Publication of the address, written as soon as both the address and the directory are known,
-/// whichever comes first.
+/// Removes what an agent that has ended served with. The caller holds the lock of the state directory.
+pub fn forget(state_dir: &Path) {
+    for name in [NAME, SOCKET] {
+        remove_file(&state_dir.join(name));
+    }
+}
+
+/// Publication of an agent's places in its state directory, from the moment at which the directory is its own.
 #[derive(Debug)]
 pub(crate) struct Publication {
     agent: String,
@@ -58,10 +67,12 @@ pub(crate) struct Publication {
 #[derive(Debug, Default)]
 struct Known {
     listen: Option<String>,
-    /// Path of a socket that was made, and its device and inode.
-    socket: Option<(PathBuf, DirId)>,
+    /// Path of a further socket that was made, and its device and inode.
+    further: Option<(PathBuf, DirId)>,
     /// The state directory, and the disk that it is on.
     dir: Option<(PathBuf, Disk)>,
+    /// Device and inode of the agent's socket.
+    socket: Option<DirId>,
 }
 
 impl Publication {
@@ -73,52 +84,65 @@ impl Publication {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the address that the server listens on.
-    pub(crate) fn bound(&self, listen: &Listen) {
+    /// Sets the further address that metrics are served on.
+    pub(crate) fn listening(&self, listen: &Listen) {
         let mut known = self.known();
         known.listen = Some(listen.to_string());
         if let Listen::Unix(path) = listen {
-            known.socket = file(path).map(|id| (path.clone(), id));
+            known.further = file(path).map(|id| (path.clone(), id));
         }
         self.write(&known);
     }
 
-    /// Sets the state directory, which is this agent's now, and its disk.
+    /// Sets the state directory, which is this agent's now, and its disk. What an agent that was killed left
+    /// there goes.
     pub(crate) fn publish(&self, dir: &Path, disk: Disk) {
+        forget(dir);
         let mut known = self.known();
         known.dir = Some((dir.to_path_buf(), disk));
-        // The address of an agent that was killed is of no use, also while this one has no address
-        // yet.
-        remove(dir);
         self.write(&known);
     }
 
-    /// Removes the address as the server ends. The next agent may have begun, and written its own
-    /// there.
+    /// Makes the agent's socket in the state directory `dir`, in place of that of an agent that has ended:
+    /// this one holds the lock.
+    ///
+    /// # Errors
+    /// The directory is not this user's alone, or the socket cannot be made.
+    pub(crate) fn bind(&self, dir: &Path) -> io::Result<UnixListener> {
+        let (listener, id) = socket::bind(&PrivateDir::open(dir)?)?;
+        self.known().socket = Some(id);
+        Ok(listener)
+    }
+
+    /// Removes all of it once the server has ended. The next agent may have begun, and made its own in its place:
+    /// then it holds the lock, and nothing is removed.
     pub(crate) fn withdraw(&self) {
         let mut known = self.known();
         known.listen = None;
-        if let Some((path, id)) = known.socket.take()
+        if let Some((path, id)) = known.further.take()
             && file(&path) == Some(id)
         {
             remove_file(&path);
         }
-        if let Some((dir, _)) = known.dir.take()
-            && Address::read(&dir).is_some_and(|address| address.agent == self.agent)
-        {
-            remove(&dir);
+        let Some((dir, _)) = known.dir.take() else { return };
+        let Ok(Ok(_lock)) = Lock::take(&dir) else { return };
+        if Serving::read(&dir).is_ok_and(|found| found.is_some_and(|it| it.agent == self.agent)) {
+            remove_file(&dir.join(NAME));
+        }
+        if known.socket.take().is_some_and(|id| file(&dir.join(SOCKET)) == Some(id)) {
+            remove_file(&dir.join(SOCKET));
         }
     }
 
     fn write(&self, known: &Known) {
-        let (Some(listen), Some((dir, disk))) = (&known.listen, &known.dir) else { return };
-        let address = Address { listen: listen.clone(), agent: self.agent.clone() };
-        let written = serde_json::to_vec(&address)
+        let Some((dir, disk)) = &known.dir else { return };
+        let serving = Serving { agent: self.agent.clone(), listen: known.listen.clone() };
+        let written = serde_json::to_vec(&serving)
             .map_err(io::Error::other)
             .and_then(|bytes| disk.write_atomically(&dir.join(NAME), &bytes));
         if let Err(error) = written {
             tracing::warn!(
-                "`longshore status` will not show the live state: writing {}: {error}",
+                "`longshore status` will not show the live state, and probes fail: writing {}: {error}",
                 dir.join(NAME).display()
             );
         }
@@ -128,10 +152,6 @@ impl Publication {
 /// Returns the device and inode of the file at a path.
 fn file(path: &Path) -> Option<DirId> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
-}
-
-fn remove(dir: &Path) {
-    remove_file(&dir.join(NAME));
 }
 
 fn remove_file(path: &Path) {
@@ -144,67 +164,4 @@ fn remove_file(path: &Path) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn listen(port: u16) -> Listen {
-        format!("127.0.0.1:{port}").parse().expect("an address")
-    }
-
-    #[test]
-    fn it_is_written_once_both_are_known_and_gone_in_the_end() {
-        for address_first in [false, true] {
-            let dir = tempfile::tempdir().expect("temporary directory");
-            let publication = Publication::new("1-2".into());
-            let bind = || publication.bound(&listen(1));
-            if address_first {
-                bind();
-            } else {
-                publication.publish(dir.path(), Disk::default());
-            }
-            assert_eq!(Address::read(dir.path()), None);
-            if address_first {
-                publication.publish(dir.path(), Disk::default());
-            } else {
-                bind();
-            }
-            let address = Address::read(dir.path()).expect("written");
-            assert_eq!(address.place(), "127.0.0.1:1".parse().ok());
-            assert_eq!(address.agent, "1-2");
-            publication.withdraw();
-            assert_eq!(Address::read(dir.path()), None);
-            // As of an agent that was killed.
-            publication.bound(&listen(1));
-            publication.publish(dir.path(), Disk::default());
-            assert!(Address::read(dir.path()).is_some());
-            Address::forget(dir.path());
-            assert_eq!(Address::read(dir.path()), None);
-        }
-    }
-
-    #[test]
-    fn what_a_killed_agent_left_goes_and_what_the_next_one_wrote_stays() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let of = |agent: &str| Publication::new(agent.into());
-        let (killed, ending, next) = (of("1-1"), of("1-2"), of("1-3"));
-        killed.bound(&listen(1));
-        killed.publish(dir.path(), Disk::default());
-        ending.publish(dir.path(), Disk::default());
-        assert_eq!(Address::read(dir.path()), None, "it has no address yet");
-        ending.bound(&listen(2));
-        next.bound(&listen(3));
-        next.publish(dir.path(), Disk::default());
-        ending.withdraw();
-        let agent = Address::read(dir.path()).map(|address| address.agent);
-        assert_eq!(agent.as_deref(), Some("1-3"));
-    }
-
-    #[test]
-    fn garbage_is_no_address() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        for text in ["", "{", "[1]", "{\"listen\":1}"] {
-            fs::write(dir.path().join(NAME), text).expect("write");
-            assert_eq!(Address::read(dir.path()), None, "{text}");
-        }
-    }
-}
+mod tests;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::config::{Config, SOCKET};
 use crate::endpoint::client;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Entry, EntryState, State};
@@ -163,10 +163,9 @@ pub(crate) fn hangs() -> Failure {
 
 /// Queries the live state of the running agent.
 fn ask_agent(paths: &Paths) -> Result<Live, String> {
-    let address = client::find(&paths.state)
-        .ok_or("it serves nowhere (listen), or could not get its address")?;
-    let why = |error: &dyn std::fmt::Display| format!("{}: {error}", address.listen);
-    let answer = client::ask(&address, "/status", ASK).map_err(|e| why(&e))?;
+    let socket = paths.state.join(SOCKET);
+    let why = |error: &dyn std::fmt::Display| format!("{}: {error}", socket.display());
+    let answer = client::ask(&paths.state, "/status", ASK).map_err(|e| why(&e))?;
     if answer.status != 200 {
         return Err(why(&answer.body.trim_end()));
     }

@@ -147,7 +147,7 @@ start_attacks() {
         -v $ATTACK:$ATTACK:ro --entrypoint /bin/sh $IMAGE $ATTACK/container.sh >/dev/null
 }
 
-# Sixteen connections at a time that request /healthz, with their answers counted, and beside them a prober that must
+# Sixteen connections at a time that request the metrics, with their answers counted, and beside them a probe that must
 # be answered.
 flood() {
     FLOOD=
@@ -156,7 +156,7 @@ flood() {
         setpriv --reuid 65534 --regid 65534 --clear-groups bash -c '
             for n in {1..20}; do
                 exec 4<>/dev/tcp/127.0.0.1/9470 || continue
-                printf "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" >&4
+                printf "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" >&4
                 case $(cat <&4) in *" 200 "*) echo answered >>/tmp/attack/flood ;; esac
                 exec 4>&-
             done' 2>/dev/null &
@@ -164,11 +164,7 @@ flood() {
     done
     healthy=0
     for _ in 1 2 3 4 5; do
-        # shellcheck disable=SC2016
-        answer=$(bash -c 'exec 4<>/dev/tcp/127.0.0.1/9470 &&
-            printf "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" >&4 &&
-            head -n 1 <&4' || true)
-        case $answer in *' 200 '*) healthy=$((healthy + 1)) ;; esac
+        answers_yes healthz && healthy=$((healthy + 1))
         sleep 1
     done
     fact probes-answered "$healthy"

@@ -34,8 +34,8 @@ spec:
         - {name: LONGSHORE_LOG_FORMAT, value: pretty}
         - {name: LONGSHORE_PERSISTENCED, value: "off"}
         securityContext: {privileged: true}
-        startupProbe: {httpGet: {host: 127.0.0.1, port: 9470, path: /readyz}, periodSeconds: 1, failureThreshold: 600}
-        readinessProbe: {httpGet: {host: 127.0.0.1, port: 9470, path: /readyz}, periodSeconds: 2, timeoutSeconds: 10}
+        startupProbe: {exec: {command: [longshore, status, --ready]}, periodSeconds: 2, timeoutSeconds: 10, failureThreshold: 600}
+        readinessProbe: {exec: {command: [longshore, status, --ready]}, periodSeconds: 5, timeoutSeconds: 10}
         volumeMounts:
         - {name: run, mountPath: /run/nvidia, mountPropagation: Bidirectional}
         - {name: store, mountPath: /var/lib/longshore}

@@ -8,8 +8,8 @@
 # shellcheck source=events.sh
 . /run/matrix/events.sh
 
-is_ready() { ask readyz 2>/dev/null | head -n 1 | grep -q ' 200 '; }
-is_gone() { ! ask healthz 2>/dev/null | grep -q '^HTTP'; }
+is_ready() { answers_yes readyz; }
+is_gone() { ! answers_yes healthz; }
 
 # timed NAME COMMAND...: waits until a command succeeds, and reports the time.
 timed() {

@@ -8,7 +8,7 @@
 # shellcheck source=events.sh
 . /run/matrix/events.sh
 
-is_ready() { ask readyz | head -n 1 | grep -q ' 200 '; }
+is_ready() { answers_yes readyz; }
 
 prepare
 vendor=$(grep -l 0x10de /sys/bus/pci/devices/*/vendor)

@@ -32,7 +32,7 @@ finds_it_missing() { ask status | grep -q peermem-missing; }
 # Keeps the answer in /run/matrix/status.
 is_peermem_live() {
     [ -e /sys/module/nvidia_peermem ] && ask status >/run/matrix/status &&
-        grep -q '^HTTP/1.1 200 ' /run/matrix/status && ! grep -q peermem-missing /run/matrix/status
+        grep -qx 'exit code 0' /run/matrix/status && ! grep -q peermem-missing /run/matrix/status
 }
 
 install_headers

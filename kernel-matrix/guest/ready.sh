@@ -43,14 +43,33 @@ neighbour() {
                 [ -s $f ] && echo "sees $f"; done' -v "$DRIVER_ROOT:/driver:ro"
 }
 
-# ask PATH: prints the agent's HTTP answer, head and body. (busybox, which is static, crashes when
-# it looks up an address.)
+# ask QUESTION: prints `exit code N` of the command in the agent's container that asks for healthz, readyz or status, an
+# empty line and its output; for metrics the HTTP answer, head and body.
 ask() {
-    # shellcheck disable=SC2016
-    bash -c 'exec 4<>/dev/tcp/127.0.0.1/9470 &&
-        printf "GET /%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" "$1" >&4 &&
-        cat <&4' ask "$1" | tr -d '\r'
+    case $1 in
+        healthz) answered_by --alive ;;
+        readyz) answered_by --ready ;;
+        status) answered_by --json ;;
+        metrics) ask_port ;;
+    esac
 }
+
+# answered_by OPTION: prints exit code and output of `longshore status OPTION`.
+answered_by() {
+    answer_code=0
+    answer=$(pod exec longshore longshore status "$1" 2>/dev/null) || answer_code=$?
+    printf 'exit code %s\n\n%s\n' "$answer_code" "$answer"
+}
+
+# Prints the answer of the metrics' port. (busybox, which is static, crashes when it looks up an address.)
+ask_port() {
+    bash -c 'exec 4<>/dev/tcp/127.0.0.1/9470 &&
+        printf "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" >&4 &&
+        cat <&4' | tr -d '\r'
+}
+
+# answers_yes QUESTION: checks that the agent answers a question about its health or readiness with yes.
+answers_yes() { ask "$1" | head -n 1 | grep -qx 'exit code 0'; }
 
 # identity: reports the properties that change when a module is loaded again (its inode, and the
 # time at which it logged that it was loaded), or when another process begins to use it.

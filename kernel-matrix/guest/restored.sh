@@ -9,10 +9,10 @@
 # shellcheck source=events.sh
 . /run/matrix/events.sh
 
-# readyz STATUS: checks that /readyz answers with this status.
-readyz() { ask readyz | head -n 1 | grep -q " $1 "; }
+# readyz CODE: checks that the probe of readiness ends with this exit code.
+readyz() { ask readyz | head -n 1 | grep -qx "exit code $1"; }
 
-is_shown() { [ -s "$DRIVER_ROOT/usr/bin/nvidia-smi" ] && [ -c "$DRIVER_ROOT/dev/nvidia0" ] && readyz 200; }
+is_shown() { [ -s "$DRIVER_ROOT/usr/bin/nvidia-smi" ] && [ -c "$DRIVER_ROOT/dev/nvidia0" ] && readyz 0; }
 
 # clock: prints the time of day, as the agent's log has it.
 clock() { date -u +%H:%M:%S.%N; }
@@ -30,7 +30,7 @@ if await has_phase ready; then
     taken=$(clock)
     # Between the two the agent may have made it again.
     until rm -f /dev/nvidia0 && mkdir /dev/nvidia0; do :; done
-    await readyz 503
+    await readyz 30
     now
     fact restored.node-seconds "$begun $NOW"
     fact restored.node-taken "$taken"
@@ -38,7 +38,7 @@ if await has_phase ready; then
         section taken.$path ask $path
     done
     rmdir /dev/nvidia0
-    await readyz 200
+    await readyz 0
 
     now
     begun=$NOW

@@ -113,7 +113,7 @@ mod tests {
 
     fn all(section: &str, text: &str, code: &str) -> String {
         let mut records = Records::default();
-        let (ready, spec) = ("HTTP/1.1 200 OK\n\nready", format!("{SPEC} 4000"));
+        let (ready, spec) = ("exit code 0\n\nready", format!("{SPEC} 4000"));
         let right = "195:255 ../nvidiactl\n511:0 ../nvidia-uvm\n241:0 ../nvidia-uvm";
         let log = "INFO another longshore runs (pid 7 on node)";
         for (name, text) in [
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(all("other", "", "15"), "");
         assert!(all("other", "", "20").contains("late: exit code 20, not 15"));
         for (section, text, wanted) in [
-            ("read-only.readyz", "HTTP/1.1 503 no\n\nnot ready", "read-only: not ready"),
+            ("read-only.readyz", "exit code 30\n\nnot ready", "read-only: not ready"),
             ("read-only.status", "{}", "read-only: cdi-unpublished in /status: false"),
             ("agent-log", "Read-only file system", "full: the agent's log does not say"),
             ("published.status", "cdi-unpublished", "published: cdi-unpublished in /status: true"),

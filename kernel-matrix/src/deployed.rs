@@ -111,7 +111,7 @@ fn second(records: &Records) -> Vec<String> {
 }
 
 fn is_ready(records: &Records, section: &str) -> bool {
-    records.text(section).starts_with("HTTP/1.1 200 ")
+    records.text(section).starts_with("exit code 0")
 }
 
 /// Returns the fault of a driver that stays loaded, or of a section that is not there.
@@ -141,8 +141,8 @@ mod tests {
         for section in WITHOUT.iter().chain(&["rebooted.down"]) {
             put(section, "virtio_blk 28672 5 - Live 0x0");
         }
-        put("unit.readyz", "HTTP/1.1 200 OK");
-        put("rebooted.readyz", "HTTP/1.1 200 OK");
+        put("unit.readyz", "exit code 0");
+        put("rebooted.readyz", "exit code 0");
         put("unit.state", "active");
         records
     }
@@ -155,7 +155,7 @@ mod tests {
             ("compose.restarted.down", loaded, "compose.restarted.down: the driver is loaded"),
             ("unit.after", loaded, "unit.after: the driver is loaded"),
             ("rebooted.down", loaded, "rebooted.down: the driver is loaded"),
-            ("unit.readyz", "HTTP/1.1 503 Service Unavailable", "before the driver was ready"),
+            ("unit.readyz", "exit code 30", "before the driver was ready"),
             ("unit.state", "failed", "the unit is failed"),
             ("rebooted.readyz", "", "not ready after the reboot"),
         ] {

@@ -61,8 +61,8 @@ mod tests {
         let mut records = Records::default();
         let status = r#"{"live": {"phase": "idle", "driver": null}}"#;
         for (section, text) in [
-            ("idle.readyz", "HTTP/1.1 200 OK\n\nready"),
-            ("idle.status", &format!("HTTP/1.1 200 OK\n\n{status}")),
+            ("idle.readyz", "exit code 0\n\nready"),
+            ("idle.status", &format!("exit code 0\n\n{status}")),
             ("idle.probe", "ready"),
             ("agent-log", "no NVIDIA GPU is on the PCI bus: waiting for one (no-gpu = wait)"),
         ] {
@@ -77,9 +77,9 @@ mod tests {
         assert_eq!(idle(&good()), [""; 0]);
         let installing = r#"{"live": {"phase": "ready", "driver": {"version": "535"}}}"#;
         for (section, text, wanted) in [
-            ("idle.readyz", "HTTP/1.1 503 Service Unavailable\n\nnot ready", "/readyz answered"),
-            ("idle.status", &format!("HTTP/1.1 200 OK\n\n{installing}"), "/status says"),
-            ("idle.status", "HTTP/1.1 200 OK\n\n{", "/status says"),
+            ("idle.readyz", "exit code 30\n\nnot ready", "/readyz answered"),
+            ("idle.status", &format!("exit code 0\n\n{installing}"), "/status says"),
+            ("idle.status", "exit code 0\n\n{", "/status says"),
             ("idle.probe", "no agent runs", "`status --ready` says no agent runs"),
             ("agent-log", "", "does not say"),
         ] {

@@ -188,7 +188,7 @@ mod tests {
             (
                 "json",
                 format!(
-                    "HTTP/1.1 200 OK\n\n{{\"live\":{{\"ready\":true,\"next_kernel\":{{\
+                    "exit code 0\n\n{{\"live\":{{\"ready\":true,\"next_kernel\":{{\
                      \"release\":\"{release}\",\"running\":{running},\"ready\":{ready},\
                      \"preparing\":false,\"failure\":null}}}}}}"
                 ),

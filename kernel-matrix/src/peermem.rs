@@ -45,7 +45,7 @@ fn without_network(records: &Records) -> Vec<String> {
 /// Checks that the finding is gone when the module is loaded.
 fn with_network(records: &Records) -> Option<String> {
     let status = records.text("peermem.status");
-    let is_gone = status.starts_with("HTTP/1.1 200 ") && !status.contains(MISSING);
+    let is_gone = status.starts_with("exit code 0") && !status.contains(MISSING);
     (!is_gone).then(|| format!("with the network driver /status is {status}"))
 }
 
@@ -69,7 +69,7 @@ mod tests {
         for (name, text) in [
             ("ready.modules", "nvidia 1 0 - Live 0x0"),
             ("ready.status", "{\"findings\":[{\"code\":\"peermem-missing\"}]}"),
-            ("peermem.status", "HTTP/1.1 200 OK\n\n{\"findings\":[]}"),
+            ("peermem.status", "exit code 0\n\n{\"findings\":[]}"),
             ("peermem.clients", "nv_mem\nnv_mem_nc"),
             ("after.clients", ""),
         ] {
@@ -93,7 +93,7 @@ mod tests {
         for (section, text, wanted) in [
             ("ready.modules", "nvidia_peermem 1 0 - Live 0x0", "before the network driver"),
             ("ready.status", "{}", "no peermem-missing"),
-            ("peermem.status", "HTTP/1.1 200 OK\n\npeermem-missing", "/status is"),
+            ("peermem.status", "exit code 0\n\npeermem-missing", "/status is"),
             ("peermem.status", "", "/status is"),
             ("peermem.clients", "nv_mem", "peermem.clients are"),
             ("after.clients", "nv_mem", "after.clients are"),

@@ -13,7 +13,7 @@ const FOUND: f64 = 1.0;
 const EMULATED: f64 = 5.0;
 /// Longest time in seconds from there until the log has the begin of the repair.
 const REPAIR: f64 = 3.0;
-/// Longest time in seconds until `/readyz` reports it, which is asked by a new process each time.
+/// Longest time in seconds until `status --ready` reports it, which is asked by a new process each time.
 const LONGEST: f64 = 15.0;
 /// Parts of the agent's message about the lost node: that it is missing, or cannot be made.
 const NODE: [&str; 2] = ["exposure-lost: ", "/dev/nvidia0"];
@@ -41,7 +41,7 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     wrong
 }
 
-/// Checks that the agent is not ready without its node, by `/readyz` and `/status`, and is ready in
+/// Checks that the agent is not ready without its node, by `status --ready` and `--json`, and is ready in
 /// the end.
 fn not_ready(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -139,13 +139,13 @@ mod tests {
         let mut records = Records::default();
         records.take("@fact restored.node-taken 20:00:10.123456789");
         records.take("@fact restored.mount-taken 20:00:20.000000000");
-        let not_ready = "HTTP/1.1 503 Service Unavailable\n\nnot ready: exposure-lost: device nodes \
+        let not_ready = "exit code 30\n\nnot ready: exposure-lost: device nodes \
                          are missing or wrong: /dev/nvidia0";
         for (section, text) in [
             ("taken.readyz", not_ready),
             ("taken.status", not_ready),
             ("taken.metrics", "longshore_ready 0"),
-            ("restored.readyz", "HTTP/1.1 200 OK\n\nready"),
+            ("restored.readyz", "exit code 0\n\nready"),
             ("agent-log", LOG),
         ] {
             let lines = text.lines().map(str::to_owned).collect();

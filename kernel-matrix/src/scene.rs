@@ -37,7 +37,8 @@ const RECORD: [(&str, &str, &str); 5] = [
     ("f", "644", "/run/longshore/starts.json"),
     ("f", "644", "/run/longshore/last-failure.json"),
 ];
-/// The address of a running agent, with its process id. It goes when the agent ends.
+/// The identity and address of a running agent, with its process id. It goes when the agent ends, as its socket
+/// agent.sock does, which is the same in each run.
 const SERVING: &str = "/run/longshore/serving.json";
 
 impl Scene {

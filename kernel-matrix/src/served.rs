@@ -1,4 +1,4 @@
-//! Judges the agent's HTTP answers while the driver is Ready (guest/round-trip.sh).
+//! Judges the agent's answers to probes and to readers of its metrics while the driver is Ready (guest/round-trip.sh).
 
 use serde_json::Value;
 
@@ -27,11 +27,14 @@ pub fn wrong(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String>
     wrong
 }
 
-/// Returns the body of an answer with status 200, else the whole answer as the error.
+/// Returns the text of a command that ended with 0, or the body of an HTTP answer with status 200; else the whole answer
+/// as the error.
 pub(crate) fn answered(records: &Records, section: &str) -> Result<String, String> {
     let said = records.text(section);
     match said.split_once("\n\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
+        Some((head, body)) if head == "exit code 0" || head.starts_with("HTTP/1.1 200 ") => {
+            Ok(body.to_owned())
+        }
         _ => Err(said),
     }
 }
@@ -119,6 +122,10 @@ mod tests {
         format!("HTTP/1.1 200 OK\ncontent-type: text/plain\n\n{body}")
     }
 
+    fn command(text: &str) -> String {
+        format!("exit code 0\n\n{text}")
+    }
+
     fn metrics(holders: &str) -> String {
         http(&format!(
             "# TYPE longshore_ready gauge\nlongshore_ready 1\n\
@@ -136,9 +143,9 @@ mod tests {
         let status = r#"{"phase":"ready","driver_version":"535.1","live":{"ready":true,
             "findings":[{"code":"gpu-missing","detail":"0000:00:05.0; the kernel says: off"}]}}"#;
         for (name, text) in [
-            ("ready.healthz", http("ok\n")),
-            ("ready.readyz", http("ready\n")),
-            ("ready.status", http(status)),
+            ("ready.healthz", command("ok\n")),
+            ("ready.readyz", command("ready\n")),
+            ("ready.status", command(status)),
             ("ready.look", "finding   warning gpu-missing: 0000:00:05.0".to_owned()),
             ("ready.metrics", metrics("longshore_driver_holders 0\n")),
             ("ready.held-metrics", metrics("longshore_driver_holders 1\n")),
@@ -157,14 +164,14 @@ mod tests {
         let none = metrics("longshore_driver_holders 0\n");
         let cases = [
             ("ready.healthz", String::new(), "/healthz answered Err(\"\")"),
-            ("ready.readyz", "HTTP/1.1 503 no\n\nready\n".to_owned(), "/readyz answered Err"),
-            ("ready.readyz", http("not ready: x"), "/readyz answered Ok(\"not ready: x\")"),
-            ("ready.status", http("{}"), "does not report"),
-            ("ready.status", http("{}"), "1 GPUs are missing, and /status says []"),
-            ("ready.status", http(SILENT), "without a line of the kernel's: 0000:00:05.0"),
+            ("ready.readyz", "exit code 30\n\nready\n".to_owned(), "/readyz answered Err"),
+            ("ready.readyz", command("not ready: x"), "/readyz answered Ok(\"not ready: x\")"),
+            ("ready.status", command("{}"), "does not report"),
+            ("ready.status", command("{}"), "1 GPUs are missing, and /status says []"),
+            ("ready.status", command(SILENT), "without a line of the kernel's: 0000:00:05.0"),
             ("ready.look", String::new(), "does not report the missing GPU"),
             ("ready.metrics", http("x"), "no sample `longshore_gpus_bound 1`"),
-            ("ready.status", http("{"), "no JSON"),
+            ("ready.status", command("{"), "no JSON"),
             ("ready.status", "refused".to_owned(), "/status was answered `refused`"),
             ("ready.metrics", http("x"), "no sample `longshore_ready 1`"),
             ("ready.metrics", "refused".to_owned(), "ready.metrics was answered `refused`"),

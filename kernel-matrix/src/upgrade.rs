@@ -325,12 +325,13 @@ impl Act {
     }
 }
 
-/// True if a difference between two acts is not the agent's doing: the record of its address stays
-/// when it is killed, and goes when it ends; and the process that holds the driver was started at
+/// True if a difference between two acts is not the agent's doing: its socket and the file beside it
+/// stay when it is killed, and go when it ends; and the process that holds the driver was started at
 /// some point, with references of its own.
 fn is_of_others(difference: &str) -> bool {
     let is = |aspect: &str, what: &str| difference.starts_with(aspect) && difference.contains(what);
     is("run: ", " /run/longshore/serving.json")
+        || is("run: ", " /run/longshore/agent.sock")
         || is("processes: ", " sleep")
         || is("modules: ", " nvidia refcount ")
 }

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::config::{BoundedDuration, Config};
+use crate::config::{self, BoundedDuration, Config, Fragment};
 use crate::lifecycle::probe::{Question, probe};
+use crate::lifecycle::signals;
+use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::finding::Verdict;
 
@@ -37,24 +39,46 @@ pub(super) struct Status {
 impl Status {
     /// True for the question of a probe.
     pub(super) fn is_probe(&self) -> bool {
-        self.ready || self.alive
+        self.question().is_some()
+    }
+
+    fn question(&self) -> Option<Question> {
+        match self {
+            Self { ready: true, .. } => Some(Question::Ready),
+            Self { alive: true, .. } => Some(Question::Alive),
+            _ => None,
+        }
     }
 }
 
+/// Answers a probe that waits for nothing; None for any other `asked`. It begins no runtime, and reads no settings but the
+/// directories: such a process is started every few seconds, and must not fail where a running agent does not.
+pub(super) fn at_once(
+    flags: &Fragment,
+    env: Env<'_>,
+    asked: &Status,
+) -> Option<Result<ExitCode, Failure>> {
+    let question = asked.question().filter(|_| asked.wait.is_none())?;
+    // It dies by a signal as usual.
+    signals::release();
+    let paths = config::probed(flags.clone(), env, &config::usual_file());
+    Some(paths.and_then(|paths| told(probe(&paths, question))))
+}
+
+fn told((yes, why): (bool, String)) -> Result<ExitCode, Failure> {
+    print(&format!("{why}\n"))?;
+    Ok(if yes { ExitCode::Done } else { ExitCode::NotReady })
+}
+
 pub(super) async fn status(config: &Config, asked: Status) -> Result<ExitCode, Failure> {
-    let question = match asked {
-        Status { ready: true, .. } => Question::Ready,
-        Status { alive: true, .. } => Question::Alive,
-        Status { json, .. } => return report(config, json),
-    };
+    let Some(question) = asked.question() else { return report(config, asked.json) };
     let until = Instant::now() + asked.wait.map_or(Duration::ZERO, BoundedDuration::duration);
     loop {
         let paths = config.paths.clone();
         let asked = tokio::task::spawn_blocking(move || probe(&paths, question)).await;
         let (yes, why) = asked.or_fail(FailureKind::Bug, || "asking the agent")?;
         if yes || Instant::now() >= until {
-            print(&format!("{why}\n"))?;
-            return Ok(if yes { ExitCode::Done } else { ExitCode::NotReady });
+            return told((yes, why));
         }
         sleep(AGAIN).await;
     }

@@ -13,7 +13,7 @@ use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::ownership;
 
 /// Upper bound of a configuration file's size: a larger file is not a configuration.
-const MOST_BYTES: u64 = 1 << 20;
+pub(super) const MOST_BYTES: u64 = 1 << 20;
 
 impl Fragment {
     /// Reads a TOML file.

@@ -49,8 +49,9 @@ pub use operator::{
     OperatorFragment, unknown_fabric_variable, usual_file,
 };
 pub use patches::PatchFragment;
+pub use places::probed;
 pub use publish::{PublishConfig, PublishFragment};
-pub use serving::{Listen, TerminationMessage};
+pub use serving::{Listen, SOCKET, ServingConfig, TerminationMessage, TlsFiles};
 pub use signatures::SignatureConfig;
 pub use store_place::{StoreChoice, StorePlace};
 pub use table::Fragment;
@@ -147,8 +148,8 @@ pub struct Config {
     pub store_place: StorePlace,
     /// Size limit of the store once the driver is installed; None for no limit.
     pub store_max_size: Option<u64>,
-    /// Address that health, metrics and status are served on.
-    pub listen: Listen,
+    /// Serving of metrics.
+    pub serving: ServingConfig,
     /// File that `run` writes the reason of its failure to.
     pub termination_message: Option<PathBuf>,
     /// Time limits of downloads.
@@ -272,12 +273,14 @@ impl Config {
     fn with_defaults(all: Fragment, parameters: parameters::Parameters) -> Result<Self, Failure> {
         let publish = all.publish.clone().with_defaults();
         let signatures = SignatureConfig::with_defaults(&all);
+        let paths = places::paths(&all);
+        let serving = ServingConfig::of(&all, &paths.state)?;
         Ok(Self {
             driver: DriverConfig::with_defaults(&all, parameters),
             archives: archives(&all),
             run_files: all.all_run_files()?,
             operator: OperatorConfig::of(&all),
-            paths: places::paths(&all),
+            paths,
             store_place: StorePlace::default(),
             deadlines: deadlines::deadlines(&all),
             prebuilt: AbsolutePath::list(all.prebuilt),
@@ -306,7 +309,7 @@ impl Config {
             conflicting_drivers: all.conflicting_drivers.unwrap_or_default(),
             next_kernel: all.next_kernel,
             store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
-            listen: all.listen.unwrap_or_default(),
+            serving,
             termination_message: TerminationMessage::path_of(all.termination_message.as_ref()),
             downloads: all.downloads.with_defaults(),
         })

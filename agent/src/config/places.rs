@@ -3,7 +3,11 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::Fragment;
+use super::fragment::MOST_BYTES;
+use super::layer::{FromEnv, Over};
 use super::record_place::RecordPlace;
+use longshore_core::bounded_read;
+use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::paths::{DRIVER_ROOT, Paths, STORE};
 use longshore_core::value::AbsolutePath;
@@ -30,6 +34,36 @@ pub(super) fn paths(all: &Fragment) -> Paths {
         earlier_state: record.earlier,
         driver_root,
         ..Paths::of(&root, &host_root)
+    }
+}
+
+/// Directories of the settings alone, for a probe: `usual` is the file where none is named.
+///
+/// Of the file nothing else is read, and one that cannot be read or parsed has none of them: it was changed since the
+/// agent took it, which is no reason to end that agent.
+///
+/// # Errors
+/// Exit code 2 for variables that are not valid, or directories that conflict with each other.
+pub fn probed(flags: Fragment, env: Env<'_>, usual: &Path) -> Result<Paths, Failure> {
+    let above = flags.over(Fragment::from_env(env, &[])?);
+    let below = places_of(above.config.as_deref().unwrap_or(usual));
+    let paths = paths(&above.over(below));
+    check(&paths)?;
+    Ok(paths)
+}
+
+/// Reads the directories in a configuration file.
+fn places_of(file: &Path) -> Fragment {
+    let text = bounded_read::read_text(file, MOST_BYTES).unwrap_or_default();
+    let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+    let of = |key: &str| AbsolutePath::strict(table.get(key)?.as_str()?).ok();
+    Fragment {
+        store: of("store"),
+        state_dir: of("state-dir"),
+        driver_root: of("driver-root"),
+        root: of("root"),
+        host_root: of("host-root"),
+        ..Fragment::default()
     }
 }
 
@@ -98,6 +132,28 @@ mod tests {
         fs::create_dir_all(dir.path().join("proc/1/root/etc")).unwrap();
         fs::write(dir.path().join("proc/1/root/etc/os-release"), "ID=debian").unwrap();
         assert_eq!(own_host_root(dir.path()), dir.path().join("proc/1/root"));
+    }
+
+    /// A ConfigMap that is wrong: the kubelet would end each agent that runs.
+    #[rstest]
+    #[case::none("", "/run/flag", "/run/flag")]
+    #[case::whole("driver = '535'\nstate-dir = '/run/file'\n", "", "/run/file")]
+    #[case::over_it("state-dir = '/run/file'\n", "/run/flag", "/run/flag")]
+    #[case::unknown_key("drivr = '535'\nstate-dir = '/run/file'\n", "", "/run/file")]
+    #[case::bad_value("listen = 1\nstate-dir = '/run/file'\nroot = 2\n", "", "/run/file")]
+    #[case::conflict("require-signature = true\nstate-dir = '/run/file'\n", "", "/run/file")]
+    #[case::no_toml("= {\n", "/run/flag", "/run/flag")]
+    fn a_probe_needs_the_directories_alone(
+        #[case] text: &str,
+        #[case] flag: &str,
+        #[case] wanted: &str,
+    ) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let state_dir = AbsolutePath::strict(flag).ok();
+        let flags = Fragment { state_dir, ..Fragment::default() };
+        let paths = probed(flags, &|_| None, file.path()).unwrap();
+        assert_eq!(paths.state, Path::new(wanted));
     }
 
     #[rstest]

@@ -376,13 +376,35 @@ settings! {
     on_busy: Option<OnBusy>;
         key "on-busy" flag "on-busy" "leave|wait[:SPAN]" env "LONGSHORE_ON_BUSY"
         default "`wait`"
-    /// Address of health, metrics and status
+    /// Address of the metrics
     ///
-    /// `run` [serves](../operate/observability.md) them on `ADDRESS:PORT`, `unix:PATH` or `off`.
+    /// `run` [serves](../operate/observability.md#metrics-over-tcp) them on `ADDRESS:PORT`, `unix:PATH` or `off`.
+    /// Health, readiness and status are on the agent's own socket alone.
     listen: Option<Listen>;
-        group "Health and failures"
+        group "Health, metrics and failures"
         key "listen" flag "listen" "ADDRESS" env "LONGSHORE_LISTEN"
         default "`127.0.0.1:9470`"
+        is "restart"
+    /// Certificate of the metrics' address
+    ///
+    /// File in PEM, with the authorities' certificates between it and the root. It is served by TLS then, and read
+    /// again where it changes.
+    listen_certificate: Option<AbsolutePath>;
+        key "listen-certificate" flag "listen-certificate" "FILE" env "LONGSHORE_LISTEN_CERTIFICATE"
+        default "none"
+        is "restart"
+    /// Key of that certificate, a file in PEM
+    listen_key: Option<AbsolutePath>;
+        key "listen-key" flag "listen-key" "FILE" env "LONGSHORE_LISTEN_KEY"
+        default "none"
+        is "restart"
+    /// Let the cluster review the tokens of clients that read metrics
+    ///
+    /// A client needs a bearer token of a user who may `get` the nonResourceURL `/metrics`.
+    listen_token_review: Option<bool>;
+        key "listen-token-review" flag "listen-token-review" "BOOL" alone "true"
+        env "LONGSHORE_LISTEN_TOKEN_REVIEW"
+        default "`false`"
         is "restart"
     /// File that `run` writes its failure to, or `off`
     ///

@@ -3,9 +3,11 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::Look;
 use crate::config::StorePlace;
+use crate::endpoint::client;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Refused, State};
 use crate::steps::LoadModule;
@@ -17,6 +19,9 @@ use longshore_host::holders;
 use longshore_host::look::Looker;
 use longshore_host::modules::is_of_driver;
 use longshore_modules::artifact::ModuleSet;
+
+/// Time limit for the agent's answer: it gives its own task five seconds.
+const ASK: Duration = Duration::from_secs(8);
 
 /// Findings and notes of these checks.
 #[derive(Default)]
@@ -78,7 +83,14 @@ impl OfAgent {
             (Ok(Some(pid)), state) => {
                 let phase =
                     state.as_ref().map_or(String::new(), |s| format!(", in phase {}", s.phase));
-                let detail = format!("process {pid} (in its own PID namespace) is running{phase}");
+                let answers = match client::ask(&paths.state, "/healthz", ASK) {
+                    Ok(answer) if answer.status == 200 => "it answers".to_owned(),
+                    Ok(answer) => answer.body.trim_end().to_owned(),
+                    Err(why) => format!("it does not answer: {why}"),
+                };
+                let detail = format!(
+                    "process {pid} (in its own PID namespace) is running{phase}; {answers}"
+                );
                 self.findings.push(Finding::note(Code::AgentAlive, detail));
             }
             (Ok(None), Some(state)) => self.findings.extend(ended(state)),

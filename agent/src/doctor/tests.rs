@@ -248,7 +248,9 @@ async fn an_agent_at_work_is_a_note() {
     let details: Vec<&str> =
         report.findings.iter().map(|finding| finding.detail.as_str()).collect();
     let pid = std::process::id();
-    let wanted = format!("process {pid} (in its own PID namespace) is running, in phase ready");
+    let wanted = format!(
+        "process {pid} (in its own PID namespace) is running, in phase ready; it does not answer: it has no socket in its state directory"
+    );
     assert_eq!(details, [wanted]);
     drop(lock);
     let report = diagnosed(&config).await;

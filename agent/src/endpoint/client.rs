@@ -1,13 +1,13 @@
-//! Client of an agent's server: for `longshore status`, and for probes that run a command.
+//! Client of an agent's own socket: for `longshore status`, and for probes that run a command.
 
+use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::config::Listen;
-use crate::endpoint::Address;
+use super::{Serving, socket};
+use crate::journal::private_dir::PrivateDir;
 
 /// Size limit of an answer; none is larger.
 const MOST_BYTES: u64 = 4 << 20;
@@ -21,81 +21,71 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Requests `path` from the agent at `address`, within `limit`.
+/// Reason that no agent answered.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// No agent serves in that directory: it is about to begin, or of a version that had no socket.
+    NotServed,
+    /// An agent serves there, or may serve there, and its answer did not come or is not its own.
+    Failed(io::Error),
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotServed => f.write_str("it has no socket in its state directory"),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Unanswered {}
+
+impl From<io::Error> for Unanswered {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::NotServed,
+            _ => Self::Failed(error),
+        }
+    }
+}
+
+/// Requests `path` from the agent that serves in `state_dir`, within `limit`.
+///
+/// Believed is only a socket in a directory that is root's (or the caller's own) alone, on which root (or the
+/// caller's own user) listens, and an answer of the agent that `serving.json` there names.
 ///
 /// # Errors
 /// If nothing answers there, not in time, or another program does.
-pub fn ask(address: &Address, path: &str, limit: Duration) -> io::Result<Answer> {
+pub fn ask(state_dir: &Path, path: &str, limit: Duration) -> Result<Answer, Unanswered> {
     let until = Instant::now() + limit;
-    let mut stream = connect(address, limit)?;
+    let dir = PrivateDir::open(state_dir)?;
+    let serving = Serving::read_in(&dir)?.ok_or(Unanswered::NotServed)?;
+    let mut stream = socket::connect(&dir, limit)?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: longshore\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
+    stream.write_all(request.as_bytes()).map_err(Unanswered::Failed)?;
+    let answer = read(&mut stream, until).map_err(Unanswered::Failed)?;
+    parse(&answer, &serving.agent).map_err(Unanswered::Failed)
+}
+
+/// Reads to the end, until then at most.
+fn read(stream: &mut UnixStream, until: Instant) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let mut part = [0; 8 << 10];
     loop {
-        stream.wait_until(until)?;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
         match stream.read(&mut part)? {
-            0 => break,
+            0 => return Ok(answer),
             n => answer.extend_from_slice(part.get(..n).unwrap_or_default()),
         }
         if answer.len() as u64 > MOST_BYTES {
             return Err(io::Error::other("the answer is too large"));
         }
     }
-    parse(&answer, &address.agent)
-}
-
-/// Returns the address that an agent with this state directory has written.
-pub fn find(state_dir: &Path) -> Option<Address> {
-    Address::read(state_dir)
-}
-
-trait Stream: Read + Write {
-    /// Fails, now or at the next read, if the wait exceeds this limit.
-    fn wait_until(&self, until: Instant) -> io::Result<()>;
-}
-
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-impl Stream for TcpStream {
-    fn wait_until(&self, until: Instant) -> io::Result<()> {
-        self.set_read_timeout(Some(left(until)?))
-    }
-}
-
-impl Stream for UnixStream {
-    fn wait_until(&self, until: Instant) -> io::Result<()> {
-        self.set_read_timeout(Some(left(until)?))
-    }
-}
-
-fn connect(address: &Address, limit: Duration) -> io::Result<Box<dyn Stream>> {
-    match address.place() {
-        Some(Listen::Tcp(at)) => {
-            let stream = TcpStream::connect_timeout(&reachable(at), limit)?;
-            stream.set_write_timeout(Some(limit))?;
-            Ok(Box::new(stream))
-        }
-        Some(Listen::Unix(path)) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_write_timeout(Some(limit))?;
-            Ok(Box::new(stream))
-        }
-        Some(Listen::Off) | None => Err(io::Error::other("the address is invalid")),
-    }
-}
-
-/// Replaces the unspecified address of a listener on all addresses by the loopback address.
-fn reachable(at: SocketAddr) -> SocketAddr {
-    let ip = match at.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, at.port())
 }
 
 fn parse(answer: &[u8], agent: &str) -> io::Result<Answer> {
@@ -132,23 +122,5 @@ mod tests {
     fn answers(#[case] text: &str, #[case] wanted: Option<(u16, &str)>) {
         let answer = parse(text.as_bytes(), "1-2").ok();
         assert_eq!(answer.as_ref().map(|a| (a.status, a.body.as_str())), wanted);
-    }
-
-    #[rstest]
-    #[case("0.0.0.0:1", "127.0.0.1:1")]
-    #[case("[::]:1", "[::1]:1")]
-    #[case("192.0.2.1:1", "192.0.2.1:1")]
-    fn every_address_is_asked_on_this_machine(#[case] at: &str, #[case] wanted: &str) {
-        assert_eq!(reachable(at.parse().expect("address")).to_string(), wanted);
-    }
-
-    #[test]
-    fn one_that_says_nothing_is_given_up() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
-        let listen = listener.local_addr().expect("address").to_string();
-        let address = Address { listen, agent: "1-2".into() };
-        let error = ask(&address, "/readyz", Duration::from_millis(50)).expect_err("silence");
-        let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
-        assert!(kinds.contains(&error.kind()), "{error}");
     }
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, ErrorKind, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -161,6 +161,12 @@ impl PrivateDir {
     /// Like [`Disk::sync`].
     pub(crate) fn sync(&self, disk: Disk) -> io::Result<()> {
         disk.sync(&self.dir)
+    }
+}
+
+impl AsRawFd for PrivateDir {
+    fn as_raw_fd(&self) -> RawFd {
+        self.dir.as_raw_fd()
     }
 }
 

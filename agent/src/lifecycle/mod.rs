@@ -24,7 +24,7 @@ pub use watchdog::Idle;
 
 use crate::cluster::DriverReport;
 use crate::config::Config;
-use crate::endpoint::Address;
+use crate::endpoint;
 use crate::engine::InUseWait;
 use crate::engine::image::{Images, ModuleImages};
 use crate::journal::phase::Phase;
@@ -106,7 +106,7 @@ async fn run_in(
     asked.rest.give(config.task_limit());
     let holders = Looker::default();
     let subject = Subject::new(telemetry.clone(), probe, config.paths.clone(), holders.clone());
-    let server = Server::begin(&config.listen, subject);
+    let server = Server::begin(&config.serving, subject);
     let world = |config: &Config, journal: &Journal| world(config, journal, telemetry, holders);
     let parts = Parts { world, kernels };
     let run = run_agent(config, configurations, telemetry, server.as_ref(), asked.clone(), parts);
@@ -232,7 +232,7 @@ async fn unload_recorded(config: &Config, telemetry: &Telemetry) -> Result<ExitC
     let Some(journal) = startup_lock::open_journal(config, &CancelFlag::default()).await? else {
         return Ok(ExitCode::Done);
     };
-    Address::forget(dir);
+    endpoint::forget(dir);
     uninstall(config, journal, telemetry).await
 }
 

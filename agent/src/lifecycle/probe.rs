@@ -1,10 +1,12 @@
 //! Probes: `longshore status --ready` and `--alive`, run as a command in the agent's container.
+//!
+//! They believe no port: any user of the host can listen on one before the agent does.
 
 use std::time::Duration;
 
-use crate::endpoint::client;
+use crate::config::SOCKET;
+use crate::endpoint::client::{self, Unanswered};
 use crate::journal;
-use crate::journal::phase::Phase;
 use longshore_core::paths::Paths;
 
 /// Time limit for the agent's answer: it gives its own task five seconds.
@@ -19,8 +21,9 @@ pub enum Question {
     Alive,
 }
 
-/// Queries the agent that holds the lock; if it has no listener, its journal has to do. Returns the
-/// answer and the reason.
+/// Queries the agent that holds the lock, over its own socket. Returns the answer and the reason.
+///
+/// One that has none yet, or is of a version that had none, is alive by its lock; it is not ready.
 pub fn probe(paths: &Paths, question: Question) -> (bool, String) {
     match journal::holder(&paths.state) {
         Ok(Some(_)) => {}
@@ -31,31 +34,23 @@ pub fn probe(paths: &Paths, question: Question) -> (bool, String) {
         Question::Ready => "/readyz",
         Question::Alive => "/healthz",
     };
-    match client::find(&paths.state) {
-        Some(address) => match client::ask(&address, path, LIMIT) {
-            Ok(answer) => (answer.status == 200, answer.body.trim_end().to_owned()),
-            Err(error) => {
-                (false, format!("the agent does not answer on {}: {error}", address.listen))
-            }
-        },
-        None => written_down(paths, question),
+    match client::ask(&paths.state, path, LIMIT) {
+        Ok(answer) => (answer.status == 200, answer.body.trim_end().to_owned()),
+        Err(why @ Unanswered::NotServed) => {
+            (question == Question::Alive, format!("an agent runs, and {why}"))
+        }
+        Err(Unanswered::Failed(error)) => {
+            let socket = paths.state.join(SOCKET);
+            (false, format!("the agent does not answer on {}: {error}", socket.display()))
+        }
     }
-}
-
-fn written_down(paths: &Paths, question: Question) -> (bool, String) {
-    let phase = match journal::read_state(paths) {
-        Ok(state) => state.map(|state| state.phase),
-        Err(failure) => return (false, failure.one_line()),
-    };
-    let phase = phase.map_or_else(|| "none".to_owned(), |phase| phase.to_string());
-    let says = format!("an agent runs without a listener; its journal has phase {phase}");
-    (question == Question::Alive || phase == Phase::Ready.to_string(), says)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::journal::Journal;
+    use crate::journal::phase::Phase;
     use longshore_core::disk::Disk;
 
     #[test]
@@ -68,21 +63,18 @@ mod tests {
         assert_eq!(probe(&paths, Question::Ready), (false, "no agent runs".to_owned()));
     }
 
+    /// Also where its journal has the phase in which an earlier one died.
     #[test]
-    fn an_agent_that_serves_nowhere_is_known_by_its_journal() {
+    fn an_agent_without_a_socket_is_alive_by_its_lock_and_not_ready() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let paths = Paths::below(dir.path());
         let mut journal = Journal::open(&paths, Disk::default()).expect("journal");
+        journal.begin(Phase::Probing).expect("begins");
         for phase in [Phase::Planning, Phase::Installing, Phase::Ready] {
-            if phase == Phase::Planning {
-                journal.begin(Phase::Probing).expect("begins");
-            }
-            let (ready, why) = probe(&paths, Question::Ready);
-            assert!(!ready, "{why}");
-            assert!(probe(&paths, Question::Alive).0);
             journal.enter(phase).expect("enters");
+            let (ready, why) = probe(&paths, Question::Ready);
+            assert!(!ready && why.contains("has no socket"), "{why}");
+            assert!(probe(&paths, Question::Alive).0);
         }
-        let (ready, why) = probe(&paths, Question::Ready);
-        assert!(ready && why.ends_with("phase ready"), "{why}");
     }
 }

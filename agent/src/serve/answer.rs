@@ -1,11 +1,11 @@
-//! Answers to the requests for health, readiness, metrics and status.
+//! Answers to the requests for health, readiness, metrics and status, and their limits.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 
 use tokio::sync::Semaphore;
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::connections;
 use super::host_sampler::HostSampler;
 use super::liveness::LivenessProbe;
+use super::token_reviews::{Access, TokenReviews};
 use crate::status;
 use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
@@ -26,7 +27,7 @@ use longshore_host::look::Looker;
 pub(super) const HEALTH_LIMIT: Duration = Duration::from_secs(5);
 /// Inspections at a time. One more waits, and is given up if none of them returns.
 const LOOKS: usize = 4;
-/// Upper limit of threads for all inspections, including the one for readiness.
+/// Upper limit of threads for all inspections of a listener's clients, including the one for readiness.
 pub(super) const MOST_THREADS: usize = LOOKS + 1;
 
 /// Requests other than health that are answered at a time: what they inspect can hang, and health
@@ -36,8 +37,14 @@ const OTHERS: usize = connections::MOST - 4;
 /// and health waits behind it: for less than the second that a probe gives by default.
 const BUSY: Duration = Duration::from_millis(100);
 
+const METRICS: &str = "/metrics";
+
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
+
+/// Answer to a request for anything else where metrics alone are served.
+const METRICS_ALONE: &str = "only /metrics is served here; health, readiness and status are answered by \
+    `longshore status --alive`, `--ready` and `--json`, over agent.sock in the state directory\n";
 
 /// The agent that requests are about.
 #[derive(Debug)]
@@ -51,6 +58,22 @@ pub struct Subject {
     /// Identifies this agent among all others.
     pub(super) instance: String,
     sampler: Arc<HostSampler>,
+}
+
+/// Paths that a listener serves.
+#[derive(Debug)]
+enum Served {
+    /// All of them: the caller is root.
+    All,
+    /// `/metrics`, to clients that the reviews allow.
+    Metrics(Option<TokenReviews>),
+}
+
+/// Answers of one listener, with limits of its own.
+#[derive(Debug)]
+pub(super) struct Answers {
+    subject: Arc<Subject>,
+    served: Served,
     /// Limits requests other than health.
     others: Semaphore,
     /// Limits inspections, which can hang on a mount.
@@ -81,19 +104,37 @@ impl Subject {
     ) -> Self {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
         let sampler = Arc::new(HostSampler::of(&paths.root, &paths.store, holders));
+        Self { telemetry, liveness, paths, instance, sampler }
+    }
+}
+
+impl Answers {
+    /// Returns the answers of the agent's own socket.
+    pub(super) fn of_socket(subject: Arc<Subject>) -> Self {
+        Self::of(subject, Served::All)
+    }
+
+    /// Returns the answers of the metrics' address.
+    pub(super) fn of_metrics(subject: Arc<Subject>, reviews: Option<TokenReviews>) -> Self {
+        Self::of(subject, Served::Metrics(reviews))
+    }
+
+    fn of(subject: Arc<Subject>, served: Served) -> Self {
         let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
-        let others = Semaphore::new(OTHERS);
-        Self { telemetry, liveness, paths, instance, sampler, others, looks, ready }
+        Self { subject, served, others: Semaphore::new(OTHERS), looks, ready }
     }
 
     pub(super) async fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
-        let answer = match request.uri().path() {
-            "/healthz" | "/readyz" | "/metrics" | "/status" if !is_get => {
+        let answer = match (request.uri().path(), &self.served) {
+            (path, Served::Metrics(_)) if path != METRICS => {
+                text(StatusCode::NOT_FOUND, METRICS_ALONE)
+            }
+            ("/healthz" | "/readyz" | METRICS | "/status", _) if !is_get => {
                 text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n")
             }
-            "/healthz" => self.health().await,
-            path @ ("/readyz" | "/metrics" | "/status") => {
+            ("/healthz", _) => self.health().await,
+            (path @ ("/readyz" | METRICS | "/status"), _) => {
                 match tokio::time::timeout(BUSY, self.others.acquire()).await {
                     Ok(_permit) => self.other(path, request).await,
                     Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once\n"),
@@ -107,12 +148,34 @@ impl Subject {
     async fn other<B>(&self, path: &str, request: &Request<B>) -> Answer {
         match path {
             "/readyz" => self.readiness().await,
-            "/metrics" => {
-                let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-                self.metrics(Format::accepted(accept.unwrap_or_default())).await
-            }
+            METRICS => match self.refused(request).await {
+                Some(refused) => refused,
+                None => {
+                    let accept =
+                        request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+                    self.metrics(Format::accepted(accept.unwrap_or_default())).await
+                }
+            },
             _ => self.status().await,
         }
+    }
+
+    /// Returns the answer to a client that may not read the metrics; None where it may.
+    async fn refused<B>(&self, request: &Request<B>) -> Option<Answer> {
+        let Served::Metrics(Some(reviews)) = &self.served else { return None };
+        Some(match reviews.access(request.headers(), METRICS).await {
+            Access::Allowed => return None,
+            Access::Unauthenticated => {
+                text(StatusCode::UNAUTHORIZED, "a bearer token of this cluster is needed\n")
+            }
+            Access::Forbidden(user) => {
+                let why = format!("{user} may not get the nonResourceURL {METRICS}\n");
+                text(StatusCode::FORBIDDEN, why)
+            }
+            Access::Unknown => {
+                text(StatusCode::SERVICE_UNAVAILABLE, "the cluster did not review the token\n")
+            }
+        })
     }
 
     fn respond(&self, answer: Answer) -> Response<Full<Bytes>> {
@@ -121,18 +184,24 @@ impl Subject {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.kind));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if answer.status == StatusCode::METHOD_NOT_ALLOWED {
-            headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        match answer.status {
+            StatusCode::METHOD_NOT_ALLOWED => {
+                headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
         }
         // Digits and a hyphen are always a valid header value.
-        if let Ok(agent) = HeaderValue::from_str(&self.instance) {
+        if let Ok(agent) = HeaderValue::from_str(&self.subject.instance) {
             headers.insert("longshore-agent", agent);
         }
         response
     }
 
     async fn health(&self) -> Answer {
-        if self.liveness.answers(HEALTH_LIMIT).await {
+        if self.subject.liveness.answers(HEALTH_LIMIT).await {
             return text(StatusCode::OK, "ok\n");
         }
         let body =
@@ -151,11 +220,11 @@ impl Subject {
     /// Returns the agent's report, corrected by the host's state: another program may have unloaded
     /// the driver.
     async fn live(&self) -> Live {
-        let mut live = self.telemetry.live();
+        let mut live = self.subject.telemetry.live();
         if live.ready
             && let Some(driver) = &live.driver
         {
-            let sampler = Arc::clone(&self.sampler);
+            let sampler = Arc::clone(&self.subject.sampler);
             let there = in_time(&self.ready, move || Ok(sampler.driver_version())).await;
             let why = match there {
                 Ok(Some(there)) if there == driver.version => return live,
@@ -171,7 +240,7 @@ impl Subject {
 
     async fn metrics(&self, format: Format) -> Answer {
         let live = self.live().await;
-        let sampler = Arc::clone(&self.sampler);
+        let sampler = Arc::clone(&self.subject.sampler);
         let looked = in_time(&self.looks, move || Ok(sampler.look())).await;
         let seen = looked.unwrap_or_else(|failure| {
             tracing::debug!("{}", failure.one_line());
@@ -183,7 +252,7 @@ impl Subject {
 
     async fn status(&self) -> Answer {
         let live = self.live().await;
-        let paths = self.paths.clone();
+        let paths = self.subject.paths.clone();
         let report = in_time(&self.looks, move || status::of_agent(&paths, live)).await;
         let body = report.and_then(|report| {
             serde_json::to_string_pretty(&report).or_fail(FailureKind::Bug, || "writing the status")

@@ -1,20 +1,23 @@
-//! Health, readiness, metrics and status over HTTP, for probes, Prometheus and `longshore status`.
+//! Health, readiness, metrics and status over HTTP: all of them on the agent's own socket, for probes and
+//! `longshore status`, and the metrics alone on the address of `listen`, for Prometheus.
 //!
 //! The server has a thread and a runtime of its own: it answers, and reports the fault, even when
 //! the agent's own runtime does not. It sleeps while there is no request. A connection that is
-//! slow, sends too much or is one of many is dropped in favour of a proper one.
+//! slow, sends too much or is one of many is dropped in favour of a proper one. The two listeners share neither
+//! connections nor limits: none that comes over the network keeps a probe waiting.
 
 mod answer;
 mod connections;
 mod host_sampler;
+mod listener;
 mod liveness;
 mod process_sampler;
 mod store_sampler;
+mod tls;
+mod token_reviews;
 
-use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -24,16 +27,19 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 pub use answer::Subject;
 pub use liveness::{LivenessProbe, Responder};
 
-use connections::{Answering, Connections, Peer};
+use answer::Answers;
+use connections::{Answering, Connections};
+use listener::Listener;
+use tls::Tls;
+use token_reviews::TokenReviews;
 
-use crate::config::Listen;
-use crate::endpoint::{self, Address};
+use crate::config::{Listen, SOCKET, ServingConfig};
+use crate::endpoint;
 use longshore_core::disk::Disk;
 use longshore_core::small_stacks;
 
@@ -44,7 +50,7 @@ const WHOLE: Duration = Duration::from_secs(30);
 /// Upper limits of a request's head: bytes, and number of header lines.
 const HEAD_BYTES: usize = 8 << 10;
 const HEAD_LINES: usize = 64;
-/// Interval of retrying an address that could not be bound.
+/// Interval of retrying a socket or an address that could not be bound.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// The server of an agent.
@@ -52,23 +58,24 @@ const AGAIN: Duration = Duration::from_secs(30);
 pub struct Server {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
-    address: Arc<endpoint::Publication>,
+    published: Arc<endpoint::Publication>,
+    /// State directory, once it is this agent's.
+    dir: watch::Sender<Option<PathBuf>>,
 }
 
 impl Server {
-    /// Serves `subject` on the address of `listen`; None if that is off, or no thread can be
-    /// started. An address that cannot be bound is a warning, and is retried until it can: no
-    /// driver waits for it.
-    pub fn begin(listen: &Listen, subject: Subject) -> Option<Self> {
-        if *listen == Listen::Off {
-            return None;
-        }
-        let address = Arc::new(endpoint::Publication::new(subject.instance.clone()));
+    /// Serves the metrics of `subject` by `config`, and all of it on the socket in the state directory once that is
+    /// known; None if no thread can be started. A socket or an address that cannot be bound is a warning, and is
+    /// retried until it can: no driver waits for it.
+    pub fn begin(config: &ServingConfig, subject: Subject) -> Option<Self> {
+        let published = Arc::new(endpoint::Publication::new(subject.instance.clone()));
         let (stop, stopped) = oneshot::channel();
-        let (listen, published) = (listen.clone(), Arc::clone(&address));
-        let work = move || serve(&listen, Arc::new(subject), &published, stopped);
+        let (dir, of_agent) = watch::channel(None);
+        let own = Own { subject: Arc::new(subject), published: Arc::clone(&published) };
+        let config = config.clone();
+        let work = move || serve(&config, &own, of_agent, stopped);
         match small_stacks::named("serve").spawn(work) {
-            Ok(thread) => Some(Self { stop, thread, address }),
+            Ok(thread) => Some(Self { stop, thread, published, dir }),
             Err(error) => {
                 tracing::warn!("not serving health, metrics and status: {error}");
                 None
@@ -76,38 +83,38 @@ impl Server {
         }
     }
 
-    /// Writes the address into the state directory, which belongs to this agent alone, for
-    /// `longshore status` to find.
-    fn publish(&self, state_dir: &Path, disk: Disk) {
-        self.address.publish(state_dir, disk);
-    }
-
-    /// Stops the server.
+    /// Stops the server, then removes what it served on.
     pub fn end(self) {
-        self.address.withdraw();
         // If its thread has ended, there is nothing to stop.
         let _ = self.stop.send(());
         let _ = self.thread.join();
+        self.published.withdraw();
     }
 }
 
-/// Writes the address of `server` into the state directory for `longshore status`; without a server
-/// removes the file, which an agent that was killed may have left.
+/// Lets `server` make its socket in the state directory, which belongs to this agent alone: it holds the lock.
+/// Without a server removes what an agent that was killed may have left.
 pub fn publish(server: Option<&Server>, state_dir: &Path, disk: Disk) {
-    match server {
-        Some(server) => server.publish(state_dir, disk),
-        None => Address::forget(state_dir),
-    }
+    let Some(server) = server else { return endpoint::forget(state_dir) };
+    server.published.publish(state_dir, disk);
+    // Its thread has ended where nothing receives this: there is nothing to serve then.
+    let _ = server.dir.send(Some(state_dir.to_path_buf()));
+}
+
+/// The agent that is served, and the publication of its places.
+struct Own {
+    subject: Arc<Subject>,
+    published: Arc<endpoint::Publication>,
 }
 
 fn serve(
-    listen: &Listen,
-    subject: Arc<Subject>,
-    address: &endpoint::Publication,
+    config: &ServingConfig,
+    own: &Own,
+    dir: watch::Receiver<Option<PathBuf>>,
     stopped: oneshot::Receiver<()>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(answer::MOST_THREADS)
+        .max_blocking_threads(2 * answer::MOST_THREADS + tls::MOST_THREADS)
         .thread_keep_alive(Duration::from_secs(1))
         .enable_all()
         .build();
@@ -121,32 +128,90 @@ fn serve(
     runtime.block_on(async {
         tokio::select! {
             _ = stopped => {}
-            () = listen_and_answer(listen, subject, address) => {}
+            _ = async { tokio::join!(socket(own, dir), metrics(config, own)) } => {}
         }
     });
     // An inspection of the host for a client may be blocked in the kernel.
     runtime.shutdown_background();
 }
 
-async fn listen_and_answer(
-    listen: &Listen,
-    subject: Arc<Subject>,
-    address: &endpoint::Publication,
-) {
-    let listener = bound(listen).await;
+/// Serves everything on the agent's own socket, once the state directory is this agent's.
+async fn socket(own: &Own, mut dir: watch::Receiver<Option<PathBuf>>) {
+    let Ok(Some(dir)) = dir.wait_for(Option::is_some).await.map(|dir| dir.clone()) else { return };
+    let path = dir.join(SOCKET);
+    let what = format!("health, readiness, status and metrics on {}", path.display());
+    let bind = async || Listener::private(own.published.bind(&dir)?);
+    let listener = bound(&what, "make the state directory writable for root alone", bind).await;
+    tracing::debug!("serving {what}");
+    let answers = Answers::of_socket(Arc::clone(&own.subject));
+    accept(&listener, &Arc::new(answers), None).await;
+}
+
+/// Serves metrics alone on the address of `listen`.
+async fn metrics(config: &ServingConfig, own: &Own) {
+    let listen = &config.listen;
+    if *listen == Listen::Off {
+        return;
+    }
+    let tls = config.tls.clone().map(|files| Arc::new(Tls::of(files)));
+    let what = format!("metrics on {listen}");
+    let bind = async || {
+        // Nothing is served in clear text in its place.
+        if let Some(tls) = &tls {
+            tls.acceptor().await?;
+        }
+        Listener::bind(listen).await
+    };
+    let remedy = "free that address or set another one (listen), or repair listen-certificate and listen-key";
+    let listener = bound(&what, remedy, bind).await;
     match listener.address() {
         Ok(at) => {
-            tracing::info!(listen = %at, "serving health, metrics and status on {at}");
-            address.bound(&at);
+            tracing::info!(listen = %at, "serving metrics on {at}");
+            own.published.listening(&at);
         }
-        Err(error) => tracing::warn!("serving on {listen}, but its address is unknown: {error}"),
+        Err(error) => tracing::warn!("serving {what}, but its address is unknown: {error}"),
     }
+    let reviews = config.token_review.then(TokenReviews::of_pod);
+    let answers = Answers::of_metrics(Arc::clone(&own.subject), reviews);
+    accept(&listener, &Arc::new(answers), tls.as_ref()).await;
+}
+
+/// Binds a listener of `what`; if that fails, warns once and retries.
+async fn bound(what: &str, remedy: &str, bind: impl AsyncFn() -> io::Result<Listener>) -> Listener {
+    let mut warned = false;
+    loop {
+        match bind().await {
+            Ok(listener) => return listener,
+            Err(error) if warned => tracing::debug!("serving {what}: {error}"),
+            Err(error) => {
+                let again = AGAIN.as_secs();
+                tracing::warn!(
+                    "not serving {what}: {error}; remedy: {remedy}; retrying every {again} s"
+                );
+                warned = true;
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Answers each connection, by TLS where there is one.
+async fn accept(listener: &Listener, answers: &Arc<Answers>, tls: Option<&Arc<Tls>>) {
     let mut connections = Connections::default();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let subject = Arc::clone(&subject);
-                connections.add(peer, |answering| answer_one(stream, subject, answering)).await;
+                let (answers, tls) = (Arc::clone(answers), tls.cloned());
+                let answer = |answering| async move {
+                    match tls {
+                        None => answer_one(stream, answers, answering).await,
+                        Some(tls) => match tls.accepted(stream, HEAD).await {
+                            Ok(stream) => answer_one(stream, answers, answering).await,
+                            Err(error) => tracing::debug!("a connection: {error}"),
+                        },
+                    }
+                };
+                connections.add(peer, answer).await;
             }
             Err(error) => {
                 // Most likely too many open files: that passes, or the kernel returns it again at
@@ -158,86 +223,16 @@ async fn listen_and_answer(
     }
 }
 
-/// Listens; if that fails, warns once and retries.
-async fn bound(listen: &Listen) -> Listener {
-    let mut warned = false;
-    loop {
-        match Listener::bind(listen).await {
-            Ok(listener) => return listener,
-            Err(error) if warned => tracing::debug!("listening on {listen}: {error}"),
-            Err(error) => {
-                tracing::warn!(
-                    "not serving health, metrics and status: listening on {listen}: {error}; \
-                     remedy: free that address or set another one (listen); retrying every \
-                     {} s",
-                    AGAIN.as_secs()
-                );
-                warned = true;
-            }
-        }
-        tokio::time::sleep(AGAIN).await;
-    }
-}
-
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener, Listen),
-}
-
-impl Listener {
-    async fn bind(listen: &Listen) -> io::Result<Self> {
-        match listen {
-            Listen::Off => Err(io::ErrorKind::Unsupported.into()),
-            Listen::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
-            Listen::Unix(path) => {
-                clear(path).await?;
-                let listener = UnixListener::bind(path)?;
-                fs::set_permissions(path, Permissions::from_mode(0o600))?;
-                Ok(Self::Unix(listener, listen.clone()))
-            }
-        }
-    }
-
-    fn address(&self) -> io::Result<Listen> {
-        match self {
-            Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
-            Self::Unix(_, listen) => Ok(listen.clone()),
-        }
-    }
-
-    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
-        Ok(match self {
-            Self::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                (Box::new(stream), Some(peer.ip()))
-            }
-            Self::Unix(listener, _) => (Box::new(listener.accept().await?.0), None),
-        })
-    }
-}
-
-/// Removes a socket that has no listener any more; any other file stays, and listening fails.
-async fn clear(path: &Path) -> io::Result<()> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    if is_socket
-        && let Err(error) = UnixStream::connect(path).await
-        && error.kind() == io::ErrorKind::ConnectionRefused
-    {
-        fs::remove_file(path)?;
-    }
-    Ok(())
-}
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-async fn answer_one(stream: Box<dyn Stream>, subject: Arc<Subject>, answering: Answering) {
+async fn answer_one(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    answers: Arc<Answers>,
+    answering: Answering,
+) {
     let service = service_fn(move |request| {
-        let (subject, answering) = (Arc::clone(&subject), Arc::clone(&answering));
+        let (answers, answering) = (Arc::clone(&answers), Arc::clone(&answering));
         async move {
             answering.store(true, Ordering::Relaxed);
-            let answer = subject.answer(&request).await;
+            let answer = answers.answer(&request).await;
             answering.store(false, Ordering::Relaxed);
             Ok::<_, std::convert::Infallible>(answer)
         }

@@ -19,6 +19,7 @@ mod pods;
 mod report;
 mod safe_load;
 mod text;
+mod token_review;
 
 pub use account::{Account, FILES};
 pub use all_nodes::{Fleet, NodePatch, PodsOf, Right};
@@ -39,6 +40,7 @@ pub use safe_load::{
     is_own_request,
 };
 pub use text::is_name;
+pub use token_review::TokenVerdict;
 
 #[cfg(test)]
 mod calls_tests;

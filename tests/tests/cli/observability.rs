@@ -1,8 +1,10 @@
 //! Telemetry of the real agent while it is busy, and after it has ended.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,34 +34,47 @@ struct Waiting {
 }
 
 impl Waiting {
+    /// Starts an agent that listens on a free address.
     fn new(listen: &str) -> Self {
+        Self::serving(&["--listen", listen], listen != "off")
+    }
+
+    /// Starts an agent with these arguments, whose address of metrics is free or not.
+    fn serving(arguments: &[&str], is_free: bool) -> Self {
         let scene = Scene::with(packages::buildable(&[]));
         let headers = scene.suite.pool(0);
         scene.server.always(&headers, Fault::Stall);
         let root = host(&scene, "bookworm-t4");
         let mut command = scene.agent(&["run", "--root", &root]);
-        let command = command.args(["--listen", listen]).env("LONGSHORE_LOG_FORMAT", "json");
+        let command = command.args(arguments).env("LONGSHORE_LOG_FORMAT", "json");
         let agent = start(command.env("NODE_NAME", "gpu-1").env("POD_NAME", "longshore-x7k2p"));
         scene.server.await_request(&headers);
-        let file = scene.path("state-dir/serving.json");
-        if listen != "off" {
-            until("it listens", || file.exists());
+        let address = || {
+            let serving = fs::read(scene.path("state-dir/serving.json")).ok()?;
+            let serving: Value = serde_json::from_slice(&serving).ok()?;
+            serving["listen"].as_str().map(str::to_owned)
+        };
+        if is_free {
+            until("it listens", || address().is_some());
         }
-        let serving = fs::read(&file).ok().and_then(|b| serde_json::from_slice::<Value>(&b).ok());
-        let listen = serving.and_then(|v| v["listen"].as_str().map(str::to_owned));
-        Self { scene, root, agent: Some(agent), listen: listen.unwrap_or_default() }
+        until("it has its socket", || scene.path("state-dir/agent.sock").exists());
+        let listen = address().unwrap_or_default();
+        Self { scene, root, agent: Some(agent), listen }
     }
 
-    /// Returns status line with headers, and body.
+    /// Returns status line with headers, and body, by the address of metrics.
     fn get(&self, path: &str, accept: &str) -> (String, String) {
-        let mut stream = TcpStream::connect(&self.listen).expect("connects");
+        let stream = TcpStream::connect(&self.listen).expect("connects");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("timeout");
-        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\n\r\n");
-        stream.write_all(head.as_bytes()).expect("asks");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-        (head.to_owned(), body.to_owned())
+        answer(stream, path, accept)
+    }
+
+    /// The same by the agent's socket.
+    fn ask(&self, path: &str) -> (String, String) {
+        let stream = UnixStream::connect(self.scene.path("state-dir/agent.sock"));
+        let stream = stream.expect("connects");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("timeout");
+        answer(stream, path, "*/*")
     }
 
     fn probe(&self, question: &str) -> (Option<i32>, String) {
@@ -73,7 +88,9 @@ impl Waiting {
         send(&agent, Signal::SIGTERM);
         let ended = wait(agent);
         ended.assert_done();
-        assert!(!self.scene.path("state-dir/serving.json").exists(), "it no longer serves");
+        for name in ["serving.json", "agent.sock"] {
+            assert!(!self.scene.path("state-dir").join(name).exists(), "it no longer serves");
+        }
         ended.err
     }
 }
@@ -85,6 +102,15 @@ impl Drop for Waiting {
             let _ = agent.wait();
         }
     }
+}
+
+fn answer(mut stream: impl Read + Write, path: &str, accept: &str) -> (String, String) {
+    let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("asks");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    (head.to_owned(), body.to_owned())
 }
 
 /// Returns promtool, as scripts/setup installs it.
@@ -101,17 +127,15 @@ fn promtool() -> Command {
 #[test]
 fn an_agent_at_work_is_alive_and_not_ready_and_says_what_it_is_at() {
     let agent = Waiting::new("127.0.0.1:0");
-    let (head, body) = agent.get("/healthz", "*/*");
-    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    assert_eq!(body, "ok\n");
-    let (head, body) = agent.get("/readyz", "*/*");
-    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
-    assert!(body.starts_with("not ready: phase acquiring for "), "{body}");
+    for path in ["/healthz", "/readyz", "/status"] {
+        let (head, body) = agent.get(path, "*/*");
+        assert!(head.starts_with("HTTP/1.1 404 ") && body.contains("status --alive"), "{head}");
+    }
     assert_eq!(agent.probe("--alive"), (Some(0), "ok\n".to_owned()));
     let (code, why) = agent.probe("--ready");
     assert!(code == Some(30) && why.starts_with("not ready: phase acquiring"), "{code:?} {why}");
 
-    let (head, body) = agent.get("/status", "*/*");
+    let (head, body) = agent.ask("/status");
     assert!(head.contains("content-type: application/json"), "{head}");
     let served: Value = serde_json::from_str(&body).expect("JSON");
     let shown = finish(&mut agent.scene.agent(&["status", "--json", "--root", &agent.root]));
@@ -200,13 +224,75 @@ fn promtool_finds_nothing_amiss_in_either_format() {
 }
 
 #[test]
-fn without_a_server_its_lock_and_journal_tell() {
+fn where_metrics_are_off_probes_are_answered_all_the_same() {
     let agent = Waiting::new("off");
-    assert_eq!(agent.probe("--alive").0, Some(0));
+    assert_eq!(agent.probe("--alive"), (Some(0), "ok\n".to_owned()));
     let (code, why) = agent.probe("--ready");
-    assert!(code == Some(30) && why.ends_with("phase acquiring\n"), "{code:?} {why}");
+    assert!(code == Some(30) && why.starts_with("not ready: phase acquiring"), "{code:?} {why}");
     let status = finish(&mut agent.scene.agent(&["status", "--root", &agent.root]));
-    assert!(status.out.contains("\nagent error it serves nowhere"), "{status}");
+    assert!(status.out.contains("\nready     no: phase acquiring for "), "{status}");
+    agent.stop();
+}
+
+/// A user of the host.
+const STRANGER: u32 = 65534;
+
+/// A program of a stranger that listens on a port, and says what would have the kubelet kill the agent, and take the node
+/// for ready.
+struct Stranger {
+    program: Child,
+    listen: String,
+}
+
+impl Stranger {
+    fn new() -> Self {
+        let script = r#"use Socket; my $s;
+            socket($s, PF_INET, SOCK_STREAM, 0) && bind($s, sockaddr_in(0, INADDR_LOOPBACK)) && listen($s, 5)
+                or die "bind: $!\n";
+            $| = 1; my ($port) = sockaddr_in(getsockname($s)); print "127.0.0.1:$port\n";
+            while (accept(my $c, $s)) {
+                sysread($c, my $request, 1024);
+                my $status = $request =~ m{^GET /healthz } ? "503 Service Unavailable" : "200 OK";
+                syswrite($c, "HTTP/1.1 $status\r\nConnection: close\r\n\r\nready\n");
+                close($c);
+            }"#;
+        let mut command = Command::new("/usr/bin/perl");
+        command.args(["-e", script]).uid(STRANGER).gid(STRANGER).stdout(Stdio::piped());
+        let mut program = command.spawn().expect("perl runs as another user: run the test as root");
+        let mut listen = String::new();
+        let said = program.stdout.take().expect("a pipe");
+        std::io::BufReader::new(said).read_line(&mut listen).expect("it listens");
+        Self { program, listen: listen.trim().to_owned() }
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// Regression: the kubelet's probes believed whoever answered on the port.
+#[test]
+fn a_stranger_on_the_port_changes_no_probe() {
+    let stranger = Stranger::new();
+    let agent = Waiting::serving(&["--listen", &stranger.listen], false);
+    for (path, status) in [("/healthz", "503"), ("/readyz", "200")] {
+        let stream = TcpStream::connect(&stranger.listen).expect("connects");
+        let (head, _) = answer(stream, path, "*/*");
+        assert!(head.contains(status), "the stranger answers {head}");
+    }
+    assert_eq!(agent.probe("--alive"), (Some(0), "ok\n".to_owned()));
+    let (code, why) = agent.probe("--ready");
+    assert!(code == Some(30) && why.starts_with("not ready: phase acquiring"), "{code:?} {why}");
+    let shown = finish(&mut agent.scene.agent(&["status", "--json", "--root", &agent.root]));
+    let shown: Value = serde_json::from_str(&shown.out).expect("JSON");
+    assert_eq!(
+        (&shown["live"]["phase"], &shown["agent_error"]),
+        (&"acquiring".into(), &Value::Null)
+    );
+    drop(stranger);
     agent.stop();
 }
 
@@ -258,6 +344,7 @@ fn an_agent_that_was_killed_is_told_of_by_the_next() {
     let child = agent.agent.take().expect("it runs");
     send(&child, Signal::SIGKILL);
     assert_eq!(wait(child).signal, Some(Signal::SIGKILL as i32));
+    assert!(agent.scene.path("state-dir/agent.sock").exists());
     // The files that it left must not count as an answer.
     assert_eq!(agent.probe("--alive"), (Some(30), "no agent runs\n".to_owned()));
     let next = finish(&mut agent.scene.agent(&["run", "--root", &fixture("bookworm-no-gpu")]));
@@ -272,7 +359,8 @@ fn what_a_killed_agent_served_is_not_the_next_ones_that_serves_nowhere() {
     send(&child, Signal::SIGKILL);
     wait(child);
     agent.agent = Some(start(&mut agent.scene.agent(&["run", "--root", &agent.root])));
-    until("the next one is alive", || agent.probe("--alive").0 == Some(0));
+    // In the place of the socket on which nobody listens any more.
+    until("the next one is alive", || agent.probe("--alive") == (Some(0), "ok\n".to_owned()));
     agent.stop();
 }
 

@@ -310,8 +310,11 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
     if running.paths != next.paths {
         return Some("store, state directory, driver root or host root");
     }
-    if running.listen != next.listen || running.termination_message != next.termination_message {
-        return Some("listen or termination-message");
+    if running.serving != next.serving {
+        return Some("listen, or its certificate, key or token review");
+    }
+    if running.termination_message != next.termination_message {
+        return Some("termination-message");
     }
     let reports = |config: &Config| (config.cluster.report, config.cluster.taint);
     if reports(running) != reports(next) {
