@@ -1,16 +1,19 @@
 //! Questions of the agent to the cluster that its pod is in: the driver version in the tag of the pod's
-//! image, and the pod that follows this one; requests for a safe load of the driver on its node, evictions
-//! from it, and the report of the driver.
+//! image, and the pod that follows this one; requests for a safe load of the driver on its node and for evictions
+//! from it, and the report of the driver. Also the controller of evictions, which has a pod of its own.
 //!
 //! Outside of a cluster, and in a pod without a service account, nothing is asked.
 
+mod evictor;
 mod node_part;
+mod pod_names;
 mod report;
 mod successor;
 
 use std::path::Path;
 use std::time::Duration;
 
+pub use evictor::{EvictorQuestion, ask_evictor, run_evictor};
 pub use report::DriverReport;
 
 use longshore_cluster::{Account, Cluster, Error, FILES, Kind, Limits};

@@ -10,6 +10,7 @@ mod configurations;
 mod docker_args;
 mod doctor;
 mod environment;
+mod evictor;
 mod explain;
 mod fleet;
 mod help;
@@ -169,6 +170,8 @@ enum Command {
     /// Show the driver on all nodes of a Kubernetes cluster, by kubectl or in a pod
     #[command(subcommand)]
     Fleet(fleet::FleetCommand),
+    /// Cordon nodes and evict the pods that use their drivers, for the agents that request it, in a pod
+    Evictor(evictor::EvictorArgs),
     /// Show the GPUs that container runtimes can give to containers (CDI)
     #[command(subcommand)]
     Cdi(cdi::Cdi),
@@ -392,6 +395,7 @@ async fn dispatch(
             pods.delete().await;
             ended
         }
+        Command::Evictor(asked) => evictor::evictor(config, asked).await,
         Command::Cdi(asked) => cdi::cdi(config, &asked).map(CommandOutcome::Code),
         Command::Runtime(asked) => runtime::runtime(config, asked).await.map(CommandOutcome::Code),
         Command::DockerArgs(asked) => {

@@ -40,7 +40,7 @@ pub(crate) mod variables {
     pub(crate) const COMPILE: &str = "SIMULATED_COMPILE";
 }
 
-fn given(name: &str) -> Option<String> {
+pub(crate) fn given(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn main() -> ExitCode {
 }
 
 /// Mounts the pod's volumes where a kubelet does, for this process alone.
-fn mount_volumes(volumes: &str) {
+pub(crate) fn mount_volumes(volumes: &str) {
     unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace (as root)");
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private mounts");

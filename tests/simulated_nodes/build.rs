@@ -67,7 +67,6 @@ pub(crate) async fn once(config: &Config) -> Result<(), Failure> {
             open(config, publish)?.push(&set, &set.key.tag(), &store, &Silent).await?;
             lease.release().await;
         }
-        Outcome::Fails(failure) => return Err(failure),
         Outcome::Alone(why) => {
             tracing::warn!("compiling without a lease: {why:?}");
             compile(&store).await;

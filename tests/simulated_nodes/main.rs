@@ -5,13 +5,14 @@
 //! simulated-nodes --dir DIR --port PORT --nodes 50 [--failing N --refused VERSION] [--kill VERSION]
 //! ```
 //!
-//! KUBECONFIG names the cluster. Pods of the chart get an agent; all others run at once, and use the driver where
-//! they have the label `uses-driver=true`. Needs root. Ends at SIGTERM, with its agents.
+//! KUBECONFIG names the cluster. Pods of the chart get an agent, and that of its controller of evictions the
+//! controller; all others run at once, and use the driver where they have the label `uses-driver=true`. Needs root. Ends at SIGTERM, with its agents.
 #![recursion_limit = "512"]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod agent;
 mod build;
+mod evictor;
 mod host;
 mod kubelet;
 mod node;
@@ -24,8 +25,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// First argument of an agent.
+/// First argument of an agent, and of the controller of evictions.
 const AGENT: &str = "agent";
+const EVICTOR: &str = "evictor";
 
 #[derive(Debug, Clone, Parser)]
 struct Options {
@@ -53,8 +55,10 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(AGENT) {
-        return agent::main();
+    match std::env::args().nth(1).as_deref() {
+        Some(AGENT) => return agent::main(),
+        Some(EVICTOR) => return evictor::main(),
+        _ => {}
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     match runtime.expect("a runtime").block_on(kubelet::run(Options::parse())) {

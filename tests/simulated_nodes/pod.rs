@@ -1,6 +1,6 @@
 //! A pod on a simulated node: an agent as a process, or a user of the driver.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
@@ -18,20 +18,21 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::agent::variables;
+use crate::evictor;
 use crate::kubelet::{End, Error, Kubelet, persist};
 use crate::node::SimulatedNode;
 use crate::volumes::Volumes;
 
 /// Pause before the first restart of a container; each further one is twice as long. A kubelet's are 10 s to
 /// 5 min.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// Time that a user of the driver takes to end.
 const USER_ENDS: Duration = Duration::from_millis(500);
 /// Label with the name of the chart, in whose pods agents run.
 const NAME: &str = "app.kubernetes.io/name";
 /// Address of all nodes.
-const ADDRESS: &str = "127.0.0.1";
+pub(crate) const ADDRESS: &str = "127.0.0.1";
 
 /// Runs a pod until its end.
 pub(crate) async fn run(
@@ -41,13 +42,25 @@ pub(crate) async fn run(
     mut end: watch::Receiver<End>,
 ) -> Result<(), Error> {
     let api = Api::namespaced(kubelet.client.clone(), &pod.namespace().unwrap_or_default());
-    let running = Running { api, name: pod.name_any(), uid: pod.uid().unwrap_or_default() };
+    let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    let container = container.map(|container| container.name.clone()).unwrap_or_default();
+    let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
+    let running = Running { api, name, uid, container };
+    // As a kubelet makes it: agents read the names of pods there.
+    let of = format!("{}_{}_{}", pod.namespace().unwrap_or_default(), running.name, running.uid);
+    let logs = node.dir.join("var/log/pods").join(of);
+    fs::create_dir_all(&logs)?;
     if pod.labels().get(NAME).is_some_and(|name| name == "longshore") {
         let volumes = Volumes::make(kubelet, &pod, node.dir.join("volumes").join(&running.uid));
         let volumes = volumes.await?;
-        let (running, restarts) = (&running, 0);
-        let agent = AgentPod { kubelet, node, running, pod: &pod, volumes: &volumes, restarts };
-        agent.run(&mut end).await?;
+        if evictor::is_in(&pod) {
+            let (dir, name) = (&node.dir, &node.name);
+            evictor::run(kubelet, dir, name, &pod, &running, &volumes, &mut end).await?;
+        } else {
+            let (running, restarts) = (&running, 0);
+            let agent = AgentPod { kubelet, node, running, pod: &pod, volumes: &volumes, restarts };
+            agent.run(&mut end).await?;
+        }
         volumes.remove()?;
     } else {
         let uses = pod.labels().get("uses-driver").is_some_and(|uses| uses == "true");
@@ -61,24 +74,27 @@ pub(crate) async fn run(
             node.uses(&running.uid, false);
         }
     }
+    fs::remove_dir_all(&logs)?;
     running.delete().await
 }
 
 /// Waits until the end of a pod is asked for; returns the grace period in seconds.
-async fn asked(end: &mut watch::Receiver<End>) -> i64 {
+pub(crate) async fn asked(end: &mut watch::Receiver<End>) -> i64 {
     // A pod that nobody follows any more has ended.
     end.wait_for(Option::is_some).await.ok().and_then(|grace| *grace).unwrap_or(0)
 }
 
 /// The object of a pod that runs.
-struct Running {
+pub(crate) struct Running {
     api: Api<Pod>,
-    name: String,
+    pub(crate) name: String,
     uid: String,
+    /// Name of its first container.
+    container: String,
 }
 
 impl Running {
-    async fn status(
+    pub(crate) async fn status(
         &self,
         ready: bool,
         restarts: u32,
@@ -96,7 +112,7 @@ impl Running {
                 { "type": "PodScheduled", "status": "True" },
             ],
             "containerStatuses": [{
-                "name": "longshore", "image": "simulated", "imageID": "", "ready": ready,
+                "name": self.container, "image": "simulated", "imageID": "", "ready": ready,
                 "started": true, "restartCount": restarts, "state": state, "lastState": last,
             }],
         } });
@@ -121,6 +137,23 @@ impl Running {
     fn precondition(&self) -> kube::api::Preconditions {
         kube::api::Preconditions { uid: Some(self.uid.clone()), resource_version: None }
     }
+}
+
+/// Variables of the containers of a pod on this node.
+pub(crate) fn values_of(pod: &Pod, node: &str, name: &str) -> Vec<(String, String)> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let given = containers.flat_map(|container| container.env.iter().flatten());
+    let value = |variable: &EnvVar| {
+        let field = variable.value_from.as_ref().and_then(|from| from.field_ref.as_ref());
+        match field.map(|field| field.field_path.as_str()) {
+            Some("spec.nodeName") => node.to_owned(),
+            Some("status.hostIP") => ADDRESS.to_owned(),
+            Some("metadata.name") => name.to_owned(),
+            Some("metadata.namespace") => pod.namespace().unwrap_or_default(),
+            _ => variable.value.clone().unwrap_or_default(),
+        }
+    };
+    given.map(|variable| (variable.name.clone(), value(variable))).collect()
 }
 
 /// A pod of the agent.
@@ -178,7 +211,7 @@ impl AgentPod<'_> {
         let mut command = Command::new("/proc/self/exe");
         command.arg(crate::AGENT).env_clear().kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let given = self.variables();
+        let given = values_of(self.pod, &node.name, &self.running.name);
         let driver = given.iter().find(|(name, _)| name == "LONGSHORE_DRIVER");
         let driver = driver.map(|(_, version)| version.clone());
         command.envs(given);
@@ -199,23 +232,6 @@ impl AgentPod<'_> {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
         node.way.agent.store(pid, Ordering::SeqCst);
         Ok((child, dies))
-    }
-
-    /// Variables of the pod's container.
-    fn variables(&self) -> Vec<(String, String)> {
-        let containers = self.pod.spec.iter().flat_map(|spec| &spec.containers);
-        let given = containers.flat_map(|container| container.env.iter().flatten());
-        let value = |variable: &EnvVar| {
-            let field = variable.value_from.as_ref().and_then(|from| from.field_ref.as_ref());
-            match field.map(|field| field.field_path.as_str()) {
-                Some("spec.nodeName") => self.node.name.clone(),
-                Some("status.hostIP") => ADDRESS.to_owned(),
-                Some("metadata.name") => self.running.name.clone(),
-                Some("metadata.namespace") => self.pod.namespace().unwrap_or_default(),
-                _ => variable.value.clone().unwrap_or_default(),
-            }
-        };
-        given.map(|variable| (variable.name.clone(), value(variable))).collect()
     }
 
     /// Follows the agent until it has ended; None if that was asked for.

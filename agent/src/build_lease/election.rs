@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
@@ -14,6 +15,15 @@ use longshore_core::progress::{Progress, Task, Unit};
 /// Maximum number of builders that ended without a result or a failure: one may have had reasons of
 /// its own, after this many every agent builds for itself.
 const MOST_ABANDONED: u32 = 3;
+
+/// Delay of a build of which another host reported that it fails, with a jitter of as much again. No report is
+/// signed, and any writer of the backend can make one, so it never ends a build: it costs a host this delay. That
+/// is longer than most compiles take, so the first host that tries again publishes a set, where one can be made,
+/// before the others begin.
+pub(super) const REPORTED_DELAY: Duration = Duration::from_secs(5 * 60);
+
+/// Interval of the searches during that delay, as a multiple of the usual one.
+const SELDOM: u32 = 4;
 
 /// Maximum number of refused writes, after which the backend counts as unusable.
 const MOST_REFUSED: u32 = 3;
@@ -32,8 +42,8 @@ pub trait Search: Sync {
 
 /// Result of judging other agents' failures.
 pub enum Forecast {
-    /// This build would end with one of them.
-    Fails(Failure),
+    /// This build would end with this one, if the reports are true; this agent's claim must report these on.
+    Fails(Failure, Vec<KnownFailure>),
     /// It would not; this agent's claim must report these on.
     Open(Vec<KnownFailure>),
 }
@@ -44,8 +54,6 @@ pub enum Outcome<F> {
     Found(F),
     /// Build it under this claim; the others wait.
     Mine(Lease),
-    /// Do not build it: another agent has, and this failure recurs on every host.
-    Fails(Failure),
     /// Build it without a claim, for this reason.
     Alone(Alone),
 }
@@ -74,8 +82,8 @@ pub struct Election<'a, B> {
 }
 
 impl<B: LeaseBackend> Election<'_, B> {
-    /// Waits until `search` finds the product, or this agent is elected to build it. Takes at most
-    /// the times' `wait` plus one lease; a backend that refuses quickly is retried twice, each in
+    /// Waits until `search` finds the product, or this agent is elected to build it. A reported failure delays the
+    /// election by [`REPORTED_DELAY`] and its jitter. Takes at most the times' `wait` plus one lease; a backend that refuses quickly is retried twice, each in
     /// less than a tenth of a lease.
     pub async fn elect<S: Search>(&self, search: &S) -> Outcome<S::Found> {
         for _ in 1..MOST_REFUSED {
@@ -124,19 +132,27 @@ impl<B: LeaseBackend> Election<'_, B> {
             let asked = Instant::now();
             watch.see(self.backend.read().await)?;
             let reported = watch.unjudged();
+            let delayed = watch.delayed(asked);
             if !reported.is_empty() || (watch.is_free() && !looked) {
                 // An existing set takes precedence over a reported failure.
                 if let Some(found) = search.look().await? {
                     return Ok(Outcome::Found(found));
                 }
                 match search.judge(reported).await {
-                    Forecast::Fails(failure) => return Ok(Outcome::Fails(failure)),
+                    Forecast::Fails(failure, carried) => {
+                        watch.delay(&failure, deadline);
+                        watch.carry(carried);
+                    }
                     Forecast::Open(carried) => watch.carry(carried),
                 }
-                if watch.is_free() {
+                if let Some(left) = watch.delayed(Instant::now()) {
+                    sleep((SELDOM * self.times.poll()).min(left)).await;
+                } else if watch.is_free() {
                     self.backend.prepare().await?;
                     looked = true;
                 }
+            } else if let Some(left) = delayed {
+                sleep((SELDOM * self.times.poll()).min(left)).await;
             } else if watch.abandoned >= MOST_ABANDONED {
                 let why = format!("{} other agents started the build and gave up", watch.abandoned);
                 return Ok(Outcome::Alone(Alone::InVain(why)));
@@ -210,6 +226,8 @@ struct Watch {
     judged: Vec<KnownFailure>,
     /// Of these, the ones that the next claim reports on.
     carried: Vec<KnownFailure>,
+    /// End of the delay by reported failures. It is set once, whatever is reported later.
+    delayed_until: Option<Instant>,
     shown: Option<(String, Box<dyn Task>)>,
 }
 
@@ -225,6 +243,7 @@ impl Watch {
             abandoned: 0,
             judged: Vec::new(),
             carried: Vec::new(),
+            delayed_until: None,
             shown: None,
         }
     }
@@ -274,13 +293,36 @@ impl Watch {
         reported
     }
 
+    /// Delays the build, because another host reported that it ends with this failure; until `deadline` at most.
+    fn delay(&mut self, failure: &Failure, deadline: Instant) {
+        if self.delayed_until.is_some() {
+            return tracing::debug!("another host reported: {}", failure.one_line());
+        }
+        let delay = REPORTED_DELAY.mul_f64(1.0 + fastrand::f64());
+        let now = Instant::now();
+        let until = (now + delay).min(deadline);
+        tracing::warn!(
+            "another host reported that this build fails, which is not proven: it is tried here in {} s, unless a \
+             set is published: {}",
+            (until - now).as_secs(),
+            failure.one_line()
+        );
+        self.delayed_until = Some(until);
+    }
+
+    /// Returns the rest of the delay.
+    fn delayed(&self, now: Instant) -> Option<Duration> {
+        let left = self.delayed_until?.saturating_duration_since(now);
+        (!left.is_zero()).then_some(left)
+    }
+
     fn carry(&mut self, failures: Vec<KnownFailure>) {
         self.carried.extend(failures);
     }
 
     fn is_free(&self) -> bool {
         let Some(StoredClaim { claim, .. }) = &self.seen else { return true };
-        let theirs = std::time::Duration::from_millis(claim.lease);
+        let theirs = Duration::from_millis(claim.lease);
         let lease = theirs.max(self.times.lease).min(LONGEST_LEASE);
         claim.stage == Stage::Done || self.since.elapsed() >= lease
     }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rstest::rstest;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
+use super::election::REPORTED_DELAY;
 use super::*;
 use longshore_build::testing::known;
 use longshore_core::failure::FailureKind;
@@ -78,15 +80,17 @@ impl LeaseBackend for Memory {
 struct Product {
     there: AtomicBool,
     builds: AtomicUsize,
-    /// Inputs of the failure that its build ends with on every host.
-    fails: Option<char>,
+    /// Inputs of its build.
+    inputs: Option<char>,
+    /// True if its build fails on every host.
+    fails: bool,
     /// True if it is built despite a known failure.
     retries: bool,
 }
 
 impl Product {
     fn failing(inputs: char) -> Arc<Self> {
-        Arc::new(Self { fails: Some(inputs), ..Self::default() })
+        Arc::new(Self { inputs: Some(inputs), fails: true, ..Self::default() })
     }
 }
 
@@ -98,12 +102,15 @@ impl Search for Product {
     }
 
     async fn judge(&self, reported: Vec<KnownFailure>) -> Forecast {
-        let ours = self.fails.map(|inputs| known(inputs).inputs);
+        let ours = self.inputs.map(|inputs| known(inputs).inputs);
         if self.retries {
             return Forecast::Open(Vec::new());
         }
         match reported.iter().find(|known| Some(&known.inputs) == ours.as_ref()) {
-            Some(known) => Forecast::Fails(Failure::new(FailureKind::Compile, known.cause.clone())),
+            Some(known) => {
+                let failure = Failure::new(FailureKind::Compile, known.cause.clone());
+                Forecast::Fails(failure, reported)
+            }
             None => Forecast::Open(reported),
         }
     }
@@ -134,7 +141,7 @@ async fn agent_within(
         Outcome::Mine(held) => {
             product.builds.fetch_add(1, Ordering::SeqCst);
             sleep(long).await;
-            if let Some(inputs) = product.fails {
+            if let Some(inputs) = product.inputs.filter(|_| product.fails) {
                 held.fail(known(inputs)).await;
                 return "failed";
             }
@@ -142,7 +149,6 @@ async fn agent_within(
             held.release().await;
             "built"
         }
-        Outcome::Fails(_) => "fails",
         Outcome::Alone(Alone::NoBackend(_)) => "no backend",
         Outcome::Alone(Alone::InVain(_)) => "in vain",
     }
@@ -233,32 +239,92 @@ async fn the_claim_of_one_who_is_dropped_while_it_asks_is_given_back() {
     }
 }
 
+/// Times with a wait that is longer than any delay by a report.
+const PATIENT: Times = Times { lease: LEASE, wait: Duration::from_secs(3600) };
+
+/// True for a time of a delay by a report, with the duration of the builds and polls after it.
+fn is_delayed(took: Duration) -> bool {
+    (REPORTED_DELAY..2 * REPORTED_DELAY + 20 * LEASE).contains(&took)
+}
+
 #[tokio::test(start_paused = true)]
-async fn what_fails_on_every_host_is_built_once_and_told_to_those_who_wait_and_come() {
+async fn what_fails_on_every_host_delays_those_who_wait_and_come_and_ends_none() {
     for keeps in [false, true] {
         let backend = Arc::new(Memory { keeps, ..Memory::default() });
         let product = Product::failing('a');
-        let agents = (0..20).map(|_| agent(backend.clone(), product.clone(), 2 * LEASE, true));
+        let agents = (0..20).map(async |_| {
+            let since = Instant::now();
+            let (backend, product) = (backend.clone(), product.clone());
+            let end = agent_within(PATIENT, backend, product, 2 * LEASE, true).await;
+            (end, since.elapsed())
+        });
         let ends = futures_util::future::join_all(agents).await;
-        assert_eq!(ends.iter().filter(|end| **end == "failed").count(), 1, "{ends:?}");
-        assert_eq!(ends.iter().filter(|end| **end == "fails").count(), 19, "{ends:?}");
-        // A later agent writes no claim if it finds a set.
-        let writes = backend.writes.load(Ordering::SeqCst);
-        let late = agent(backend.clone(), product.clone(), LEASE, true).await;
-        assert_eq!((late, backend.writes.load(Ordering::SeqCst)), ("fails", writes));
-        product.there.store(true, Ordering::SeqCst);
-        assert_eq!(agent(backend.clone(), product.clone(), LEASE, true).await, "found");
-        assert_eq!(product.builds.load(Ordering::SeqCst), 1);
+        let tries = |(end, _): &&(&str, Duration)| matches!(*end, "failed" | "in vain");
+        assert_eq!(ends.iter().filter(tries).count(), 20, "each of them tries: {ends:?}");
+        let at_once = ends.iter().filter(|(_, took)| *took < REPORTED_DELAY).count();
+        assert_eq!(at_once, 1, "{ends:?}");
+        let delayed = ends.iter().filter(|(_, took)| is_delayed(*took)).count();
+        assert_eq!(delayed, 19, "{ends:?}");
+    }
+}
+
+/// Claims with a failure that no host had, by a writer that has no set: one that writes it once, and one that does
+/// so again and again.
+#[rstest]
+#[case::once(None)]
+#[case::anew_each_minute(Some(Duration::from_secs(60)))]
+#[tokio::test(start_paused = true)]
+async fn an_unsigned_failure_of_another_host_only_delays(#[case] anew: Option<Duration>) {
+    let backend = Arc::new(Memory::default());
+    let forged = async |n: u32| {
+        let mut failure = known('a');
+        failure.at += jiff::SignedDuration::from_secs(i64::from(n));
+        failure.cause = format!("forged {n}");
+        backend.put(Claim { failures: vec![failure], ..other(Stage::Done) }).await;
+    };
+    forged(0).await;
+    let product = Arc::new(Product { inputs: Some('a'), ..Product::default() });
+    let since = Instant::now();
+    let agent = agent_within(PATIENT, backend.clone(), product.clone(), LEASE, true);
+    let forges = async {
+        let Some(anew) = anew else { return std::future::pending().await };
+        for n in 1.. {
+            sleep(anew).await;
+            forged(n).await;
+        }
+    };
+    let end = tokio::select! { end = agent => end, () = forges => unreachable!() };
+    assert_eq!((end, product.builds.load(Ordering::SeqCst)), ("built", 1));
+    assert!(is_delayed(since.elapsed()), "{:?}", since.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reported_failure_delays_for_the_longest_wait_at_most_and_until_a_set_is_there() {
+    for (appears, wanted) in [(false, "built"), (true, "found")] {
+        let backend = Arc::new(Memory::default());
+        backend.put(Claim { failures: vec![known('a')], ..other(Stage::Done) }).await;
+        let product = Arc::new(Product { inputs: Some('a'), ..Product::default() });
+        let since = Instant::now();
+        let agent = agent_within(TIMES, backend, product.clone(), LEASE, true);
+        let happens = async {
+            sleep(TIMES.wait / 2).await;
+            product.there.fetch_or(appears, Ordering::SeqCst);
+        };
+        let (end, ()) = tokio::join!(agent, happens);
+        assert_eq!(end, wanted);
+        assert!(since.elapsed() < TIMES.wait + 5 * LEASE, "{:?}", since.elapsed());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
     let backend = Arc::new(Memory::default());
-    for (inputs, end) in [('a', "failed"), ('b', "failed"), ('a', "fails"), ('b', "fails")] {
+    let since = Instant::now();
+    for inputs in ['a', 'b'] {
         let product = Product::failing(inputs);
-        assert_eq!(agent(backend.clone(), product, Duration::ZERO, true).await, end, "{inputs}");
+        assert_eq!(agent(backend.clone(), product, Duration::ZERO, true).await, "failed");
     }
+    assert!(since.elapsed() < 10 * LEASE, "{:?}", since.elapsed());
     let reported = backend.stored.lock().await.as_ref().map(|p| p.claim.failures.clone());
     let inputs: Vec<_> = reported.expect("a claim").into_iter().map(|known| known.inputs).collect();
     assert_eq!(inputs, [known('a').inputs, known('b').inputs]);
@@ -266,22 +332,33 @@ async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
     let claims = Claims::default();
     let claim = Claim { failures: vec![known('a')], ..other(Stage::Asking) };
     let held = held(&backend, &claims, claim).await;
-    assert_eq!(agent(backend.clone(), Product::failing('a'), LEASE, true).await, "fails");
+    let (product, since) = (Product::failing('a'), Instant::now());
+    assert_eq!(agent(backend.clone(), product, LEASE, true).await, "in vain");
+    assert!(since.elapsed() >= TIMES.wait);
     held.release().await;
     let left = backend.stored.lock().await.take().expect("it still tells").claim;
     assert_eq!((left.stage, left.failures.len()), (Stage::Done, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_tries_again_builds_and_takes_the_failure_off() {
-    for (fails, end) in [(None, "built"), (Some('a'), "failed")] {
+async fn who_tries_again_builds_at_once_and_takes_the_failure_off() {
+    for (fails, end) in [(false, "built"), (true, "failed")] {
         let backend = Arc::new(Memory::default());
         agent(backend.clone(), Product::failing('a'), Duration::ZERO, true).await;
-        let again = Arc::new(Product { fails, retries: true, ..Product::default() });
+        let inputs = Some('a');
+        let again = Arc::new(Product { inputs, fails, retries: true, ..Product::default() });
+        let since = Instant::now();
         assert_eq!(agent(backend.clone(), again, Duration::ZERO, true).await, end);
+        assert!(since.elapsed() < 10 * LEASE, "{:?}", since.elapsed());
         let left = backend.stored.lock().await.take().map(|p| p.claim.failures.len());
-        assert_eq!(left, fails.map(|_| 1));
+        assert_eq!(left, fails.then_some(1));
     }
+}
+
+#[test]
+fn the_page_about_deadlines_has_the_delay() {
+    let row = "A build of which another host reported that it fails";
+    longshore_core::testing::assert_in_page(row, REPORTED_DELAY);
 }
 
 #[test]

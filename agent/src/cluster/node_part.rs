@@ -1,11 +1,11 @@
-//! The node's own part in a change of its driver: cordon and evictions, and their report in the log and as
-//! events of the cluster.
+//! The node's own part in a change of its driver: the request for evictions, and the report of what the controller did,
+//! in the log and as events of the cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{
-    Event, EvictEvent, EvictPace, Evictions, Place, Reason, Regarding, Reporter,
+    AskPace, Event, EvictEvent, Evictions, Place, Reason, Regarding, Reporter,
 };
 use longshore_core::failure::Failure;
 
@@ -14,14 +14,15 @@ use crate::telemetry::{NodeDrain, Telemetry};
 
 impl Pod {
     /// Begins the part of this pod's node, without any call yet; `deadline` is the time limit of
-    /// evictions, `reporter` writes their events, and `telemetry` counts them. None where the pod does not know
-    /// its node or its own name.
+    /// evictions, `reporter` writes their events, and `telemetry` counts them. Without `asks` only the request of an
+    /// earlier agent is withdrawn. None where the pod does not know its node or its own name.
     ///
     /// # Errors
     /// Exit code 15 where one of the names is none.
     pub fn evictions(
         self,
         deadline: Duration,
+        asks: bool,
         reporter: Option<Arc<Reporter>>,
         telemetry: &Telemetry,
     ) -> Result<Option<Evictions>, Failure> {
@@ -30,7 +31,7 @@ impl Pod {
             return Ok(None);
         };
         let place = Place { node, namespace, pod };
-        let pace = EvictPace { deadline, ..EvictPace::default() };
+        let pace = AskPace { deadline, ..AskPace::default() };
         let telemetry = telemetry.clone();
         telemetry.drain(|_| ());
         let tell = move |event: &EvictEvent| {
@@ -41,14 +42,20 @@ impl Pod {
                 report(event, text, reporter);
             }
         };
-        let begun = Evictions::begin(cluster, place, pace, tell);
+        let begun = Evictions::begin(cluster, place, pace, asks, tell);
         begun.map(Some).map_err(|error| failed(&error))
     }
 }
 
-/// Counts an event. Pods are evicted from a cordoned node alone, so one of them tells of a cordon that an earlier agent
-/// made for the same change.
+/// Counts an event. Pods are evicted from a cordoned node alone, so one of them tells of a cordon that was made for the
+/// same change before this agent began.
 fn count(event: &EvictEvent, drain: &mut NodeDrain) {
+    match event {
+        EvictEvent::Unanswered(_) => return drain.unanswered = true,
+        // It is not the controller that tells these.
+        EvictEvent::Refused(_) | EvictEvent::Unreachable(_) => {}
+        _ => drain.unanswered = false,
+    }
     match event {
         EvictEvent::Cordoned(_) => (drain.cordoned, drain.by_another) = (true, false),
         EvictEvent::CordonedByAnother => (drain.cordoned, drain.by_another) = (false, true),
@@ -63,12 +70,24 @@ fn count(event: &EvictEvent, drain: &mut NodeDrain) {
         EvictEvent::Overruled | EvictEvent::Uncordoned | EvictEvent::Forgotten => {
             (drain.cordoned, drain.by_another) = (false, false);
         }
-        EvictEvent::Expired(_) | EvictEvent::Refused(_) | EvictEvent::Unreachable(_) => {}
+        EvictEvent::Expired(_)
+        | EvictEvent::Refused(_)
+        | EvictEvent::Unreachable(_)
+        | EvictEvent::Waits
+        | EvictEvent::Unanswered(_) => {}
     }
 }
 
 fn described(event: &EvictEvent, deadline: Duration) -> String {
     match event {
+        EvictEvent::Waits => {
+            "the node is not drained yet: the controller drains other nodes first".into()
+        }
+        EvictEvent::Unanswered(after) => format!(
+            "no controller drains this node: none (`longshore evictor`) has answered the request for evictions within \
+             {} s; the change waits for the driver's users, and the request stays",
+            after.as_secs()
+        ),
         EvictEvent::Cordoned(reason) => {
             format!("the node is cordoned until the change is made: {reason}")
         }
@@ -110,11 +129,13 @@ fn log(event: &EvictEvent, text: &str) {
         EvictEvent::Cordoned(_)
         | EvictEvent::CordonedByAnother
         | EvictEvent::Evicted(_)
+        | EvictEvent::Waits
         | EvictEvent::Uncordoned => tracing::info!("{text}"),
         EvictEvent::Blocked(..)
         | EvictEvent::Overruled
         | EvictEvent::Expired(_)
         | EvictEvent::Refused(_)
+        | EvictEvent::Unanswered(_)
         | EvictEvent::Unreachable(_) => tracing::warn!("{text}"),
         EvictEvent::Forgotten => tracing::debug!("{text}"),
     }
@@ -127,11 +148,12 @@ fn report(event: &EvictEvent, note: String, reporter: &Reporter) {
         EvictEvent::Uncordoned => (Reason::Uncordoned, "Uncordon", None),
         EvictEvent::Evicted(pod) => (Reason::Evicted, "Evict", Some(pod)),
         EvictEvent::Blocked(pod, _) => (Reason::EvictionBlocked, "Evict", Some(pod)),
-        EvictEvent::Overruled | EvictEvent::Expired(_) | EvictEvent::Refused(_) => {
-            (Reason::EvictionBlocked, "Evict", None)
-        }
+        EvictEvent::Overruled
+        | EvictEvent::Expired(_)
+        | EvictEvent::Refused(_)
+        | EvictEvent::Unanswered(_) => (Reason::EvictionBlocked, "Evict", None),
         EvictEvent::Forgotten => return reporter.again(),
-        EvictEvent::CordonedByAnother | EvictEvent::Unreachable(_) => return,
+        EvictEvent::CordonedByAnother | EvictEvent::Unreachable(_) | EvictEvent::Waits => return,
     };
     let node = Regarding::Node(reporter.node().to_owned());
     let pod = pod.map(|pod| Regarding::Pod(pod.clone()));

@@ -13,12 +13,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Pod;
+use super::pod_names::pods_by_uid;
 use crate::config::Config;
 use crate::telemetry::{Live, Telemetry};
 use described::Described;
-use longshore_cluster::{Options, Reason, Reporter};
+use longshore_cluster::{Options, PodRef, Reason, Reporter};
 use longshore_core::environment::Env;
 use longshore_core::failure::Failure;
+use longshore_core::paths::Paths;
 use longshore_core::root::Root;
 use longshore_host::facts::LiveDriver;
 use longshore_host::modules::loaded_driver;
@@ -28,7 +30,7 @@ use longshore_host::verbs::DriverUser;
 const LAST: Duration = Duration::from_secs(5);
 /// Duration of a state that passes, as the first look at an adopted driver, before it is reported.
 const PASSING: Duration = Duration::from_secs(5);
-/// Time limit for reading the version of the loaded driver.
+/// Time limit for reading the version of the loaded driver, and the names of the node's pods.
 const READ: Duration = Duration::from_secs(2);
 
 /// Report of this agent's driver.
@@ -56,8 +58,7 @@ impl DriverReport {
         match pod {
             Ok(found) => {
                 let (reporter, pod) = found?;
-                let root = config.paths.root.clone();
-                Some(Self::of(reporter, Source::new(telemetry, root, pod), LAST))
+                Some(Self::of(reporter, Source::new(telemetry, &config.paths, pod), LAST))
             }
             Err(failure) => {
                 tracing::warn!("the driver is not reported to the cluster: {}", failure.one_line());
@@ -70,7 +71,7 @@ impl DriverReport {
     #[cfg(test)]
     pub(crate) fn to(cluster: longshore_cluster::Cluster, telemetry: &Telemetry) -> Self {
         let begun = Reporter::begin(cluster, "n".to_owned(), Options::default());
-        let source = Source::new(telemetry, "/nowhere".into(), None);
+        let source = Source::new(telemetry, &Paths::below("/nowhere".as_ref()), None);
         Self::of(begun.expect("a name"), source, Duration::from_millis(50))
     }
 
@@ -112,26 +113,31 @@ fn program(user: &DriverUser) -> Program {
 struct Source {
     telemetry: Telemetry,
     root: PathBuf,
+    host_root: PathBuf,
     /// `NAMESPACE/NAME` of the agent's pod.
     pod: Option<String>,
     kernel: String,
     /// Time at which each program of a pod was found first, whichever of its processes: one that starts
     /// others would change the report with each of them. Clones share it.
     found: Arc<Mutex<BTreeMap<Program, Timestamp>>>,
+    /// Pods of the driver's users, by the uids of their cgroups. Clones share it.
+    pods: Arc<Mutex<BTreeMap<String, PodRef>>>,
     /// The last report was of a driver that its users hold.
     was_in_use: bool,
 }
 
 impl Source {
-    fn new(telemetry: &Telemetry, root: PathBuf, pod: Option<String>) -> Self {
+    fn new(telemetry: &Telemetry, paths: &Paths, pod: Option<String>) -> Self {
         let kernel = nix::sys::utsname::uname().ok();
         let kernel = kernel.map(|host| host.release().to_string_lossy().into_owned());
         Self {
             telemetry: telemetry.clone(),
-            root,
+            root: paths.root.clone(),
+            host_root: paths.host_root.clone(),
             pod,
             kernel: kernel.unwrap_or_default(),
             found: Arc::default(),
+            pods: Arc::default(),
             was_in_use: false,
         }
     }
@@ -169,7 +175,24 @@ impl Source {
         let live = self.telemetry.live();
         self.remember(&live);
         let loaded = loaded(&self.root).await;
-        described::describe(self, &live, loaded)
+        let pods = self.pods_of(&live).await;
+        described::describe(self, &live, loaded, &pods)
+    }
+
+    /// Returns the pods of the driver's users, by uid. The host is read where one of them is not known yet: an uid
+    /// is never that of another pod.
+    async fn pods_of(&self, live: &Live) -> BTreeMap<String, PodRef> {
+        let processes = live.holders.iter().flat_map(|holders| &holders.processes);
+        let uids: BTreeSet<&String> = processes.filter_map(|user| user.pod.as_ref()).collect();
+        let mut known = self.pods.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        known.retain(|uid, _| uids.contains(uid));
+        if uids.len() != known.len() {
+            let mut found = named(&self.host_root).await;
+            let new = uids.into_iter().filter_map(|uid| Some((uid.clone(), found.remove(uid)?)));
+            known.extend(new);
+        }
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known);
+        known
     }
 
     fn found(&self) -> MutexGuard<'_, BTreeMap<Program, Timestamp>> {
@@ -195,6 +218,20 @@ async fn loaded(root: &Path) -> Option<LiveDriver> {
     timeout(READ, read).await.ok()?.ok().flatten()
 }
 
+/// Reads the names of the node's pods, on a thread that may block; none where they cannot be read.
+async fn named(host_root: &Path) -> BTreeMap<String, PodRef> {
+    let host_root = host_root.to_path_buf();
+    let read = tokio::task::spawn_blocking(move || pods_by_uid(&host_root));
+    match timeout(READ, read).await {
+        Ok(Ok(Ok(pods))) => pods,
+        Ok(Ok(Err(error))) => {
+            tracing::debug!("pods that use the driver are reported without names: {error}");
+            BTreeMap::new()
+        }
+        Ok(Err(_)) | Err(_) => BTreeMap::new(),
+    }
+}
+
 impl Pod {
     /// Begins reports to the pod's node, with the pod's name; None where the pod does not know its node.
     ///
@@ -206,13 +243,12 @@ impl Pod {
             return Ok(None);
         };
         let pod = match (self.namespace, self.given_name) {
-            (Some(namespace), Some(name)) => Some((namespace, name)),
+            (Some(namespace), Some(name)) => Some(format!("{namespace}/{name}")),
             _ => None,
         };
-        let options =
-            Options { pod: pod.as_ref().map(|(_, name)| name.clone()), ..options.clone() };
+        let options = Options { pod: self.name, ..options.clone() };
         let begun = Reporter::begin(self.cluster, node, options).map_err(|e| super::failed(&e))?;
-        Ok(Some((begun, pod.map(|(namespace, name)| format!("{namespace}/{name}")))))
+        Ok(Some((begun, pod)))
     }
 }
 

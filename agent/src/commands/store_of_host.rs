@@ -82,6 +82,7 @@ fn use_by(command: &Command) -> StoreUse {
         | Command::Completions(_)
         | Command::Man(_)
         | Command::Fleet(_)
+        | Command::Evictor(_)
         | Command::Cdi(_)
         | Command::Runtime(_)
         | Command::DockerArgs(_) => StoreUse::Unused,

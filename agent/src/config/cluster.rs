@@ -15,7 +15,8 @@ pub struct ClusterConfig {
     pub taint: bool,
     /// Write the driver's features to a file for Node Feature Discovery.
     pub features_file: bool,
-    /// Cordon the node and evict the pods that use the driver while a change of it waits for them.
+    /// Request the cordon of the node, and the eviction of the pods that use the driver while a change of it waits for
+    /// them.
     pub evict: bool,
     /// Time limit for evictions; after it the change waits without.
     pub evict_deadline: Duration,
@@ -53,15 +54,16 @@ settings! {
         default "`false`"
     /// Evict pods that use a driver which is to be changed
     ///
-    /// While a change of the driver waits for them, the node is cordoned and the pods are evicted;
-    /// never under the GPU operator, which drains nodes itself.
+    /// While a change of the driver waits for them, the agent requests it, and the controller (`longshore evictor`) cordons
+    /// the node and evicts the pods; never under the GPU operator, which drains nodes itself.
     evict: Option<bool>;
         key "evict" flag "cluster-evict" "BOOL" alone "true" env "LONGSHORE_CLUSTER_EVICT"
         default "`false`"
         is "restart"
     /// Time limit for evictions
     ///
-    /// After it the node is uncordoned, and the change waits without evictions; `0s` to `1h`.
+    /// After it the node is uncordoned, and the change waits without evictions; `0s` to `1h`. That of the controller
+    /// (`longshore evictor`) is the longest that it grants.
     evict_deadline: Option<BoundedDuration>;
         key "evict-deadline" flag "cluster-evict-deadline" "SPAN" env "LONGSHORE_CLUSTER_EVICT_DEADLINE"
         default "`10m`"
@@ -81,7 +83,7 @@ settings! {
 }
 
 impl Config {
-    /// True if the agent cordons its node and evicts pods: never under the GPU operator, whose controller
+    /// True if the agent requests a drain of its node: never under the GPU operator, whose controller
     /// drains nodes.
     pub fn evicts(&self) -> bool {
         self.cluster.evict && !self.operator.enabled
@@ -118,7 +120,7 @@ mod tests {
         assert_eq!(config.evict_deadline, Duration::from_secs(600));
     }
 
-    /// Evictions are for a change that waits, and never the agent's own where an operator drains nodes.
+    /// Evictions are for a change that waits, and never where an operator drains nodes.
     #[test]
     fn an_agent_that_evicts_waits_and_one_of_the_operator_never_evicts() {
         for (operator, given, evicts, waits) in [

@@ -113,6 +113,8 @@ impl NodeLeftovers {
             (names::STATUS, annotations.contains_key(names::STATUS)),
             (names::CORDONED, record.is_some() && !has_foreign_record),
             (SAFE_LOAD, request),
+            (names::EVICT_REQUEST, annotations.contains_key(names::EVICT_REQUEST)),
+            (names::EVICTIONS, annotations.contains_key(names::EVICTIONS)),
         ];
         let others = [
             (Leftover::Taint, !own_taints.is_empty()),

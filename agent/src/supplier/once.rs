@@ -107,8 +107,9 @@ impl Search for Published<'_> {
         Ok(taken.first().map(Described::digest))
     }
 
-    /// Judges the failures that other hosts reported. Any host that may write to the registry can
-    /// report one; where sets must be signed, such a report is not trusted.
+    /// Judges the failures that other hosts reported. Any host that may write to the registry, or the Lease
+    /// objects, can report one: none is signed, so it delays the build and never prevents it. Where sets must be
+    /// signed, it does not even delay it.
     async fn judge(&self, reported: Vec<KnownFailure>) -> Forecast {
         let SharedBuild { provisioner, build, .. } = self.shared;
         if reported.is_empty() || provisioner.config().signatures.required {
@@ -119,7 +120,7 @@ impl Search for Published<'_> {
             return Forecast::Open(Vec::new());
         }
         match provisioner.predict_failure(build, &reported).await {
-            Ok(Some(failure)) => Forecast::Fails(failure),
+            Ok(Some(failure)) => Forecast::Fails(failure, reported),
             Ok(None) => Forecast::Open(reported),
             Err(failure) => {
                 tracing::info!("cannot judge failures of other hosts: {}", failure.one_line());
@@ -186,7 +187,6 @@ impl SharedBuild<'_> {
                     }
                 }
             }
-            Outcome::Fails(failure) => Err(failure),
             Outcome::Alone(Alone::NoBackend(failure)) => {
                 let why = failure.one_line();
                 tracing::warn!("building for this host only: {reference}: {why}");

@@ -52,7 +52,7 @@ pub struct SourceErrors {
     pub count: u64,
 }
 
-/// Drain of the own node by this agent.
+/// Drain of the own node for this agent, by the controller of evictions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDrain {
     /// True while the node is cordoned by longshore.
@@ -61,6 +61,9 @@ pub struct NodeDrain {
     pub evicted: u64,
     /// Pods that were found not to be evictable.
     pub blocked: u64,
+    /// True while no controller answers the request for evictions.
+    #[serde(default)]
+    pub unanswered: bool,
     /// True while another program has cordoned the node.
     #[serde(skip)]
     pub(crate) by_another: bool,

@@ -1,25 +1,41 @@
-//! Drain of the own node for a change of its driver: the node is cordoned, and the pods that use the driver
+//! Drain of a node for a change of its driver: the node is cordoned, and the pods that use the driver
 //! are evicted, within a time limit.
 //!
-//! [`Evictions`] keeps the node as it is wanted, and undoes only its own cordon, which it knows by the
+//! An agent requests it by an annotation of its own node ([`Evictions`]); the controller
+//! ([`Evictor`](crate::Evictor)) has a [`Drain`](handle::Drain) for each such node, which
+//! keeps the node as it is wanted, and undoes only its own cordon, which it knows by the
 //! annotation [`CORDONED`](crate::names::CORDONED). Evictions go through the Eviction API, so that a
 //! PodDisruptionBudget is respected.
 
+pub(crate) mod annotated;
+mod asking;
 mod call;
-mod decision;
-mod handle;
+pub(crate) mod decision;
+pub(crate) mod handle;
 mod keeper;
+pub(crate) mod outcome;
 mod pods;
+pub(crate) mod rate;
+mod request;
 
+use std::time::Duration;
+
+pub use asking::{AskPace, Evictions};
 pub use decision::EvictPace;
-pub use handle::{Evictions, Place};
+pub use handle::Place;
+pub use outcome::{BlockedPod, Cordoned, DRAIN_FORMAT, DrainFailure, DrainState, DrainStatus};
 pub use pods::Hindrance;
+pub use request::{BadRequest, EvictRequest, REQUEST_FORMAT};
 
 use crate::pods::PodRef;
 
 /// Event of a drain, each reported once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EvictEvent {
+    /// The controller drains other nodes first.
+    Waits,
+    /// No controller has answered the request within this time.
+    Unanswered(Duration),
     /// The node was cordoned, for this reason.
     Cordoned(String),
     /// Another program has cordoned the node: it stays so.

@@ -1,6 +1,7 @@
 //! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own
-//! image and DaemonSet, the request for a safe load of the driver, evictions from the node for a change of
-//! it, Lease objects, and the report of the driver on its node; for `longshore fleet` also all nodes and DaemonSets.
+//! image and DaemonSet, the request for a safe load of the driver, the request for evictions from the node for a change
+//! of it, Lease objects, and the report of the driver on its node; the controller of evictions; for `longshore fleet`
+//! also all nodes and DaemonSets.
 //!
 //! It is begun only in a cluster. Every call has a time limit and is repeated with growing pauses, but
 //! for refusals (403, 404), which are final; no answer is read beyond a few MiB.
@@ -11,6 +12,7 @@ mod client;
 mod cordon;
 mod error;
 mod evict;
+mod evictor;
 mod image;
 mod lease;
 pub mod names;
@@ -26,7 +28,11 @@ pub use all_nodes::{Fleet, NodePatch, PodsOf, Right};
 pub use client::{Cluster, Limits};
 pub use cordon::CordonRecord;
 pub use error::{Error, Kind};
-pub use evict::{EvictEvent, EvictPace, Evictions, Hindrance, Place};
+pub use evict::{
+    AskPace, BadRequest, BlockedPod, Cordoned, DRAIN_FORMAT, DrainFailure, DrainState, DrainStatus,
+    EvictEvent, EvictPace, EvictRequest, Evictions, Hindrance, Place, REQUEST_FORMAT,
+};
+pub use evictor::{Evictor, EvictorOptions, Health, NodePace, Share};
 pub use image::{OwnImage, driver_version};
 pub use lease::{LeaseRecord, LeaseVersion, StoredLease};
 pub use owner::Owner;

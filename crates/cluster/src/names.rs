@@ -19,6 +19,12 @@ pub const NODE_LABELS: [&str; 4] = [DRIVER_VERSION, FLAVOUR, STATE, NEXT_KERNEL]
 pub const STATUS: &str = "longshore.dev/status";
 /// Annotation of the node while longshore has it cordoned: JSON with `pod`, `since` and `reason`.
 pub const CORDONED: &str = "longshore.dev/cordoned";
+/// Annotation of the node, which its agent writes while a change waits for users in pods: an
+/// [`EvictRequest`](crate::EvictRequest) in JSON.
+pub const EVICT_REQUEST: &str = "longshore.dev/evict-request";
+/// Annotation of the node, which the controller writes while a request is there: a
+/// [`DrainStatus`](crate::DrainStatus) in JSON.
+pub const EVICTIONS: &str = "longshore.dev/evictions";
 /// Label of a pod: with the value `false` it is never evicted.
 pub const EVICT: &str = "longshore.dev/evict";
 

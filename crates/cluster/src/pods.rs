@@ -1,16 +1,17 @@
-//! Pods of the own node, of which only the metadata is read.
+//! Pods of one node, of which only the metadata is read.
 
 use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ListParams};
+use serde::{Deserialize, Serialize};
 
 use crate::client::Cluster;
 use crate::error::Error;
 use crate::text::is_name;
 
-const LIST: &str = "listing the pods of the own node (list pods)";
+const LIST: &str = "listing the pods of the node (list pods)";
 
 /// Annotations of a static pod's mirror object; the second has the uid that its cgroups have.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -22,7 +23,7 @@ const MOST_PAGES: usize = 8;
 const LONGEST_UID: usize = 64;
 
 /// A pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {
     /// Namespace.
     pub namespace: String,
@@ -38,7 +39,7 @@ impl fmt::Display for PodRef {
     }
 }
 
-/// A pod of the own node.
+/// A pod of the node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodePod {
     pub(crate) id: PodRef,

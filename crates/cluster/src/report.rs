@@ -11,7 +11,6 @@ mod keeper;
 mod labels;
 mod node_status;
 mod part;
-mod pods;
 mod reason;
 
 use crate::pods::PodRef;
@@ -45,8 +44,8 @@ pub struct Report {
 pub struct Holder {
     /// Its command name.
     pub program: String,
-    /// Uid of its pod.
-    pub pod_uid: Option<String>,
+    /// Its pod, with the uid of its cgroups; None for a process of none, and where its name is not known.
+    pub pod: Option<PodRef>,
     /// Time of the first inspection that found it.
     pub since: Option<Timestamp>,
 }

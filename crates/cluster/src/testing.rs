@@ -1,6 +1,7 @@
 //! Stand-in of an API server: TLS, and one prepared answer after the other, or those of a function.
 
 mod clock;
+mod node;
 mod tls;
 
 use std::collections::VecDeque;
@@ -17,6 +18,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use crate::{Account, Cluster, Limits};
 
 pub use clock::pass;
+pub use node::AnnotatedNode;
 
 /// An answer to one request.
 #[derive(Debug)]

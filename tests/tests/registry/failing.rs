@@ -44,8 +44,11 @@ fn the_claim_of_a_builder_that_was_stopped_is_done() {
 const CHANGED: &str =
     "nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource'\n";
 
+/// Log of an agent that read the failure in the claim.
+const REPORTED: &str = "another host reported that this build fails";
+
 #[test]
-fn what_fails_on_every_host_is_compiled_once_and_again_when_a_person_says_so() {
+fn what_fails_on_every_host_delays_the_others_until_a_set_is_there_and_ends_none() {
     for deletes in [true, false] {
         let hub = if deletes { Hub::that_deletes() } else { Hub::start(None) };
         let host = Host::with(archive(0, true));
@@ -59,25 +62,28 @@ fn what_fails_on_every_host_is_compiled_once_and_again_when_a_person_says_so() {
             (&reported["stage"], &reported["failures"][0]["class"]),
             (&"done".into(), &"interface-changed".into())
         );
-        for agent in others {
-            let log = agent.store.join("logs");
-            let said = agent.ends(14);
-            assert!(entries(&log).is_empty(), "{said}");
-            assert!(said.contains("failed before, at "), "{said}");
-            assert!(said.contains("the kernel has another pci_resize_resource"), "{said}");
+        // Those that waited, and one that comes later.
+        let late = Agent::start(&host, "late", "late", Some(&reference));
+        let delayed: Vec<Agent> = others.into_iter().chain([late]).collect();
+        for agent in &delayed {
+            until("it reads the failure", || agent.says(REPORTED));
+            assert!(agent.says("the kernel has another pci_resize_resource"));
+            assert!(entries(&agent.store.join("logs")).is_empty(), "it compiled");
         }
-        // Agents that start later, including one whose store remembers the failure.
-        for (name, store) in [("late", "late"), ("again", "late")] {
-            let agent = Agent::start(&host, name, store, Some(&reference));
-            let log = agent.store.join("logs");
-            assert!(agent.ends(14).contains("failed before, at "), "{name}");
-            assert!(entries(&log).is_empty(), "{name} compiled");
-        }
-        let again = Agent::with_options(&host, "retries", "late", Some(&reference), &["--retry"]);
+        // One whose longest wait ends: it fails by its own compile, and then remembers that.
+        let options = ["--publish-wait", "1s"];
+        let own = Agent::with_options(&host, "own", "own", Some(&reference), &options);
+        until("it compiles", || own.work().is_some());
+        let_fail(&own.work().expect("it compiles"), CHANGED);
+        let said = own.ends(14);
+        assert!(!said.contains("failed before, at "), "{said}");
+        let again = Agent::with_options(&host, "again", "own", Some(&reference), &options);
+        assert!(again.ends(14).contains("failed before, at "));
+        let again = Agent::with_options(&host, "retries", "own", Some(&reference), &["--retry"]);
         until("it compiles", || again.work().is_some());
         let_go(&again.work().expect("it compiles"));
         let mut stores = vec![again.ends_well()];
-        stores.push(Agent::start(&host, "after", "store0", Some(&reference)).ends_well());
+        stores.extend(delayed.into_iter().map(Agent::ends_well));
         assert_same(&stores, &hub, usize::from(!deletes));
     }
 }

@@ -79,7 +79,10 @@ impl Search for Product {
 
     async fn judge(&self, reported: Vec<KnownFailure>) -> Forecast {
         match reported.first() {
-            Some(known) => Forecast::Fails(Failure::new(FailureKind::Compile, known.cause.clone())),
+            Some(known) => {
+                let failure = Failure::new(FailureKind::Compile, known.cause.clone());
+                Forecast::Fails(failure, reported)
+            }
             None => Forecast::Open(Vec::new()),
         }
     }
@@ -111,7 +114,6 @@ async fn agent(
             held.release().await;
             "built"
         }
-        Outcome::Fails(_) => "fails",
         Outcome::Alone(Alone::NoBackend(_)) => "no backend",
         Outcome::Alone(Alone::InVain(_)) => "in vain",
     }
@@ -333,14 +335,15 @@ async fn an_object_without_a_valid_claim_is_overwritten(#[case] object: serde_js
 }
 
 #[tokio::test]
-async fn a_failure_of_every_host_is_kept_for_those_who_come() {
+async fn a_failure_of_every_host_is_kept_for_those_who_come_and_delays_them() {
     let (server, product) = (Leases::default(), Product { fails: true, ..Product::default() });
-    let ends = together(&server, &product, TIMES, 20).await;
-    assert_eq!(ends, BTreeMap::from([("failed", 1), ("fails", 19)]));
+    let claim = || backend(server.cluster(QUICK));
+    assert_eq!(agent(claim(), &product, TIMES, Duration::ZERO).await, "failed");
     let object = &server.objects()[&name_of(KEY)];
     assert!(object["spec"].get("holderIdentity").is_none(), "nobody holds it: {object}");
-    let late = agent(backend(server.cluster(QUICK)), &product, TIMES, LEASE).await;
-    assert_eq!(late, "fails");
+    let (times, since) = (Times { wait: 4 * LEASE, ..TIMES }, Instant::now());
+    assert_eq!(agent(claim(), &product, times, Duration::ZERO).await, "failed", "it tries itself");
+    assert!(since.elapsed() >= times.wait, "{:?}", since.elapsed());
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-use longshore_cluster::testing::{Answer, Api, SHORT, refused};
+use longshore_cluster::testing::{AnnotatedNode, Answer, Api, SHORT, refused};
 use longshore_cluster::{Hindrance, NodeStatus, Options, PodRef, Report, STATUS_FORMAT};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ const OF_POD: &str = "POST /apis/events.k8s.io/v1/namespaces/ml/events";
 async fn a_pod_that_does_not_know_its_node_evicts_nothing() {
     let api = Api::with([]);
     let pod = pod(&api).unwrap().unwrap();
-    assert!(pod.evictions(Duration::ZERO, None, &Telemetry::default()).unwrap().is_none());
+    assert!(pod.evictions(Duration::ZERO, true, None, &Telemetry::default()).unwrap().is_none());
 }
 
 /// The node, cordoned by longshore or by nobody.
@@ -34,21 +34,6 @@ fn event() -> Answer {
         "kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": { "name": "e" },
     });
     Answer::Body(201, event.to_string())
-}
-
-/// A pod of a Job, and one that is exempt.
-fn pods() -> Answer {
-    let owner = json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u",
-                         "controller": true }]);
-    let pod = |uid: &str, evict: &str| {
-        json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-                "metadata": { "name": format!("train-{uid}"), "namespace": "ml", "uid": uid,
-                              "ownerReferences": owner, "labels": { "longshore.dev/evict": evict } } })
-    };
-    let items = [pod("a", "true"), pod("b", "false")];
-    let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                       "metadata": {}, "items": items });
-    Answer::Body(200, list.to_string())
 }
 
 fn in_use() -> Report {
@@ -86,7 +71,7 @@ async fn until(api: &Api, requests: usize) {
     }
 }
 
-/// Cordon and evictions with one server, their report with another.
+/// The request with one server, its report with another.
 #[tokio::test]
 async fn a_drain_has_its_events_on_the_node_and_its_pods_and_the_status_follows_at_once() {
     let reports = [node(1, false), node(1, false), node(1, false), event()];
@@ -96,22 +81,38 @@ async fn a_drain_has_its_events_on_the_node_and_its_pods_and_the_status_follows_
     let uncordon = [node(3, false), node(3, false), event()];
     let to = Api::with(reports.into_iter().chain(cordon).chain(evictions).chain(uncordon));
     let reporter = reporter(&to).await;
-    let accepted = Answer::Body(201, json!({ "kind": "Status", "code": 201 }).to_string());
-    let answers = [node(1, false), node(2, true), pods(), accepted, node(2, true), node(3, false)];
-    let api = Api::with(answers);
+    let own = AnnotatedNode::default();
     let env = |name: &str| match name {
         "POD_NAME" => Some("driver-x7k2p".to_owned()),
         "POD_NAMESPACE" => Some("gpu".to_owned()),
         "NODE_NAME" => Some("n".to_owned()),
-        name => api.variable(name),
+        name => own.api.variable(name),
     };
-    let pod = Pod::of(&env, api.files.path(), SHORT).unwrap().unwrap();
+    let pod = Pod::of(&env, own.api.files.path(), SHORT).unwrap().unwrap();
     let telemetry = Telemetry::default();
-    let evictions = pod.evictions(LONG, Some(Arc::clone(&reporter)), &telemetry).unwrap().unwrap();
+    let reports_to = Some(Arc::clone(&reporter));
+    let evictions = pod.evictions(LONG, true, reports_to, &telemetry).unwrap().unwrap();
     evictions.want("driver 1 to 2", ["a".to_owned(), "b".to_owned()]);
+    let request = own.request().await;
+    assert_eq!(
+        (&request["pod"], &request["pods"]),
+        (&json!("gpu/driver-x7k2p"), &json!(["a", "b"]))
+    );
+    let of = |name: &str| json!({ "namespace": "ml", "name": name, "uid": name });
+    let blocked = json!({ "namespace": "ml", "name": "b", "uid": "b", "why": "opted-out" });
+    let cordoned = json!({ "state": "draining", "cordoned": "by-longshore" });
+    own.answer(cordoned.clone()).await;
+    until(&to, 7).await;
+    let mut evicts = cordoned;
+    (evicts["evicted"], evicts["blocked"]) = (json!([of("a")]), json!([blocked]));
+    own.answer(evicts).await;
     until(&to, 11).await;
     let drain = telemetry.live().node.expect("a part");
     assert_eq!((drain.cordoned, drain.evicted, drain.blocked), (true, 1, 1));
+    own.annotate(longshore_cluster::names::CORDONED, Some("{}"));
+    assert!(!evictions.withdrawn(Duration::from_millis(50)).await, "it is cordoned");
+    assert_eq!(own.annotation(longshore_cluster::names::EVICT_REQUEST), None);
+    own.annotate(longshore_cluster::names::CORDONED, None);
     assert!(evictions.withdrawn(LONG).await);
     until(&to, 14).await;
     assert!(!telemetry.live().node.expect("a part").cordoned);
@@ -153,6 +154,12 @@ fn train() -> PodRef {
 #[case::overruled(EvictEvent::Overruled, Some("EvictionBlocked"), "another program uncordoned")]
 #[case::refused(EvictEvent::Refused("403".into()), Some("EvictionBlocked"), "403; the change waits")]
 #[case::unreachable(EvictEvent::Unreachable("late".into()), None, "late; it is asked again")]
+#[case::unanswered(
+    EvictEvent::Unanswered(LONG),
+    Some("EvictionBlocked"),
+    "no controller drains this node: none (`longshore evictor`) has answered the request for evictions within 60 s"
+)]
+#[case::waits(EvictEvent::Waits, None, "other nodes first")]
 #[case::by_another(EvictEvent::CordonedByAnother, None, "not by longshore")]
 #[tokio::test]
 async fn an_event_that_a_person_has_to_see_is_one_of_the_node(
@@ -203,4 +210,19 @@ fn a_cordon_is_counted_as_longshores_own(#[case] events: &[EvictEvent], #[case] 
     let mut drain = NodeDrain::default();
     events.iter().for_each(|event| count(event, &mut drain));
     assert_eq!(drain.cordoned, cordoned, "{drain:?}");
+}
+
+#[test]
+fn a_controller_that_does_not_answer_is_told_until_it_does() {
+    let mut drain = NodeDrain::default();
+    for (event, wanted) in [
+        (EvictEvent::Unanswered(LONG), true),
+        (EvictEvent::Unreachable(String::new()), true),
+        (EvictEvent::Waits, false),
+        (EvictEvent::Unanswered(LONG), true),
+        (EvictEvent::Cordoned(String::new()), false),
+    ] {
+        count(&event, &mut drain);
+        assert_eq!(drain.unanswered, wanted, "{event:?}");
+    }
 }

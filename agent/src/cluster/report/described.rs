@@ -1,12 +1,12 @@
 //! A telemetry state in the words of the cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Program, Source, program};
 use crate::journal::phase::Phase;
 use crate::telemetry::{self, FailureRecord, Live};
 use longshore_cluster::{
-    Holder, LastFailure, NextKernel, NodeStatus, Reason, Report, STATUS_FORMAT,
+    Holder, LastFailure, NextKernel, NodeStatus, PodRef, Reason, Report, STATUS_FORMAT,
 };
 use longshore_core::failure::ExitCode;
 use longshore_host::facts::LiveDriver;
@@ -19,8 +19,13 @@ pub(super) struct Described {
     pub(super) passes: bool,
 }
 
-/// Returns the report of a state with this loaded driver.
-pub(super) fn describe(source: &Source, live: &Live, loaded: Option<LiveDriver>) -> Described {
+/// Returns the report of a state with this loaded driver; `pods` are those of its users, by uid.
+pub(super) fn describe(
+    source: &Source,
+    live: &Live,
+    loaded: Option<LiveDriver>,
+    pods: &BTreeMap<String, PodRef>,
+) -> Described {
     // Of a driver that is not whole, other programs may have unloaded the modules.
     let is_whole = live.phase == Some(Phase::Ready) && live.ready || live.kept;
     let installed = live.driver.as_ref().filter(|_| is_whole);
@@ -49,7 +54,7 @@ pub(super) fn describe(source: &Source, live: &Live, loaded: Option<LiveDriver>)
         ready: matches!(reason, Reason::DriverReady | Reason::NoGpu),
         reason,
         message,
-        holders: holders(source, live),
+        holders: holders(source, live, pods),
     };
     let passes = match live.phase {
         None | Some(Phase::Probing | Phase::Planning) => true,
@@ -93,7 +98,8 @@ fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
             let ready = format!("{} is ready", named(driver.or(loaded)));
             match (driver, wanted) {
                 (Some(driver), Some(wanted)) if driver != wanted && live.holders.is_some() => {
-                    let waits = format!("{ready}; a change to {wanted} waits for its users");
+                    let drain = undrained(live);
+                    let waits = format!("{ready}; a change to {wanted} waits for its users{drain}");
                     (Reason::DriverReady, waits)
                 }
                 _ => (Reason::DriverReady, ready),
@@ -106,7 +112,9 @@ fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
         }
         Some(Phase::InUse) => match (loaded, wanted) {
             (Some(loaded), Some(wanted)) if loaded != wanted => {
-                let waits = format!("driver {wanted} waits for the users of driver {loaded}");
+                let drain = undrained(live);
+                let waits =
+                    format!("driver {wanted} waits for the users of driver {loaded}{drain}");
                 (Reason::DriverInUse, waits)
             }
             _ => (Reason::DriverInUse, format!("{} is in use and stays installed", named(loaded))),
@@ -128,6 +136,14 @@ fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
     }
 }
 
+/// Returns the end of a message about a change that waits, where no controller drains the node for it.
+fn undrained(live: &Live) -> &'static str {
+    match live.node {
+        Some(node) if node.unanswered => "; no controller drains this node",
+        _ => "",
+    }
+}
+
 /// Returns reason and message of a driver that stays for the agent's next pod.
 fn kept(live: &Live, loaded: Option<&str>) -> (Reason, String) {
     let name = loaded.map_or("the driver".into(), |version| format!("driver {version}"));
@@ -145,13 +161,14 @@ fn kept(live: &Live, loaded: Option<&str>) -> (Reason, String) {
 }
 
 /// Returns the holders, each program of a pod once.
-fn holders(source: &Source, live: &Live) -> Vec<Holder> {
+fn holders(source: &Source, live: &Live, pods: &BTreeMap<String, PodRef>) -> Vec<Holder> {
     let found = source.found();
     let present = live.holders.iter().flat_map(|holders| &holders.processes).map(program);
     let present: BTreeSet<Program> = present.collect();
     let holder = |key: Program| {
         let since = found.get(&key).copied();
-        Holder { program: key.0, pod_uid: key.1, since }
+        let pod = key.1.and_then(|uid| pods.get(&uid)).cloned();
+        Holder { program: key.0, pod, since }
     };
     present.into_iter().map(holder).collect()
 }

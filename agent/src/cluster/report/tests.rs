@@ -7,6 +7,7 @@ use crate::telemetry::{Condition, DaemonState, DriverInfo, NextKernel, Unprepare
 use longshore_cluster::testing::{Answer, Api, SHORT, refused};
 use longshore_cluster::{Limits, NodeStatus};
 use longshore_core::failure::FailureKind;
+use longshore_core::paths::Paths;
 use longshore_host::in_use::InUse;
 use longshore_host::verbs::DriverUser;
 
@@ -173,7 +174,7 @@ async fn a_state_has_a_reason_and_a_sentence(
     #[case] passes: bool,
 ) {
     let root = host(Some("535.261.03"));
-    let source = Source::new(&telemetry, root.path().to_path_buf(), None);
+    let source = Source::new(&telemetry, &Paths::below(root.path()), None);
     let described = source.described().await;
     assert_eq!((described.report.reason, described.report.message.as_str()), (reason, message));
     assert_eq!(described.report.ready, matches!(reason, Reason::DriverReady | Reason::NoGpu));
@@ -185,7 +186,7 @@ async fn a_state_has_a_reason_and_a_sentence(
 async fn a_ready_driver_whose_modules_another_program_unloads_is_degraded_until_it_is_whole() {
     let (telemetry, root) = (ready(), host(Some("550.163.01")));
     let reported = || async {
-        let source = Source::new(&telemetry, root.path().to_path_buf(), None);
+        let source = Source::new(&telemetry, &Paths::below(root.path()), None);
         source.described().await.report.status
     };
     let first = reported().await;
@@ -208,7 +209,7 @@ async fn a_ready_driver_whose_modules_another_program_unloads_is_degraded_until_
 async fn a_change_whose_modules_are_loaded_names_no_other_driver() {
     let root = host(Some("550.163.01"));
     let telemetry = at(Phase::Changing);
-    let source = Source::new(&telemetry, root.path().to_path_buf(), None);
+    let source = Source::new(&telemetry, &Paths::below(root.path()), None);
     let message = source.described().await.report.message;
     assert_eq!(message, "a change of driver 550.163.01 is under way");
 }
@@ -220,7 +221,7 @@ async fn the_loaded_driver_is_named_whichever_program_loaded_it() {
     {
         let root = host(on_host);
         let telemetry = at(Phase::InUse);
-        let source = Source::new(&telemetry, root.path().to_path_buf(), Some("a/b".into()));
+        let source = Source::new(&telemetry, &Paths::below(root.path()), Some("a/b".into()));
         let NodeStatus { live: found, flavour: of, wanted, pod, .. } =
             source.described().await.report.status;
         assert_eq!((found.as_deref(), of.as_deref()), (live, flavour));
@@ -230,7 +231,7 @@ async fn the_loaded_driver_is_named_whichever_program_loaded_it() {
 
 #[tokio::test]
 async fn a_failure_is_named_by_its_exit_code() {
-    let source = Source::new(&failed(), "/".into(), None);
+    let source = Source::new(&failed(), &Paths::below("/".as_ref()), None);
     let failure = source.described().await.report.status.last_failure.unwrap();
     assert_eq!(
         (failure.code.as_str(), failure.cause.as_str(), failure.remedy.as_str()),
@@ -241,7 +242,7 @@ async fn a_failure_is_named_by_its_exit_code() {
 #[tokio::test]
 async fn the_next_kernel_is_reported_and_no_reason_not_to_be_ready() {
     let telemetry = ready();
-    let source = Source::new(&telemetry, "/".into(), None);
+    let source = Source::new(&telemetry, &Paths::below("/".as_ref()), None);
     assert_eq!(source.described().await.report.status.next_kernel, None);
     for is_ready in [false, true] {
         let (release, cause) = ("6.1.0-51-amd64".to_owned(), "no headers".to_owned());
@@ -255,13 +256,47 @@ async fn the_next_kernel_is_reported_and_no_reason_not_to_be_ready() {
     }
 }
 
+/// The host's directories of logs have the names, and are read again for a pod that is not known yet alone.
+#[tokio::test]
+async fn holders_have_the_names_that_the_host_has() {
+    let (root, telemetry) = (tempfile::tempdir().unwrap(), at(Phase::InUse));
+    let uid = |n: u32| format!("8f3b2c1d-1111-2222-3333-{n:012}");
+    let logs =
+        |n: u32, name: &str| root.path().join("var/log/pods").join(format!("{name}_{}", uid(n)));
+    let held = |pods: &[u32]| {
+        let users = pods.iter().map(|n| user(*n, "train", Some(&uid(*n)))).collect();
+        telemetry.holders(Some(&InUse { users, ..InUse::default() }));
+    };
+    let source = Source::new(&telemetry, &Paths::below(root.path()), None);
+    let names = async || -> Vec<Option<String>> {
+        let holders = source.described().await.report.holders;
+        holders.into_iter().map(|holder| holder.pod.map(|pod| pod.to_string())).collect()
+    };
+    held(&[1]);
+    assert_eq!(names().await, [None], "without a directory");
+    std::fs::create_dir_all(logs(1, "ml_a")).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(root.path().join("var/log/pods"), mode).unwrap();
+    let is_root = nix::unistd::geteuid().is_root();
+    assert_eq!(names().await, [is_root.then(|| "ml/a".to_owned())]);
+    std::fs::remove_dir(logs(1, "ml_a")).unwrap();
+    assert_eq!(
+        names().await,
+        [is_root.then(|| "ml/a".to_owned())],
+        "it ended and still holds the driver"
+    );
+    std::fs::create_dir(logs(2, "ml_b")).unwrap();
+    held(&[2]);
+    assert_eq!(names().await, [is_root.then(|| "ml/b".to_owned())]);
+}
+
 #[tokio::test]
 async fn holders_are_named_once_for_each_pod_with_the_time_they_were_found_first() {
     let telemetry = at(Phase::InUse);
     let held = |users: Vec<DriverUser>| {
         telemetry.holders(Some(&InUse { users, ..InUse::default() }));
     };
-    let source = Source::new(&telemetry, "/nowhere".into(), None);
+    let source = Source::new(&telemetry, &Paths::below("/nowhere".as_ref()), None);
     held(vec![user(7, "python3", Some("uid-1"))]);
     let first = source.described().await.report.holders;
     held(vec![
@@ -272,7 +307,7 @@ async fn holders_are_named_once_for_each_pod_with_the_time_they_were_found_first
     let next = source.described().await.report.holders;
     assert_eq!(next.len(), 2);
     assert_eq!(next[0], first[0]);
-    assert!(next[1].since > first[0].since && next[1].pod_uid.is_none());
+    assert!(next[1].since > first[0].since && next[1].pod.is_none());
     held(vec![user(10, "python3", Some("uid-1")), user(9, "smi", None)]);
     assert_eq!(source.described().await.report.holders, next, "a program that started another one");
     telemetry.holders(None);
@@ -297,7 +332,11 @@ fn event() -> Answer {
 fn report_of(api: &Api, limits: Limits, telemetry: &Telemetry, limit: Duration) -> DriverReport {
     let cluster = api.cluster(limits);
     let reporter = Reporter::begin(cluster, "n".to_owned(), Options::default()).unwrap();
-    DriverReport::of(reporter, Source::new(telemetry, "/nowhere".into(), None), limit)
+    DriverReport::of(
+        reporter,
+        Source::new(telemetry, &Paths::below("/nowhere".as_ref()), None),
+        limit,
+    )
 }
 
 /// Reasons of the conditions that were written.

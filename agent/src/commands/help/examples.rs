@@ -295,6 +295,16 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "evictor",
+        &[
+            (
+                "The controller, for at most three nodes at a time",
+                "longshore evictor --max-nodes 3",
+            ),
+            ("Its liveness probe", "longshore evictor --alive"),
+        ],
+    ),
+    (
         "cdi",
         &[
             ("GPUs that a container can ask for", "longshore cdi list"),

@@ -28,7 +28,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Registry", &["push", "list", "sign", "verify", "attest"]),
     ("Signing", &["sign-modules", "generate-key-pair"]),
     ("Containers", &["cdi", "runtime", "docker-args"]),
-    ("Cluster", &["fleet"]),
+    ("Cluster", &["fleet", "evictor"]),
     ("Shell", &["completions", "man"]),
 ];
 

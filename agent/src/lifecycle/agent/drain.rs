@@ -1,5 +1,5 @@
 //! Drain of the node while a change waits for the users of the driver: by the GPU operator's upgrade
-//! controller, which a safe load asks for it, or by longshore's own cordon and evictions.
+//! controller, which a safe load asks for it, or by longshore's own controller of evictions.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl HeldChange for AsksForDrain {
     }
 }
 
-/// Drains of the own node: by the operator's controller, or by longshore itself where that is set.
+/// Drains of the own node: by the operator's controller, or by longshore's where that is set.
 pub(crate) struct DrainsNode {
     asks: FoundLater,
     evicts: Option<EvictsUsers>,
@@ -83,9 +83,9 @@ impl DrainsNode {
         telemetry: &Telemetry,
     ) -> Option<EvictsUsers> {
         let deadline = config.cluster.evict_deadline;
-        let begin = |pod: Pod| pod.evictions(deadline, reporter, telemetry);
-        let begun = pod.and_then(|pod| pod.map_or(Ok(None), begin));
         let evicts = config.evicts();
+        let begin = |pod: Pod| pod.evictions(deadline, evicts, reporter, telemetry);
+        let begun = pod.and_then(|pod| pod.map_or(Ok(None), begin));
         match begun {
             Ok(Some(evictions)) => {
                 // It may be long until the driver is ready, and no pod is evicted meanwhile.

@@ -1,5 +1,5 @@
-//! Cordon of the own node and evictions of the driver's users while a change waits for them, where that is
-//! set.
+//! Request for evictions of the driver's users while a change waits for them, where that is set. The controller
+//! (`longshore evictor`) cordons the node and evicts.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use longshore_host::in_use::InUse;
 /// some seconds.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
-/// Cordons the node and evicts the pods that use the driver, in a task beside the wait.
+/// Requests the eviction of the pods that use the driver, in a task beside the wait.
 pub(super) struct EvictsUsers {
     pub(super) evictions: Evictions,
-    /// False where only what an earlier agent left is undone.
+    /// False where only the request that an earlier agent left is withdrawn.
     pub(super) evicts: bool,
     pub(super) limit: Duration,
 }
@@ -42,14 +42,14 @@ impl HeldChange for EvictsUsers {
         if self.evictions.are_active() { LOOK_WITHIN } else { Duration::MAX }
     }
 
-    // Also where this agent cordoned nothing: it may end before its driver is Ready.
+    // Also where this agent requested nothing: it may end before its driver is Ready.
     fn ended(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             if !self.evictions.withdrawn(self.limit).await && self.evicts {
                 tracing::warn!(
-                    "the node may stay cordoned: the API server refused to uncordon it, or did not \
-                     answer within {} s; the next agent uncordons it once its driver is ready; if none \
-                     follows, run `longshore fleet clean`",
+                    "the node may stay cordoned: the API server or the controller (`longshore evictor`) did not \
+                     answer within {} s; the controller uncordons it once the request is withdrawn or its \
+                     time is over; if none runs any more, run `longshore fleet clean`",
                     self.limit.as_secs_f64()
                 );
             }
@@ -59,97 +59,83 @@ impl HeldChange for EvictsUsers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::drain::tests::{in_use, until};
+    use super::super::drain::tests::in_use;
     use super::*;
-    use longshore_cluster::names::CORDONED;
-    use longshore_cluster::testing::{Answer, Api, SHORT};
-    use longshore_cluster::{EvictPace, Place};
+    use longshore_cluster::names::{CORDONED, EVICT_REQUEST};
+    use longshore_cluster::testing::{AnnotatedNode, SHORT};
+    use longshore_cluster::{AskPace, Place};
     use serde_json::json;
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A node that longshore cordoned, or one that nobody did.
-    fn cordoned(version: u32, is: bool) -> Answer {
-        let mut metadata = json!({ "name": "n", "resourceVersion": version.to_string() });
-        if is {
-            metadata["annotations"] = json!({ CORDONED: "{}" });
-        }
-        let spec = json!({ "unschedulable": is });
-        let node =
-            json!({ "kind": "Node", "apiVersion": "v1", "metadata": metadata, "spec": spec });
-        Answer::Body(200, node.to_string())
-    }
-
-    fn pods() -> Answer {
-        let owner = json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u",
-                             "controller": true }]);
-        let pod = |uid: &str, name: &str| {
-            json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-                    "metadata": { "name": name, "namespace": "ml", "uid": uid,
-                                  "ownerReferences": owner } })
-        };
-        let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                           "metadata": {}, "items": [pod("abc", "train"), pod("def", "idle")] });
-        Answer::Body(200, list.to_string())
-    }
-
-    fn evicting(api: &Api, evicts: bool) -> EvictsUsers {
+    fn evicting(node: &AnnotatedNode, evicts: bool) -> EvictsUsers {
         let place = Place { node: "n".into(), namespace: "gpu".into(), pod: "driver".into() };
-        let pace = EvictPace::default();
-        let evictions = Evictions::begin(api.cluster(SHORT), place, pace, |_| {}).unwrap();
+        let soon = Duration::from_millis(1);
+        let pace = AskPace { first: soon, longest: soon, ..AskPace::default() };
+        let cluster = node.api.cluster(SHORT);
+        let evictions = Evictions::begin(cluster, place, pace, evicts, |_| {}).unwrap();
         EvictsUsers { evictions, evicts, limit: LONG }
     }
 
-    #[tokio::test]
-    async fn the_pods_of_the_users_are_evicted_and_the_end_uncordons() {
-        let accepted = Answer::Body(201, json!({ "kind": "Status", "code": 201 }).to_string());
-        let answers = [cordoned(1, false), cordoned(2, true), pods(), accepted];
-        let api = Api::with(answers.into_iter().chain([cordoned(2, true), cordoned(3, false)]));
-        let evicts = evicting(&api, true);
-        evicts.waits(&in_use(&[(7, "train"), (8, "train")]), "driver 1 to 2");
-        assert_eq!(evicts.look_within(), Duration::MAX);
-        until(&api, 4).await;
-        assert_eq!(evicts.look_within(), LOOK_WITHIN);
-        evicts.ended().await;
-        let (node, evicted) = ("/api/v1/nodes/n", "/api/v1/namespaces/ml/pods/train/eviction");
-        let wanted = [("GET", node), ("PATCH", node), ("GET", "/api/v1/pods"), ("POST", evicted)];
-        let wanted = wanted.into_iter().chain([("GET", node), ("PATCH", node)]);
-        let wanted: Vec<String> = wanted.map(|(verb, path)| format!("{verb} {path}")).collect();
-        assert_eq!(api.lines(), wanted);
-        assert!(api.requests()[1].body.contains("driver 1 to 2"), "{}", api.requests()[1].body);
-    }
-
-    /// A pod that used the driver is not one of its users any more.
-    #[tokio::test]
-    async fn during_a_try_no_pod_is_evicted() {
-        let api = Api::with([cordoned(1, true), cordoned(1, true), cordoned(2, false)]);
-        let evicts = evicting(&api, true);
-        evicts.tries("driver 1 to 2");
-        while evicts.look_within() != LOOK_WITHIN {
+    async fn until(holds: impl Fn() -> bool) {
+        while !holds() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        evicts.ended().await;
-        let node = "/api/v1/nodes/n";
-        assert_eq!(
-            api.lines(),
-            [format!("GET {node}"), format!("GET {node}"), format!("PATCH {node}")]
-        );
     }
 
     #[tokio::test]
-    async fn an_agent_that_evicts_nothing_undoes_the_cordon_of_an_earlier_one() {
-        let api = Api::with([cordoned(1, true), cordoned(2, false)]);
-        let evicts = evicting(&api, false);
+    async fn the_pods_of_the_users_are_requested_and_the_end_withdraws() {
+        let node = AnnotatedNode::default();
+        let evicts = evicting(&node, true);
+        evicts.waits(&in_use(&[(7, "train"), (8, "train")]), "driver 1 to 2");
+        let request = node.request().await;
+        assert_eq!(
+            (&request["pods"], &request["reason"]),
+            (&json!(["abc"]), &json!("driver 1 to 2"))
+        );
+        assert_eq!(evicts.look_within(), Duration::MAX, "nothing is evicted yet");
+        node.answer(json!({ "state": "draining", "cordoned": "by-longshore" })).await;
+        until(|| evicts.look_within() == LOOK_WITHIN).await;
+        // A pod that used the driver is not one of its users any more.
+        evicts.tries("driver 1 to 2");
+        until(|| node.annotation(EVICT_REQUEST).is_some_and(|text| !text.contains("abc"))).await;
+        evicts.ended().await;
+        assert_eq!(node.annotation(EVICT_REQUEST), None);
+        assert_eq!(evicts.look_within(), Duration::MAX);
+        let lines = node.api.lines();
+        assert!(lines.iter().all(|line| line.ends_with(" /api/v1/nodes/n")), "{lines:?}");
+    }
+
+    #[tokio::test]
+    async fn the_end_waits_for_the_uncordon_no_longer_than_its_limit() {
+        let node = AnnotatedNode::default();
+        let evicts = EvictsUsers { limit: Duration::from_millis(50), ..evicting(&node, true) };
+        evicts.waits(&in_use(&[(7, "train")]), "driver 1 to 2");
+        node.request().await;
+        node.annotate(CORDONED, Some("{}"));
+        evicts.ended().await;
+        assert_eq!(node.annotation(EVICT_REQUEST), None, "the controller uncordons later");
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_evicts_nothing_withdraws_the_request_of_an_earlier_one() {
+        let node = AnnotatedNode::default();
+        node.annotate(EVICT_REQUEST, Some("{}"));
+        node.annotate(CORDONED, Some("{}"));
+        let evicts = evicting(&node, false);
         evicts.waits(&in_use(&[(7, "train")]), "driver 1 to 2");
         evicts.over();
         evicts.ended().await;
-        assert_eq!(api.lines(), ["GET /api/v1/nodes/n", "PATCH /api/v1/nodes/n"]);
+        assert_eq!(node.api.lines(), ["GET /api/v1/nodes/n", "PATCH /api/v1/nodes/n"]);
+        assert_eq!(node.annotation(EVICT_REQUEST), None);
         assert_eq!(evicts.look_within(), Duration::MAX);
     }
 
     #[test]
-    fn the_page_about_deadlines_has_the_looks() {
+    fn the_page_about_deadlines_has_the_looks_and_the_answer() {
         let row = "A look at the driver's users while their pods are evicted";
         longshore_core::testing::assert_in_page(row, LOOK_WITHIN);
+        let row = "An answer of the controller that drains the node";
+        longshore_core::testing::assert_in_page(row, AskPace::default().answer);
     }
 }

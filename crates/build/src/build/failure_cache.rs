@@ -176,28 +176,6 @@ pub(super) fn keep(
     Ok(record.known())
 }
 
-/// Remembers a failure reported by another host, as if it had been met here.
-///
-/// # Errors
-/// Exit code 15 where the store cannot be written.
-pub(super) fn adopt(store: &Store, attempt: &Attempt, known: &KnownFailure) -> Result<(), Failure> {
-    let known = known.presentable(Timestamp::now());
-    let class = Some(known.class());
-    let KnownFailure { inputs, at, cause, remedy, about } = known;
-    let record = Record {
-        inputs,
-        at,
-        why: Why::Inputs,
-        jobs: attempt.jobs,
-        limit_seconds: attempt.limit.as_secs(),
-        cause,
-        remedy,
-        class,
-        about: Some(about),
-    };
-    write(store, attempt, &record)
-}
-
 fn write(store: &Store, attempt: &Attempt, record: &Record) -> Result<(), Failure> {
     let bytes = serde_json::to_vec_pretty(record)
         .or_fail(FailureKind::Bug, || "writing down a failed compile")?;
@@ -241,7 +219,7 @@ fn read(path: &Path) -> Option<Record> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-fn shown(time: Timestamp) -> String {
+pub(super) fn shown(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
@@ -291,22 +269,6 @@ mod tests {
         assert!(refused.to_string().contains("no strncpy (log: /l)"), "{refused}");
         let remedy = refused.remedy_text().expect("a remedy");
         assert!(remedy.contains("another driver") && remedy.contains("--retry"), "{remedy}");
-    }
-
-    #[test]
-    fn what_another_host_told_is_refused_as_if_it_had_been_met_here() {
-        let (_dir, store) = store();
-        let mut reported = crate::testing::known('a');
-        reported.about.host = "node-3".into();
-        reported.cause = "no strncpy\u{1b} (log: /l)".into();
-        adopt(&store, &attempt(), &reported).expect("adopts");
-        let refused = check(&store, &attempt()).expect_err("refused");
-        let (text, known) = (refused.failure.to_string(), refused.known.expect("reported on"));
-        assert!(text.contains(" on node-3: no strncpy (log: /l)"), "{text}");
-        let class = refused.failure.compile_class().expect("a class");
-        assert_eq!(class.name.as_deref(), Some("pci_resize_resource"));
-        assert_eq!((known.inputs, known.about.host), (reported.inputs, "node-3".to_owned()));
-        assert_eq!(failed_before(&store).len(), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use super::inputs::Inputs;
-use super::{Failed, KnownFailure, Request, build_from, failure_cache};
+use super::{Failed, KnownFailure, Request, build_from};
 use crate::source::driver::{self, AvailableDriver};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::Progress;
@@ -100,11 +100,11 @@ impl Refused {
 }
 
 /// Returns the first failure in `reported`, reported by other hosts, that this build would end with
-/// too, and remembers it as if it had been met here. None where a revision of the driver is left that none of them
-/// tried.
+/// too, if the reports are true: nothing is remembered of them. None where a revision of the driver is left that none
+/// of them tried.
 ///
 /// # Errors
-/// As [`build`] until it compiles; 15 where the store cannot be written.
+/// As [`build`] until it compiles.
 pub async fn predict_failure(
     request: &Request,
     archive: &Archive,
@@ -135,6 +135,5 @@ async fn predict_for(
     let (attempt, now) = (inputs.attempt(request), Timestamp::now());
     let is_ours = |known: &&KnownFailure| known.inputs == attempt.inputs && known.is_current(now);
     let Some(known) = reported.iter().find(is_ours) else { return Ok(None) };
-    failure_cache::adopt(store, &attempt, known)?;
-    Ok(failure_cache::check(store, &attempt).err().map(|failed| failed.failure))
+    Ok(Some(known.failure(now)))
 }

@@ -4,8 +4,8 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::failure_cache::LASTING;
-use longshore_core::failure::CompileClass;
+use super::failure_cache::{LASTING, shown as time};
+use longshore_core::failure::{CompileClass, Failure, FailureKind};
 use longshore_modules::artifact::ModuleKey;
 
 /// Maximum length of another host's text when shown.
@@ -63,33 +63,28 @@ impl About {
 }
 
 impl KnownFailure {
-    /// Returns the failure's class.
-    pub(super) fn class(&self) -> CompileClass {
-        let About { class, name, .. } = self.about.clone();
-        CompileClass { class, name, of_inputs: true }
-    }
-
     /// True while the record is still believed.
     pub(crate) fn is_current(&self, now: Timestamp) -> bool {
         let age = now.duration_since(self.at);
         age > -SKEW && age < LASTING
     }
 
-    /// Returns the record with its texts sanitized and its time clamped, because another host wrote
-    /// it.
-    pub(super) fn presentable(&self, now: Timestamp) -> Self {
-        let about = About {
+    /// Returns the failure for a person, with its texts sanitized and its time clamped, because another host wrote it.
+    pub(super) fn failure(&self, now: Timestamp) -> Failure {
+        let (at, host) = (time(self.at.min(now)), shown(&self.about.host));
+        let failure = Failure::new(
+            FailureKind::Compile,
+            format!("failed at {at} on {host}: {}", shown(&self.cause)),
+        );
+        let class = CompileClass {
             class: shown(&self.about.class),
             name: self.about.name.as_deref().map(shown),
-            host: shown(&self.about.host),
-            ..self.about.clone()
+            of_inputs: true,
         };
-        Self {
-            inputs: self.inputs.clone(),
-            at: self.at.min(now),
-            cause: shown(&self.cause),
-            remedy: self.remedy.as_deref().map(shown),
-            about,
+        let failure = failure.with_compile_class(class);
+        match &self.remedy {
+            Some(remedy) => failure.remedy(shown(remedy)),
+            None => failure,
         }
     }
 }
@@ -123,11 +118,12 @@ mod tests {
         known.about.host = "node-\n3".into();
         known.about.name = Some("strncpy\x1b[1m".into());
         let now = known.at - SignedDuration::from_secs(5);
-        let shown = known.presentable(now);
-        assert_eq!((shown.cause.len(), shown.at), (1000, now));
-        assert!(!shown.cause.contains('\x1b'), "{shown:?}");
-        assert_eq!(shown.about.host, "node-3");
-        assert_eq!(shown.class().name.as_deref(), Some("strncpy[1m"));
+        let failure = known.failure(now);
+        let text = failure.to_string();
+        assert!(text.starts_with(&format!("failed at {} on node-3: x[2Jx", time(now))), "{text}");
+        assert!(text.len() < 1100 && !text.contains('\x1b'), "{text}");
+        let class = failure.compile_class().expect("a class");
+        assert_eq!(class.name.as_deref(), Some("strncpy[1m"));
     }
 
     #[test]

@@ -45,20 +45,26 @@ pub(super) enum Wish {
 
 /// A change that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) reason: String,
+pub(crate) struct Change {
+    /// Identifies it.
+    pub(crate) id: String,
+    pub(crate) reason: String,
+    /// Pod of the agent that makes it, `NAMESPACE/NAME`, which is never evicted.
+    pub(crate) agent: String,
     /// Uids of the users' pods, as their cgroups have them.
-    pub(super) pods: BTreeSet<String>,
+    pub(crate) pods: BTreeSet<String>,
+    /// Time limit of the evictions, from the cordon on.
+    pub(crate) deadline: Duration,
 }
 
 /// Earlier states that a decision depends on: those of the present change.
 #[derive(Debug, Default)]
 pub(super) struct Past {
-    /// Reason of the change.
-    reason: Option<String>,
+    /// Id, reason and time limit of the change.
+    change: Option<(String, String, Duration)>,
     /// Longshore's cordon was seen on the node.
     cordoned: bool,
-    /// It was this agent that cordoned the node, or tried to.
+    /// It was this task that cordoned the node, or tried to.
     cordons: bool,
     /// End of the evictions.
     until: Option<Instant>,
@@ -88,12 +94,14 @@ pub(super) enum Action {
 impl Past {
     /// Takes the wish that a decision is for: what another change led to is void.
     pub(super) fn follow(&mut self, wish: &Wish) {
-        let reason = match wish {
-            Wish::Change(change) => Some(&change.reason),
+        let change = match wish {
+            Wish::Change(change) => Some(change),
             Wish::Unknown | Wish::Nothing => None,
         };
-        if self.reason.as_ref() != reason {
-            *self = Self { reason: reason.cloned(), ..Self::default() };
+        let id = |(id, ..): &(String, String, Duration)| id.clone();
+        if self.change.as_ref().map(id) != change.map(|change| change.id.clone()) {
+            let of = |change: &Change| (change.id.clone(), change.reason.clone(), change.deadline);
+            *self = Self { change: change.map(of), ..Self::default() };
         }
     }
 
@@ -101,7 +109,7 @@ impl Past {
     fn sees(&mut self, node: &NodeCordon, now: Instant) {
         let is_own = node.is_unschedulable && node.has_record;
         let undone = !node.is_unschedulable && (node.has_record || self.cordoned);
-        let waits = self.reason.is_some();
+        let waits = self.change.is_some();
         // After the time limit it is this task that undid it.
         self.overruled |= waits && undone && !self.is_expired(now);
         self.cordoned |= waits && is_own;
@@ -111,10 +119,12 @@ impl Past {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// Begins the time limit with the node's cordon, whoever made it; one that an earlier agent made for the same
-    /// change counts from its record, by the clock of this node.
+    /// Begins the time limit with the node's cordon, whoever made it; one that an earlier controller made for the same
+    /// change counts from its record, by the clock of this one.
     fn begins(&mut self, node: &NodeCordon, pace: &EvictPace, now: Instant, clock: Timestamp) {
-        let Some(reason) = self.reason.as_ref().filter(|_| !self.overruled) else { return };
+        let Some((_, reason, deadline)) = self.change.as_ref().filter(|_| !self.overruled) else {
+            return;
+        };
         if !node.is_unschedulable || self.until.is_some() {
             return;
         }
@@ -122,7 +132,7 @@ impl Past {
             true => Duration::ZERO,
             false => node.cordoned_for(reason, clock),
         };
-        self.until = Some(now + pace.deadline.saturating_sub(spent));
+        self.until = Some(now + pace.deadline.min(*deadline).saturating_sub(spent));
     }
 
     /// Decides about a node that was read, at this time of the monotonic and of the real clock.
@@ -135,7 +145,7 @@ impl Past {
     ) -> Action {
         self.sees(node, now);
         self.begins(node, pace, now, clock);
-        let rest = match (&self.reason, self.overruled, self.is_expired(now)) {
+        let rest = match (&self.change, self.overruled, self.is_expired(now)) {
             (None, ..) => Some(Rest::NoChange),
             (_, true, _) => Some(Rest::Overruled),
             (_, _, true) => Some(Rest::Expired),
@@ -177,7 +187,13 @@ mod tests {
     }
 
     fn change(reason: &str) -> Wish {
-        Wish::Change(Change { reason: reason.to_owned(), pods: BTreeSet::new() })
+        Wish::Change(Change {
+            id: reason.to_owned(),
+            reason: reason.to_owned(),
+            agent: "gpu/driver".to_owned(),
+            pods: BTreeSet::new(),
+            deadline: PACE.deadline,
+        })
     }
 
     fn name(action: Action) -> &'static str {
@@ -272,6 +288,18 @@ mod tests {
         assert_eq!(past.decide(&node, &PACE, now, clock()), wanted);
         let later = now + Duration::from_secs(left / 2);
         assert_eq!(past.decide(&node, &PACE, later, clock()), wanted, "it is read once");
+    }
+
+    /// That of the request, and that of the controller, whichever is shorter.
+    #[test]
+    fn the_limit_is_the_shorter_one() {
+        for (deadline, wanted) in [(60, 60), (3600, 600)] {
+            let (mut past, now) = (Past::default(), Instant::now());
+            let Wish::Change(wish) = change("a") else { unreachable!() };
+            past.follow(&Wish::Change(Change { deadline: Duration::from_secs(deadline), ..wish }));
+            let decided = past.decide(&NodeCordon::new(true, false), &PACE, now, clock());
+            assert_eq!(decided, Action::Evict(now + Duration::from_secs(wanted)));
+        }
     }
 
     /// Its clock may be another one than that of the agent which reads the record.

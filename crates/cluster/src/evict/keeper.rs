@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::jiff::{Timestamp, Unit};
 use tokio::sync::watch;
@@ -12,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::call::{Evicted, EvictionApi};
 use super::decision::{Action, Change, EvictPace, Past, Rest, Wish};
 use super::pods::{Hindrance, Treatment, UserPod};
+use super::rate::Rate;
 use super::{EvictEvent, Place};
 use crate::client::{Cluster, Limits, Pauses};
 use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
@@ -35,14 +35,12 @@ pub(super) struct Ends {
     pub(super) wishes: watch::Receiver<Numbered>,
     /// Receives the number of each wish for nothing that came true, or that the cluster refuses.
     pub(super) done: watch::Sender<Settled>,
-    /// True while rounds of evictions follow.
-    pub(super) active: Arc<AtomicBool>,
 }
 
 /// Events that were reported for the present change.
 #[derive(Debug, Default)]
 struct Told {
-    reason: Option<String>,
+    change: Option<String>,
     /// Evicted pods, and those that were not, with the reason, by their uids.
     evicted: BTreeSet<String>,
     blocked: BTreeMap<String, (PodRef, Hindrance)>,
@@ -53,12 +51,12 @@ struct Told {
 
 /// The task.
 pub(super) struct Keeper {
-    cluster: Cluster,
+    cluster: Arc<Cluster>,
     place: Place,
     pace: EvictPace,
     wishes: watch::Receiver<Numbered>,
     done: watch::Sender<Settled>,
-    active: Arc<AtomicBool>,
+    rate: Arc<Rate>,
     tell: Tell,
     api: EvictionApi,
     past: Past,
@@ -76,13 +74,14 @@ struct Dropped;
 
 impl Keeper {
     pub(super) fn new(
-        cluster: Cluster,
+        cluster: Arc<Cluster>,
         place: Place,
         pace: EvictPace,
+        rate: Arc<Rate>,
         ends: Ends,
         tell: Tell,
     ) -> Self {
-        let Ends { wishes, done, active } = ends;
+        let Ends { wishes, done } = ends;
         let rounds =
             Limits { first_pause: pace.first, longest_pause: pace.longest, ..cluster.limits };
         let (api, past, told) = (EvictionApi::default(), Past::default(), Told::default());
@@ -94,7 +93,7 @@ impl Keeper {
             pace,
             wishes,
             done,
-            active,
+            rate,
             tell,
             api,
             past,
@@ -140,7 +139,7 @@ impl Keeper {
         let decided = self.past.decide(&node, &self.pace, Instant::now(), Timestamp::now());
         match (decided, &wish) {
             (Action::Cordon, Wish::Change(change)) => {
-                let record = self.record(&change.reason);
+                let record = Self::record(change);
                 // The answer may be lost.
                 self.is_cordoned = true;
                 self.write(number, &wish, &node, CordonChange::Cordon(record), pauses).await
@@ -173,7 +172,7 @@ impl Keeper {
     }
 
     /// Returns the wish, and its number. Without any for the time limit of evictions no change waits: an
-    /// earlier agent's cordon is undone, however long this one prepares its driver.
+    /// earlier controller's cordon is undone.
     async fn next_wish(&mut self) -> Result<Numbered, Dropped> {
         let wished = self.wishes.wait_for(|(_, wish)| *wish != Wish::Unknown);
         match timeout_at(self.wished_by, wished).await {
@@ -185,23 +184,22 @@ impl Keeper {
     /// Begins anew for another change.
     fn follow(&mut self, wish: &Wish) {
         self.past.follow(wish);
-        let reason = match wish {
-            Wish::Change(change) => Some(&change.reason),
+        let id = match wish {
+            Wish::Change(change) => Some(&change.id),
             Wish::Unknown | Wish::Nothing => None,
         };
-        if self.told.reason.as_ref() != reason {
-            self.told = Told { reason: reason.cloned(), ..Told::default() };
+        if self.told.change.as_ref() != id {
+            self.told = Told { change: id.cloned(), ..Told::default() };
             self.rounds.reset();
         }
     }
 
-    fn record(&self, reason: &str) -> CordonRecord {
+    fn record(change: &Change) -> CordonRecord {
         let now = Timestamp::now();
-        let Place { namespace, pod, .. } = &self.place;
         CordonRecord {
-            pod: format!("{namespace}/{pod}"),
+            pod: change.agent.clone(),
             since: now.round(Unit::Second).unwrap_or(now).to_string(),
-            reason: reason.to_owned(),
+            reason: change.reason.clone(),
         }
     }
 
@@ -240,11 +238,11 @@ impl Keeper {
         until: Instant,
         pauses: &mut Pauses,
     ) -> Result<Option<NodeCordon>, Dropped> {
-        self.active.store(true, Ordering::Relaxed);
-        let own = (&*self.place.namespace, &*self.place.pod);
+        let own = format!("{}/{}", self.place.namespace, self.place.pod);
+        let spared = [&*own, &*change.agent];
         let users = match change.pods.is_empty() {
             true => Vec::new(),
-            false => match self.cluster.user_pods(&self.place.node, own, &change.pods).await {
+            false => match self.cluster.user_pods(&self.place.node, &spared, &change.pods).await {
                 Ok(users) => users,
                 Err(error) => return self.round_fails(number, wish, error, until, pauses).await,
             },
@@ -263,13 +261,20 @@ impl Keeper {
                 Treatment::Leave(why) => drop(left(&user.id, why.clone())),
                 Treatment::EvictLast if !only_last => {}
                 Treatment::Evict | Treatment::EvictLast => {
+                    let Self { cluster, api, rate, wishes, .. } = self;
+                    let evicted = async {
+                        timeout_at(until, rate.take()).await.ok()?;
+                        Some(cluster.evict(&user.id, api).await)
+                    };
                     let evicted = tokio::select! {
                         biased;
-                        changed = self.wishes.changed() => {
+                        changed = wishes.changed() => {
                             return changed.map(|()| None).map_err(|_| Dropped);
                         }
-                        evicted = self.cluster.evict(&user.id, &mut self.api) => evicted,
+                        evicted = evicted => evicted,
                     };
+                    // The time limit is over.
+                    let Some(evicted) = evicted else { return Ok(None) };
                     match evicted {
                         Evicted::Gone => {}
                         Evicted::Accepted => is_new |= self.evicted(&user.id),
@@ -316,7 +321,6 @@ impl Keeper {
     }
 
     fn rests(&mut self, rest: Rest) {
-        self.active.store(false, Ordering::Relaxed);
         if self.told.rest.replace(rest) == Some(rest) {
             return;
         }
@@ -388,7 +392,7 @@ impl Keeper {
     /// cluster.
     fn tell_failure(&mut self, wish: &Wish, error: &Error, event: fn(String) -> EvictEvent) {
         if !matches!(wish, Wish::Change(_)) {
-            return tracing::debug!("{error}; an earlier agent's cordon is looked for again");
+            return tracing::debug!("{error}; an earlier cordon is looked for again");
         }
         if self.told.failure.replace(error.kind) != Some(error.kind) {
             (self.tell)(&event(error.to_string()));

@@ -1,4 +1,4 @@
-//! Pods of the own node that use the driver, and the treatment of each.
+//! Pods of the node that use the driver, and the treatment of each.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -100,16 +100,16 @@ fn treatment(pod: &ObjectMeta) -> Treatment {
 }
 
 impl Cluster {
-    /// Lists the pods of this node that use the driver; `own` is left out.
+    /// Lists the pods of this node that use the driver; those of the names `NAMESPACE/NAME` in `spared` are left out.
     pub(super) async fn user_pods(
         &self,
         node: &str,
-        own: (&str, &str),
+        spared: &[&str],
         users: &BTreeSet<String>,
     ) -> Result<Vec<UserPod>, Error> {
         let pods = self.node_pods(node).await?;
         let used = pods.iter().filter_map(|pod| UserPod::of(pod, users));
-        Ok(used.filter(|pod| (&*pod.id.namespace, &*pod.id.name) != own).collect())
+        Ok(used.filter(|pod| !spared.contains(&&*pod.id.to_string())).collect())
     }
 }
 

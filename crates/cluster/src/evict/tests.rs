@@ -7,6 +7,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use super::decision::Change;
+use super::handle::Drain;
+use super::rate::Rate;
 use super::*;
 use crate::testing::{Answer, Api, Request, SHORT, pass, refused};
 use crate::{Kind, Limits, names};
@@ -217,9 +220,10 @@ impl Scene {
         let tell = move |event: &EvictEvent| {
             let _ = sender.send(event.clone());
         };
-        let place = Place { node: "node-1".into(), namespace: "ml".into(), pod: own.to_owned() };
-        let evictions = Evictions::begin(self.api.cluster(limits), place, pace, tell).unwrap();
-        Agent { evictions, told }
+        let place = Place { node: "node-1".into(), namespace: "gpu".into(), pod: "evictor".into() };
+        let (cluster, rate) = (Arc::new(self.api.cluster(limits)), Arc::new(Rate::new(10_000)));
+        let evictions = Drain::begin(cluster, place, pace, rate, tell);
+        Agent { evictions, told, own: own.to_owned() }
     }
 
     /// Begins one whose change waits for these pods.
@@ -244,13 +248,25 @@ impl Scene {
 }
 
 struct Agent {
-    evictions: Evictions,
+    evictions: Drain,
+    own: String,
     told: UnboundedReceiver<EvictEvent>,
 }
 
 impl Agent {
     fn waits_for(&self, pods: &[&str]) {
-        self.evictions.want(WHY, pods.iter().map(|name| uid(name)));
+        self.waits(WHY, pods);
+    }
+
+    /// Waits with a change of this reason, which is its id as well.
+    fn waits(&self, why: &str, pods: &[&str]) {
+        self.evictions.want(Change {
+            id: why.to_owned(),
+            reason: why.to_owned(),
+            agent: format!("ml/{}", self.own),
+            pods: pods.iter().map(|name| uid(name)).collect(),
+            deadline: LONG,
+        });
     }
 
     async fn next(&mut self) -> EvictEvent {
@@ -292,6 +308,7 @@ fn short(event: &EvictEvent) -> String {
         EvictEvent::Forgotten => "forgotten".into(),
         EvictEvent::Refused(_) => "refused".into(),
         EvictEvent::Unreachable(_) => "unreachable".into(),
+        EvictEvent::Waits | EvictEvent::Unanswered(_) => panic!("{event:?} is one of an agent"),
     }
 }
 
@@ -322,7 +339,6 @@ async fn users_that_come_later_are_evicted_too() {
     assert_eq!(agent.told(2).await, [CORDONED, "evicted ml/a"]);
     agent.waits_for(&["b"]);
     assert_eq!(agent.told(1).await, ["evicted ml/b"]);
-    assert!(agent.evictions.are_active());
     assert_eq!(scene.change(|state| state.version), 2, "cordoned once");
 }
 
@@ -370,12 +386,11 @@ async fn after_the_time_limit_the_node_is_uncordoned_and_nothing_more_is_asked(
     let pace = EvictPace { deadline: Duration::from_millis(100), ..PACE };
     let mut agent = scene.waiting(&["train"], pace);
     assert_eq!(agent.told(4).await, events);
-    assert!(!agent.evictions.are_active());
     assert_eq!(scene.node(), (false, false));
     let asked = scene.api.lines().len();
     agent.waits_for(&["train", "another"]);
     pass(10 * LONG).await;
-    agent.evictions.want("driver 535.261.03 to 570.1", [uid("train")]);
+    agent.waits("driver 535.261.03 to 570.1", &["train"]);
     assert_eq!(agent.told(1).await, ["cordoned: driver 535.261.03 to 570.1"]);
     assert_eq!(scene.api.lines()[asked..][..2], [GET, PATCH], "the same change waits without");
 }
@@ -703,17 +718,11 @@ async fn two_agents_at_once_leave_no_cordon() {
 }
 
 #[tokio::test]
-async fn nothing_is_called_before_the_first_wish_and_no_name_that_is_none_is_sent() {
+async fn nothing_is_called_before_the_first_wish() {
     let scene = Scene::with(vec![]);
     let agent = scene.agent(OWN_POD, PACE, SHORT);
-    // Then begins the search for an earlier agent's cordon.
+    // Then begins the search for an earlier cordon.
     pass(LONG - Duration::from_secs(1)).await;
-    assert!(!agent.evictions.are_begun());
-    for (node, name) in [("a/b", "c"), ("a", "../c")] {
-        let place = Place { node: node.into(), namespace: "ml".into(), pod: name.into() };
-        let begun = Evictions::begin(scene.api.cluster(SHORT), place, PACE, |_| {});
-        assert_eq!(begun.unwrap_err().kind, Kind::Name);
-    }
     assert!(agent.evictions.withdrawn(LONG).await);
     assert_eq!(scene.api.lines(), [GET], "of the withdrawal alone");
 }

@@ -32,6 +32,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// server removes events an hour after their last change by default.
 const REMEMBERED: usize = 64;
 const SERIES: Duration = Duration::from_secs(30 * 60);
+/// Length of the longest name of a reporting instance (k8s.io/kubernetes/pkg/apis/core/validation, events.go). Names of
+/// a DaemonSet's pods are shorter.
+const LONGEST_INSTANCE: usize = 128;
 /// Length of an event's name up to its random ending.
 const LONGEST_NAME: usize = 200;
 
@@ -76,7 +79,7 @@ impl NodeEvents {
 /// Writes events.
 #[derive(Debug)]
 pub struct Events {
-    /// Name of the reporting pod, or of its node.
+    /// Name of the reporting pod, which a policy compares with that of the token; else of its node.
     instance: String,
     /// Form of events about the node that the API server took last.
     node_events: NodeEvents,
@@ -167,7 +170,10 @@ fn new_name(object: &str) -> String {
 impl Events {
     /// Takes the name of the reporting pod, or of its node.
     pub fn new(instance: &str) -> Self {
-        let instance = in_line(instance, 100);
+        let instance = match instance.len() <= LONGEST_INSTANCE {
+            true => in_line(instance, LONGEST_INSTANCE),
+            false => in_line(instance, LONGEST_INSTANCE - 3),
+        };
         Self {
             instance,
             node_events: NodeEvents::OfObject,

@@ -43,16 +43,13 @@ pub(super) struct Keeper {
     /// The node as it was when the task began.
     seen: Option<Seen>,
     look: Part,
-    /// Pods of the driver's holders, by the uid in their cgroups; None for one that is not on the node.
-    pods: BTreeMap<String, Option<PodRef>>,
     metadata: Part,
     condition: Part,
     taint: Part,
     event: Part,
     refused_namespaces: RefusedNamespaces,
-    listing: Part,
     /// Holders whose pods had an event, with the time of the next one.
-    told: BTreeMap<(String, String), Instant>,
+    told: BTreeMap<(PodRef, String), Instant>,
     again: u64,
     is_unreachable: bool,
 }
@@ -75,13 +72,11 @@ impl Keeper {
             next_queued: None,
             seen: None,
             look: Part::default(),
-            pods: BTreeMap::new(),
             metadata: Part::default(),
             condition: Part::default(),
             taint: Part::default(),
             event: Part::default(),
             refused_namespaces: RefusedNamespaces::default(),
-            listing: Part::default(),
             told: BTreeMap::new(),
             again: 0,
             is_unreachable: false,
@@ -135,7 +130,6 @@ impl Keeper {
         // The condition first: it is small, and others wait for it.
         self.write_condition(report).await?;
         self.write_taint(report).await?;
-        self.resolve(&report.holders).await?;
         self.write_metadata(report).await?;
         self.write_events(report).await
     }
@@ -197,7 +191,7 @@ impl Keeper {
         // Once more where the answer shows that the node was cordoned or uncordoned.
         for _ in 0..2 {
             let status = NodeStatus {
-                holders: self.holders(&report.holders),
+                holders: report.holders.iter().map(HolderStatus::of).collect(),
                 cordoned: self.seen.as_ref().is_some_and(|seen| seen.cordoned),
                 ..report.status.clone()
             };
@@ -214,37 +208,6 @@ impl Keeper {
             self.settle(written.map(drop), wanted, |all| &mut all.metadata)?;
         }
         Ok(())
-    }
-
-    /// Finds the pods of these holders.
-    async fn resolve(&mut self, holders: &[Holder]) -> Result<(), Error> {
-        let uids: BTreeSet<&String> = holders.iter().filter_map(|h| h.pod_uid.as_ref()).collect();
-        self.pods.retain(|uid, _| uids.contains(uid));
-        let unknown = uids.iter().any(|uid| !self.pods.contains_key(*uid));
-        if !unknown || !self.listing.is_due(&Value::Null, Instant::now()) {
-            return Ok(());
-        }
-        let listed = self.cluster.pods_of(&self.node).await;
-        match listed {
-            Ok(mut pods) => {
-                for uid in uids {
-                    self.pods.insert(uid.clone(), pods.remove(uid));
-                }
-                self.listing = Part::default();
-                Ok(())
-            }
-            Err(error) => self.settle(Err(error), Value::Null, |all| &mut all.listing),
-        }
-    }
-
-    fn holders(&self, holders: &[Holder]) -> Vec<HolderStatus> {
-        let pod = |uid: &String| self.pods.get(uid)?.as_ref().map(ToString::to_string);
-        let holder = |holder: &Holder| HolderStatus {
-            program: holder.program.clone(),
-            pod: holder.pod_uid.as_ref().and_then(pod),
-            since: holder.since,
-        };
-        holders.iter().map(holder).collect()
     }
 
     /// Writes an event about the node where the reason or message is another one, those beside the report,
@@ -290,13 +253,12 @@ impl Keeper {
     }
 
     async fn write_pod_events(&mut self, report: &Report) -> Result<(), Error> {
-        let key = |holder: &Holder| Some((holder.pod_uid.clone()?, holder.program.clone()));
+        let key = |holder: &Holder| Some((holder.pod.clone()?, holder.program.clone()));
         let keys: BTreeSet<_> = report.holders.iter().filter_map(key).collect();
         self.told.retain(|told, _| keys.contains(told));
         for holder in report.holders.iter().take(MOST_HOLDERS) {
             let Some(key) = key(holder) else { continue };
-            let now = Instant::now();
-            let Some(Some(pod)) = self.pods.get(&key.0).cloned() else { continue };
+            let (now, pod) = (Instant::now(), key.0.clone());
             let is_left_out = self.refused_namespaces.is_left_out(&pod.namespace);
             if is_left_out || self.told.get(&key).is_some_and(|next| now < *next) {
                 continue;

@@ -3,6 +3,7 @@
 use k8s_openapi::jiff::{Timestamp, Unit};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::Holder;
 use crate::text::in_line;
 
 /// Format of the annotation.
@@ -72,6 +73,16 @@ pub struct HolderStatus {
     /// Time of the first inspection that found it.
     #[serde(deserialize_with = "time_or_none")]
     pub since: Option<Timestamp>,
+}
+
+impl HolderStatus {
+    pub(super) fn of(holder: &Holder) -> Self {
+        Self {
+            program: holder.program.clone(),
+            pod: holder.pod.as_ref().map(ToString::to_string),
+            since: holder.since,
+        }
+    }
 }
 
 /// Failure of an agent.

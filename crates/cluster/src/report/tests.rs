@@ -14,7 +14,6 @@ const GET: &str = "GET /api/v1/nodes/node-1";
 const PATCH: &str = "PATCH /api/v1/nodes/node-1";
 const CONDITION: &str = "PATCH /api/v1/nodes/node-1/status";
 const EVENT: &str = "POST /apis/events.k8s.io/v1/namespaces/default/events";
-const PODS: &str = "GET /api/v1/pods";
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -342,27 +341,17 @@ async fn the_last_report_does_not_wait_for_a_call_that_hangs() {
     assert_eq!(bodies(&api, EVENT)[0]["reason"], "DriverRemoved");
 }
 
-fn pods(items: &[(&str, &str, &str, &str)]) -> Answer {
-    let item = |(namespace, name, uid, hash): &(&str, &str, &str, &str)| {
-        json!({
-            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-            "metadata": { "namespace": namespace, "name": name, "uid": uid,
-                          "annotations": { "kubernetes.io/config.mirror": hash,
-                                           "kubernetes.io/config.hash": hash } },
-        })
-    };
-    let items: Vec<Value> = items.iter().map(item).collect();
-    body(&json!({
-        "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-        "metadata": { "resourceVersion": "1" }, "items": items,
-    }))
-}
-
-fn held_by(holders: &[(&str, Option<&str>)]) -> Report {
+/// A report with these holders: programs, each with namespace, name and uid of its pod.
+fn held_by(holders: &[(&str, Option<(&str, &str, &str)>)]) -> Report {
     let since: Timestamp = "2026-11-23T03:00:00Z".parse().unwrap();
-    let holder = |(program, uid): &(&str, Option<&str>)| Holder {
+    let pod = |(namespace, name, uid): (&str, &str, &str)| PodRef {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+    };
+    let holder = |(program, of): &(&str, Option<(&str, &str, &str)>)| Holder {
         program: (*program).to_owned(),
-        pod_uid: uid.map(str::to_owned),
+        pod: of.map(pod),
         since: Some(since),
     };
     Report { holders: holders.iter().map(holder).collect(), ..report(Reason::DriverInUse) }
@@ -370,20 +359,17 @@ fn held_by(holders: &[(&str, Option<&str>)]) -> Report {
 
 #[tokio::test]
 async fn pods_of_holders_are_named_and_get_an_event_each() {
-    let listed = pods(&[("ml", "train-0", "uid-1", ""), ("kube-system", "st", "u2", "hash-2")]);
-    let api = Api::with([node(), node(), listed, patched(), event(), event(), event()]);
+    let api = Api::with([node(), node(), patched(), event(), event(), event()]);
     let reporter = reporter(&api, options());
     let held = held_by(&[
-        ("python3", Some("uid-1")),
-        ("smi", Some("hash-2")),
+        ("python3", Some(("ml", "train-0", "uid-1"))),
+        ("smi", Some(("kube-system", "st", "hash-2"))),
         ("bash", None),
-        ("gone", Some("uid-9")),
     ]);
     assert!(reporter.finish(Some(held.clone()), LONG).await);
     let ml = "POST /apis/events.k8s.io/v1/namespaces/ml/events";
     let system = "POST /apis/events.k8s.io/v1/namespaces/kube-system/events";
-    assert_eq!(api.lines(), [GET, CONDITION, PODS, PATCH, EVENT, ml, system]);
-    assert!(api.requests()[2].line.contains("fieldSelector=spec.nodeName%3Dnode-1"));
+    assert_eq!(api.lines(), [GET, CONDITION, PATCH, EVENT, ml, system], "no pod is listed");
     let event = &bodies(&api, ml)[0];
     assert_eq!(event["reason"], "HoldsDriver");
     assert_eq!(event["type"], "Warning");
@@ -396,23 +382,14 @@ async fn pods_of_holders_are_named_and_get_an_event_each() {
         "python3 holds driver 535.261.03 (found first at 2026-11-23T03:00:00Z), which blocks its \
          change to 550.163.01"
     );
-    assert_eq!(bodies(&api, system)[0]["regarding"]["uid"], "u2");
+    assert_eq!(bodies(&api, system)[0]["regarding"]["uid"], "hash-2");
     let annotation = &bodies(&api, PATCH)[0]["metadata"]["annotations"]["longshore.dev/status"];
     let status = NodeStatus::of_annotation(annotation.as_str().unwrap()).unwrap();
     let names: Vec<_> = status.holders.iter().map(|h| h.pod.as_deref()).collect();
-    assert_eq!(names, [Some("ml/train-0"), Some("kube-system/st"), None, None]);
-    // The same holders are neither looked for nor told again.
+    assert_eq!(names, [Some("ml/train-0"), Some("kube-system/st"), None]);
+    // The same holders are not told again.
     assert!(reporter.finish(Some(held), LONG).await);
-    assert_eq!(api.requests().len(), 7);
-}
-
-#[tokio::test]
-async fn holders_are_reported_without_their_pods_where_those_may_not_be_listed() {
-    let api = Api::with([node(), node(), refused(403), patched(), event()]);
-    let reporter = reporter(&api, options());
-    let held = held_by(&[("python3", Some("uid-1"))]);
-    assert!(reporter.finish(Some(held), LONG).await);
-    assert_eq!(api.lines(), [GET, CONDITION, PODS, PATCH, EVENT]);
+    assert_eq!(api.requests().len(), 6);
 }
 
 #[tokio::test]
@@ -493,6 +470,20 @@ async fn an_api_server_of_1_20_gets_events_of_the_node_in_its_own_form_from_the_
     let namespaces: Vec<Value> =
         bodies(&api, EVENT).iter().map(|event| event["regarding"]["namespace"].clone()).collect();
     assert_eq!(namespaces, [Value::Null, json!("default"), json!("default")]);
+}
+
+/// A policy compares it with the pod of the token.
+#[tokio::test]
+async fn the_reporting_instance_is_the_whole_name_of_the_pod() {
+    let name = format!("{}-x7k2p", "a".repeat(120));
+    let (api, long) = (Api::with([event(), event()]), "b".repeat(200));
+    for (instance, wanted) in [(&name, &name), (&long, &format!("{}...", "b".repeat(125)))] {
+        let mut events = Events::new(instance);
+        events.record(&api.cluster(SHORT), of_pod(Reason::Evicted, "train")).await.unwrap();
+        let body = bodies(&api, ML).pop().unwrap();
+        assert_eq!(body["reportingInstance"], json!(wanted));
+        assert_eq!(body["reportingController"], "longshore.dev/agent");
+    }
 }
 
 #[tokio::test]
@@ -600,13 +591,13 @@ async fn refused_events_in_one_namespace_leave_those_in_others() {
 
 #[tokio::test]
 async fn a_holder_in_a_namespace_that_refuses_events_leaves_those_of_other_holders() {
-    let listed = pods(&[("closed", "a-0", "uid-1", ""), ("ml", "b-0", "uid-2", "")]);
-    let api = Api::with([node(), node(), listed, patched(), event(), refused(403), event()]);
+    let api = Api::with([node(), node(), patched(), event(), refused(403), event()]);
     let reporter = reporter(&api, options());
-    let held = held_by(&[("a", Some("uid-1")), ("b", Some("uid-2")), ("c", Some("uid-1"))]);
+    let (a, b) = (Some(("closed", "a-0", "uid-1")), Some(("ml", "b-0", "uid-2")));
+    let held = held_by(&[("a", a), ("b", b), ("c", a)]);
     assert!(reporter.finish(Some(held), LONG).await);
     let closed = "POST /apis/events.k8s.io/v1/namespaces/closed/events";
-    assert_eq!(api.lines()[4..], [EVENT, closed, ML]);
+    assert_eq!(api.lines()[3..], [EVENT, closed, ML]);
 }
 
 #[tokio::test]

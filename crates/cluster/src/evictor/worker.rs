@@ -1,0 +1,302 @@
+//! Task of one node: it takes a place for the node, lets its drain follow the request, and writes back what became of
+//! it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::slots::Slots;
+use crate::client::Cluster;
+use crate::error::Kind;
+use crate::evict::annotated::DrainNode;
+use crate::evict::handle::Drain;
+use crate::evict::outcome::{Cordoned, DrainState, DrainStatus};
+use crate::evict::rate::Rate;
+use crate::evict::{EvictEvent, EvictPace, EvictRequest, Hindrance, Place};
+use crate::names::EVICTIONS;
+
+const WRITE: &str = "writing the state of a drain (patch nodes)";
+
+/// Pauses of one node's changes: a node decides how often it writes its request, and never how often the API server is
+/// asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodePace {
+    /// Shortest time between two changes of a request that are followed.
+    pub request: Duration,
+    /// Shortest time between two writes of the state.
+    pub write: Duration,
+    /// Time after which a write that failed is made again.
+    pub again: Duration,
+}
+
+impl Default for NodePace {
+    fn default() -> Self {
+        Self {
+            request: Duration::from_secs(1),
+            write: Duration::from_secs(1),
+            again: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The controller's own parts, shared by all nodes.
+pub(super) struct Own {
+    pub(super) cluster: Arc<Cluster>,
+    /// Namespace and name of its pod.
+    pub(super) pod: (String, String),
+    pub(super) slots: Arc<Slots>,
+    pub(super) rate: Arc<Rate>,
+    pub(super) pace: EvictPace,
+    pub(super) of_node: NodePace,
+}
+
+/// A node's request, and true while it has the record of a cordon of longshore's.
+type Wanted = (Option<EvictRequest>, bool);
+
+/// Handle of a node's task, which ends with it.
+pub(super) struct Worker {
+    requests: watch::Sender<Wanted>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Worker {
+    /// Begins with a node as it was found, and its request. A node that is cordoned already has its place.
+    pub(super) fn begin(own: Arc<Own>, node: &DrainNode, request: Option<EvictRequest>) -> Self {
+        if node.has_record {
+            own.slots.take_over(&node.name);
+        }
+        let (requests, receiver) = watch::channel((request, node.has_record));
+        let task = Task::new(own, node, receiver);
+        Self { requests, task: tokio::spawn(task.run()) }
+    }
+
+    /// Takes the node as it is now.
+    pub(super) fn take(&self, request: Option<EvictRequest>, has_record: bool) {
+        self.requests.send_if_modified(|before| {
+            let differs = before.0 != request;
+            *before = (request, has_record);
+            differs
+        });
+    }
+}
+
+/// A place of a node, given back when its task ends.
+struct HeldSlot {
+    slots: Arc<Slots>,
+    node: String,
+}
+
+impl Drop for HeldSlot {
+    fn drop(&mut self) {
+        self.slots.release(&self.node);
+    }
+}
+
+/// The task.
+struct Task {
+    own: Arc<Own>,
+    node: String,
+    slot: HeldSlot,
+    freed: watch::Receiver<()>,
+    requests: watch::Receiver<Wanted>,
+    drain: Drain,
+    events: mpsc::UnboundedReceiver<EvictEvent>,
+    /// State of the present request.
+    status: Option<DrainStatus>,
+    /// Text of it on the node, and the time of the next write.
+    written: Option<String>,
+    write_at: Instant,
+    /// The node waits for a place.
+    waits: bool,
+}
+
+impl Task {
+    fn new(own: Arc<Own>, node: &DrainNode, requests: watch::Receiver<Wanted>) -> Self {
+        let (sender, events) = mpsc::unbounded_channel();
+        let tell = move |event: &EvictEvent| {
+            // A task that has ended reads nothing.
+            let _ = sender.send(event.clone());
+        };
+        let (namespace, pod) = own.pod.clone();
+        let place = Place { node: node.name.clone(), namespace, pod };
+        let (cluster, rate) = (Arc::clone(&own.cluster), Arc::clone(&own.rate));
+        let drain = Drain::begin(cluster, place, own.pace, rate, tell);
+        // What an earlier controller did for this request counts: a change that it gave up is not begun anew.
+        let mut status = node.status.as_deref().and_then(DrainStatus::of_annotation);
+        if let Some(status) = &mut status
+            && node.has_record
+        {
+            status.cordoned = Cordoned::ByLongshore;
+        }
+        let slot = HeldSlot { slots: Arc::clone(&own.slots), node: node.name.clone() };
+        Self {
+            freed: own.slots.changes(),
+            slot,
+            node: node.name.clone(),
+            requests,
+            drain,
+            events,
+            status,
+            written: node.status.clone(),
+            write_at: Instant::now(),
+            waits: false,
+            own,
+        }
+    }
+
+    async fn run(mut self) {
+        let mut next_request = Instant::now();
+        self.follow();
+        next_request += self.own.of_node.request;
+        loop {
+            let is_written = self.text() == self.written;
+            let withdraws = self.status.as_ref().is_none_or(DrainStatus::rests);
+            let write_at = self.write_at;
+            tokio::select! {
+                changed = later(&mut self.requests, next_request) => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    next_request = Instant::now() + self.own.of_node.request;
+                    self.follow();
+                }
+                Some(event) = self.events.recv() => self.takes(&event),
+                Ok(()) = self.freed.changed(), if self.waits => self.follow(),
+                () = self.drain.is_undone(), if withdraws && self.slot_is_held() => {
+                    self.own.slots.release(&self.node);
+                }
+                () = sleep_until(write_at), if !is_written => self.write().await,
+            }
+        }
+    }
+
+    fn slot_is_held(&self) -> bool {
+        self.own.slots.is_taken(&self.node)
+    }
+
+    /// Follows the present request.
+    fn follow(&mut self) {
+        let (request, has_record) = self.requests.borrow_and_update().clone();
+        self.waits = false;
+        let Some(request) = request else {
+            self.status = None;
+            self.drain.want_none();
+            if !self.slot_is_held() {
+                self.own.slots.release(&self.node);
+            }
+            return;
+        };
+        if self.status.as_ref().is_none_or(|status| status.request != request.id) {
+            let cordoned = self.status.take().map(|before| before.cordoned).unwrap_or_default();
+            let new = DrainStatus::new(&request.id, DrainState::Waiting);
+            self.status = Some(DrainStatus { cordoned, ..new });
+        }
+        let Some(status) = &mut self.status else { return };
+        if status.rests() {
+            // After a restart its cordon may be left.
+            self.drain.want_none();
+            return;
+        }
+        if self.own.slots.try_take(&self.node) {
+            status.state = DrainState::Draining;
+            if has_record && status.cordoned == Cordoned::No {
+                status.cordoned = Cordoned::ByLongshore;
+            }
+            self.drain.want(request.change());
+        } else {
+            status.state = DrainState::Waiting;
+            self.waits = true;
+        }
+    }
+
+    /// Takes an event of the drain.
+    fn takes(&mut self, event: &EvictEvent) {
+        log(&self.node, event);
+        let Some(status) = &mut self.status else { return };
+        status.take(event);
+        if status.rests() {
+            self.own.slots.release(&self.slot.node);
+        }
+    }
+
+    /// Text of the state; none once the request is gone. A state without anything to tell leaves what is there: another
+    /// controller may have told more.
+    fn text(&self) -> Option<String> {
+        match &self.status {
+            Some(status) if status.is_blank() => self.written.clone(),
+            status => status.as_ref().map(DrainStatus::to_annotation),
+        }
+    }
+
+    async fn write(&mut self) {
+        let text = self.text();
+        let written =
+            self.own.cluster.annotate_node(WRITE, &self.node, EVICTIONS, text.as_deref()).await;
+        let pace = &self.own.of_node;
+        match written {
+            Ok(_) => {
+                self.written = text;
+                self.write_at = Instant::now() + pace.write;
+            }
+            Err(error) => {
+                self.write_at = Instant::now() + pace.again;
+                match error.kind {
+                    Kind::Forbidden => self.own.cluster.report_once(&error),
+                    _ => tracing::debug!("node {}: {error}; it is written again", self.node),
+                }
+            }
+        }
+    }
+}
+
+/// Waits for a change, from this time on.
+async fn later<T>(
+    changes: &mut watch::Receiver<T>,
+    from: Instant,
+) -> Result<(), watch::error::RecvError> {
+    sleep_until(from).await;
+    changes.changed().await
+}
+
+fn log(node: &str, event: &EvictEvent) {
+    match event {
+        EvictEvent::Cordoned(reason) => tracing::info!("node {node}: cordoned: {reason}"),
+        EvictEvent::CordonedByAnother => {
+            tracing::info!("node {node}: cordoned already, not by longshore: it stays so");
+        }
+        EvictEvent::Evicted(pod) => {
+            tracing::info!("node {node}: pod {pod}: its eviction was accepted")
+        }
+        EvictEvent::Blocked(pod, why) => {
+            tracing::warn!("node {node}: pod {pod} is not evicted: {why}");
+        }
+        EvictEvent::Overruled => tracing::warn!(
+            "node {node}: another program uncordoned it: no pod is evicted for this change any more"
+        ),
+        EvictEvent::Expired(left) => {
+            let why = |(pod, why): &(crate::PodRef, Hindrance)| format!(" {pod}: {why};");
+            let left: String = left.iter().map(why).collect();
+            tracing::warn!(
+                "node {node}: the time limit is over: no pod is evicted for this change any more{}{}",
+                if left.is_empty() { "" } else { ":" },
+                left.trim_end_matches(';')
+            );
+        }
+        EvictEvent::Uncordoned => tracing::info!("node {node}: uncordoned"),
+        EvictEvent::Forgotten => {
+            tracing::debug!("node {node}: another program uncordoned it; the record is removed");
+        }
+        EvictEvent::Refused(why) => tracing::warn!("node {node}: {why} (reported once)"),
+        EvictEvent::Unreachable(why) => tracing::warn!("node {node}: {why}; it is asked again"),
+        EvictEvent::Waits | EvictEvent::Unanswered(_) => {}
+    }
+}
