@@ -170,7 +170,7 @@ enum Command {
     /// Show the driver on all nodes of a Kubernetes cluster, by kubectl or in a pod
     #[command(subcommand)]
     Fleet(fleet::FleetCommand),
-    /// Cordon nodes and evict the pods that use their drivers, for the agents that request it, in a pod
+    /// Cordon nodes and evict pods at the agents' request, in a pod of a cluster
     Evictor(evictor::EvictorArgs),
     /// Show the GPUs that container runtimes can give to containers (CDI)
     #[command(subcommand)]

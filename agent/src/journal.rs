@@ -56,6 +56,7 @@ pub struct Journal {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 enum Place {
     Dir { file: StateFile, key: Option<Key>, lock: Lock, table: Table, earlier: Option<Lock> },
     Memory,

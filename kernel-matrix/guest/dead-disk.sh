@@ -23,7 +23,7 @@ start_frozen() {
     AGENT_ARGUMENTS="$USUAL --step-deadline 5s"
     start_agent
     AGENT_ARGUMENTS=$USUAL
-    await says 'serving health'
+    await says 'serving metrics'
     now
     begun=$NOW
     await says 'has not come to its end'

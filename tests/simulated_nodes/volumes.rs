@@ -115,8 +115,8 @@ impl Source<'_> {
         let spec = self.pod.spec.as_ref().ok_or("a pod without spec")?;
         let account = spec.service_account_name.as_deref().unwrap_or("default");
         let request = TokenRequest {
-            spec: Some(TokenRequestSpec {
-                audiences: Some(source.audience.iter().cloned().collect()),
+            spec: TokenRequestSpec {
+                audiences: source.audience.iter().cloned().collect(),
                 bound_object_ref: Some(BoundObjectReference {
                     api_version: Some("v1".to_owned()),
                     kind: Some("Pod".to_owned()),
@@ -124,12 +124,12 @@ impl Source<'_> {
                     uid: self.pod.uid(),
                 }),
                 expiration_seconds: source.expiration_seconds,
-            }),
+            },
             ..TokenRequest::default()
         };
         let (api, parameters) = (self.api::<ServiceAccount>(), PostParams::default());
         let made = persist(|| api.create_token_request(account, &parameters, &request)).await?;
-        let token = made.status.and_then(|status| status.token);
+        let token = made.status.map(|status| status.token);
         Ok(token.ok_or("the API server answered without a token")?.into_bytes())
     }
 

@@ -330,7 +330,8 @@ async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
     assert_eq!(inputs, [known('a').inputs, known('b').inputs]);
     // Also while another agent builds.
     let claims = Claims::default();
-    let claim = Claim { failures: vec![known('a')], ..other(Stage::Asking) };
+    let lease = u64::try_from((20 * LEASE).as_millis()).expect("some seconds");
+    let claim = Claim { failures: vec![known('a')], lease, ..other(Stage::Asking) };
     let held = held(&backend, &claims, claim).await;
     let (product, since) = (Product::failing('a'), Instant::now());
     assert_eq!(agent(backend.clone(), product, LEASE, true).await, "in vain");

@@ -72,8 +72,8 @@ pub async fn run_evictor(env: Env<'_>, options: EvictorOptions) -> Result<Infall
         }
     };
     tokio::select! {
-        never = evictor.run() => match never {},
-        never = probes => match never {},
+        never = evictor.run() => Ok(never),
+        never = probes => Ok(never),
     }
 }
 

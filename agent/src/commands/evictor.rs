@@ -38,7 +38,7 @@ pub(super) async fn evictor(
         _ => None,
     };
     if let Some(question) = question {
-        let code = if ask_evictor(question)? { ExitCode::Success } else { ExitCode::NotReady };
+        let code = if ask_evictor(question)? { ExitCode::Done } else { ExitCode::NotReady };
         return Ok(CommandOutcome::Code(code));
     }
     let signals = Signals::new([SIGTERM, SIGINT]);
@@ -54,7 +54,7 @@ pub(super) async fn evictor(
         Some(signal) = signals.next() => {
             let name = signal_name(signal).unwrap_or("a signal");
             tracing::info!("{name}: ended; requests and cordons stay on the nodes for the next controller");
-            Ok(CommandOutcome::Code(ExitCode::Success))
+            Ok(CommandOutcome::Code(ExitCode::Done))
         }
         ended = run_evictor(&env, options) => match ended? {},
     }

@@ -107,12 +107,11 @@ fn unsealed(paths: &Paths, names: &[&str]) -> Result<Option<UnsealedRecord>, Fai
     Ok(None)
 }
 
-/// Opens a record in a place where others can write: the inner error is its text and the reason that
-/// it has no seal of this store.
-fn opened<'a>(
-    bytes: &'a [u8],
-    store: &Path,
-) -> Result<Result<&'a [u8], (&'a [u8], &'static str)>, Failure> {
+/// Text of a record without a seal of this store, and the reason.
+type Unsealed<'a> = (&'a [u8], &'static str);
+
+/// Opens a record in a place where others can write.
+fn opened<'a>(bytes: &'a [u8], store: &Path) -> Result<Result<&'a [u8], Unsealed<'a>>, Failure> {
     let key = Key::find(store).map_err(|e| no_key(store, e))?;
     Ok(match (seal::opened(bytes, key.as_ref()), &key) {
         ((text, Seal::Right), _) => Ok(text),

@@ -62,6 +62,7 @@ pub struct Subject {
 
 /// Paths that a listener serves.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a process has two")]
 enum Served {
     /// All of them: the caller is root.
     All,

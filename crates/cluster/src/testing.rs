@@ -206,7 +206,8 @@ fn chunks(stream: &mut impl Write, lines: &[String]) -> Option<()> {
 
 fn read(stream: &mut impl BufRead) -> Option<Request> {
     let mut line = String::new();
-    stream.read_line(&mut line).ok()?;
+    // A client that gave up closes its connection before it sends a request.
+    stream.read_line(&mut line).ok().filter(|length| *length > 0)?;
     let (mut authorization, mut length) = (String::new(), 0);
     loop {
         let mut header = String::new();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use longshore_build::build::BuildUser;
 use longshore_build::build::compile::Compile;
-use longshore_build::build::sandbox::{Bound, Outcome};
+use longshore_build::build::sandbox::{Bound, Outcome, Spec};
 use longshore_core::failure::ExitCode;
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::Silent;
@@ -45,20 +45,34 @@ async fn a_file_has_a_bound() {
     assert_eq!((size("a"), size("b")), (4 << 30, 0));
 }
 
+/// Returns a scene with nothing writable but the directory of the work, and a spec that runs a script of the shell and
+/// truncate in it.
+fn small(script: &str) -> (Scene, Spec) {
+    let scene = Scene::new();
+    let root = scene.path("root");
+    for dir in ["usr/bin", "usr/lib", "usr/lib64"] {
+        fs::create_dir_all(root.join(dir)).expect("directory");
+    }
+    for program in ["sh", "truncate"] {
+        copy_program(&root, &format!("/usr/bin/{program}"));
+    }
+    let mut spec = scene.spec(script);
+    spec.binds.retain(|bind| bind.target != Path::new("/usr"));
+    spec.bound = Bound { bytes: 1 << 30, entries: 100 };
+    (scene, spec)
+}
+
 #[tokio::test]
 async fn what_is_written_in_all_has_a_bound() {
-    let scene = Scene::new();
-    let script = "i=0; while :; do i=$((i+1)); truncate -s 100M file$i; done";
-    let (outcome, lines) = scene.run(script).await;
+    let (scene, spec) = small("i=0; while :; do i=$(((i+1)%50)); truncate -s 100M file$i; done");
+    let (outcome, lines) = scene.run_as(&spec, MINUTE).await;
     assert_eq!(outcome.expect("it runs"), Outcome::Outgrown, "{lines:?}");
     assert_eq!(scene.processes(), 0);
 }
 
 #[tokio::test]
 async fn the_number_of_files_has_a_bound() {
-    let scene = Scene::new();
-    let mut spec = scene.spec("i=0; while :; do i=$((i+1)); : > file$i; done");
-    spec.bound = Bound { entries: 100, ..spec.bound };
+    let (scene, spec) = small("i=0; while :; do i=$((i+1)); : > file$i; done");
     let (outcome, _) = scene.run_as(&spec, MINUTE).await;
     assert_eq!(outcome.expect("it runs"), Outcome::Outgrown);
 }

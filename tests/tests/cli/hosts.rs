@@ -2,7 +2,7 @@
 //! not be seen, no device.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
 use longshore_core::store::Store;
@@ -105,7 +105,9 @@ fn as_we_are() -> (String, String) {
 #[test]
 fn whoever_is_not_root_is_told_so() {
     let scene = Scene::new();
-    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o777)).expect("permissions");
+    // Its own directory: a configuration in one that everybody may write to is refused.
+    chown(scene.path(""), Some(65534), None).expect("chown");
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).expect("permissions");
     // That user may not be able to reach the checkout, which can be in root's home.
     let seen = scene.path("host");
     fs::create_dir(&seen).expect("directory");
@@ -115,7 +117,6 @@ fn whoever_is_not_root_is_told_so() {
     let options = ["--bind", &tree, seen, "--bind", "/proc/self", &itself, "--user", "65534"];
     let said = ["user id 65534", "as root"];
     scene.refuses(scene.confined(&options, &["run", "--root", seen]), 15, &said);
-    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).expect("permissions");
     // Nothing is writable.
     let scene = Scene::new();
     fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).expect("permissions");

@@ -128,7 +128,7 @@ async fn signatures_of_strangers_are_read_and_not_kept() {
     let (set, key) = (&attacked.described.set, attacked.key.public());
     attacked.store.put_evidence(set, &evidence).expect("keeps");
     assert_eq!(attacked.store.evidence(set).as_ref(), Some(&evidence), "all of it");
-    let kept = evidence.keeping(&[key.clone()]);
+    let kept = evidence.keeping(std::slice::from_ref(&key));
     assert_eq!(kept.signatures().len(), 1);
     kept.meets(set, &trusting(&[key])).expect("counts");
 }

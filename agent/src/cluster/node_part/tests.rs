@@ -110,7 +110,7 @@ async fn a_drain_has_its_events_on_the_node_and_its_pods_and_the_status_follows_
     let drain = telemetry.live().node.expect("a part");
     assert_eq!((drain.cordoned, drain.evicted, drain.blocked), (true, 1, 1));
     own.annotate(longshore_cluster::names::CORDONED, Some("{}"));
-    assert!(!evictions.withdrawn(Duration::from_millis(50)).await, "it is cordoned");
+    assert!(!evictions.withdrawn(Duration::from_secs(2)).await, "it is cordoned");
     assert_eq!(own.annotation(longshore_cluster::names::EVICT_REQUEST), None);
     own.annotate(longshore_cluster::names::CORDONED, None);
     assert!(evictions.withdrawn(LONG).await);

@@ -21,8 +21,8 @@ fn a_driver_in_use_stays_whole_and_its_user_is_named() {
         pod: None,
         devices: vec!["/dev/nvidia-uvm".to_owned()],
     }]);
-    // Daemons are ended before other users are looked for.
-    let before = FakeState { daemons: BTreeMap::new(), ..host.state() };
+    // Daemons are ended, and their settings removed, before other users are looked for.
+    let before = FakeState { daemons: BTreeMap::new(), files: BTreeMap::new(), ..host.state() };
     let mut entries: Vec<_> = journal.live().cloned().collect();
     entries.retain(|entry| StartDaemon::recorded(&entry.step).is_none());
     let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();

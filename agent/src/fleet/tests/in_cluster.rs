@@ -483,7 +483,7 @@ async fn after_an_end_only_the_nodes_of_those_agents_are_cleaned(
 #[case::pod_of_another_release(Some("ops/driver-x7k2p"), CleanOutcome::Kept)]
 #[tokio::test]
 async fn a_change_between_both_patches_does_not_hide_whose_node_it_is(
-    #[case] then: Option<&str>,
+    #[case] then: Option<&'static str>,
     #[case] wanted: CleanOutcome,
 ) {
     let nodes = BTreeMap::from([left_by("a", "gpu/driver-x7k2p")]);

@@ -379,6 +379,9 @@ mod restarts {
             asked if asked == name => Some(value.to_owned()),
             "LONGSHORE_REQUIRE_SIGNATURE" => Some("false".to_owned()),
             "LONGSHORE_SIGNATURE_KEYS" => Some("/key.pub".to_owned()),
+            // Neither is taken without the other.
+            "LONGSHORE_LISTEN_CERTIFICATE" => Some("/tls.crt".to_owned()),
+            "LONGSHORE_LISTEN_KEY" => Some("/tls.key".to_owned()),
             _ => None,
         };
         load(Fragment::default(), &env, None).ok()

@@ -109,7 +109,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_waits_for_the_uncordon_no_longer_than_its_limit() {
         let node = AnnotatedNode::default();
-        let evicts = EvictsUsers { limit: Duration::from_millis(50), ..evicting(&node, true) };
+        let evicts = EvictsUsers { limit: Duration::from_secs(2), ..evicting(&node, true) };
         evicts.waits(&in_use(&[(7, "train")]), "driver 1 to 2");
         node.request().await;
         node.annotate(CORDONED, Some("{}"));

@@ -42,11 +42,6 @@ impl DrainNode {
             has_agent: annotation(STATUS).is_some(),
         })
     }
-
-    /// True where something of a drain is on the node.
-    pub(crate) fn is_of_drain(&self) -> bool {
-        self.request.is_some() || self.status.is_some() || self.has_record
-    }
 }
 
 fn of_node(call: Call, name: &str, meta: &ObjectMeta) -> Result<DrainNode, Error> {

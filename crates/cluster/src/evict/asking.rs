@@ -240,12 +240,8 @@ impl Asker {
     /// Returns the wish, and its number. Without any for the time limit of evictions no change waits.
     async fn next_wish(&mut self) -> Result<Numbered, Dropped> {
         let wished = self.wishes.wait_for(|(_, wish)| *wish != Wish::Unknown);
-        let wished = timeout_at(self.wished_by, wished).await;
-        match wished {
-            Ok(wished) => {
-                wished.map_err(|_| Dropped)?;
-                Ok(self.wishes.borrow_and_update().clone())
-            }
+        match timeout_at(self.wished_by, wished).await {
+            Ok(wished) => wished.map(|wished| wished.clone()).map_err(|_| Dropped),
             Err(_) => Ok((0, Wish::Unknown)),
         }
     }

@@ -12,7 +12,7 @@ use super::handle::Drain;
 use super::rate::Rate;
 use super::*;
 use crate::testing::{Answer, Api, Request, SHORT, pass, refused};
-use crate::{Kind, Limits, names};
+use crate::{Limits, names};
 
 const LONG: Duration = Duration::from_secs(60);
 const PACE: EvictPace = EvictPace {

@@ -250,7 +250,8 @@ impl Scene {
     fn evictor_with(&self, options: EvictorOptions) -> Running {
         let (health, pod) = (Arc::new(Health::default()), ("gpu".to_owned(), "evictor".to_owned()));
         let evictor = Evictor::new(self.api.cluster(SHORT), pod, options, Arc::clone(&health));
-        Running { task: tokio::spawn(async move { drop(evictor.run().await) }), health }
+        let run = async move { match evictor.run().await {} };
+        Running { task: tokio::spawn(run), health }
     }
 
     /// The agent of a node.
@@ -407,7 +408,7 @@ async fn an_agent_only_writes_its_request() {
         let body: Value = serde_json::from_str(&patch.body).unwrap();
         let keys: Vec<&String> =
             body["metadata"]["annotations"].as_object().unwrap().keys().collect();
-        assert_eq!((keys, &body["spec"]), (vec![EVICT_REQUEST], &Value::Null), "{body}");
+        assert!(keys == [EVICT_REQUEST] && body["spec"].is_null(), "{body}");
     }
 }
 

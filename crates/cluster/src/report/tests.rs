@@ -341,15 +341,18 @@ async fn the_last_report_does_not_wait_for_a_call_that_hangs() {
     assert_eq!(bodies(&api, EVENT)[0]["reason"], "DriverRemoved");
 }
 
-/// A report with these holders: programs, each with namespace, name and uid of its pod.
-fn held_by(holders: &[(&str, Option<(&str, &str, &str)>)]) -> Report {
+/// Namespace, name and uid of a pod.
+type OfPod = (&'static str, &'static str, &'static str);
+
+/// A report with these holders: programs, each with its pod.
+fn held_by(holders: &[(&str, Option<OfPod>)]) -> Report {
     let since: Timestamp = "2026-11-23T03:00:00Z".parse().unwrap();
-    let pod = |(namespace, name, uid): (&str, &str, &str)| PodRef {
+    let pod = |(namespace, name, uid): OfPod| PodRef {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         uid: uid.to_owned(),
     };
-    let holder = |(program, of): &(&str, Option<(&str, &str, &str)>)| Holder {
+    let holder = |(program, of): &(&str, Option<OfPod>)| Holder {
         program: (*program).to_owned(),
         pod: of.map(pod),
         since: Some(since),

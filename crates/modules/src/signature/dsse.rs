@@ -132,8 +132,8 @@ mod tests {
     }
 
     fn statement(envelope: &Value, key: &SecretKey) -> Result<Vec<u8>, String> {
-        let verified = Envelope::parse(&envelope.to_string())?
-            .verify(&[SecretKey::generate().public(), key.public()]);
+        let keys = [SecretKey::generate().public(), key.public()];
+        let verified = Envelope::parse(&envelope.to_string())?.verify(&keys);
         verified.map(|(statement, _)| statement)
     }
 

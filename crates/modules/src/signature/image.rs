@@ -139,6 +139,9 @@ impl Default for SignatureReader {
     }
 }
 
+/// Reader of a blob by its descriptor, of so many bytes at most.
+type ReadBlob<'r> = dyn Fn(&Descriptor, u64) -> Result<Vec<u8>, Failure> + 'r;
+
 impl SignatureReader {
     /// Reads all signatures in `images`, each by its descriptor.
     ///
@@ -147,7 +150,7 @@ impl SignatureReader {
     pub fn read_all<'d>(
         images: impl Iterator<Item = &'d Descriptor>,
         max_image: u64,
-        read: &dyn Fn(&Descriptor, u64) -> Result<Vec<u8>, Failure>,
+        read: &ReadBlob<'_>,
     ) -> Result<ReadSignatures, Failure> {
         let mut reader = Self::default();
         for image in images {

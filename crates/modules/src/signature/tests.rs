@@ -1,4 +1,5 @@
 use super::*;
+use crate::artifact::image::json;
 use crate::testing::set;
 use rstest::rstest;
 

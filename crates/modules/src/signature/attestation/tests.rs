@@ -150,7 +150,8 @@ fn a_statement_is_not_parsed_before_its_signature_is_verified() {
     let failed = |of: &Scene| {
         let digest = scene.described.digest();
         let made = other.attest_of(&digest, "test-result", good("test-result"));
-        made.judge(&digest, &kind("provenance"), &[of.key.public()]).expect_err("refused").0
+        let trust = Trust::in_keys([of.key.public()]);
+        made.judge(&digest, &kind("provenance"), &trust).expect_err("refused").0
     };
     // The type of the statement is looked at only where one of the keys signed it.
     assert_eq!((failed(&scene), failed(&other)), (Fault::NotVerified, Fault::OtherType));
