@@ -33,7 +33,7 @@ fn read(host_root: &Path, owner: u32) -> io::Result<BTreeMap<String, PodRef>> {
     let root = Root::open(host_root)?;
     let dir = root.file(LOGS)?;
     let found = dir.metadata()?;
-    // Whoever could make directories there would choose the names in events.
+    // A user who could make directories there would choose the names in events.
     if !found.is_dir() || found.uid() != owner || found.mode() & WRITTEN_BY_OTHERS != 0 {
         let place = root.display(LOGS);
         let why = format!("{} is not a directory that root alone can write to", place.display());

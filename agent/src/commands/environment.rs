@@ -86,7 +86,7 @@ mod tests {
         warnings(all, &BTreeSet::from(["LONGSHORE_STORE".to_owned()]))
     }
 
-    /// Whoever may create a Service in the namespace gives each new pod these variables.
+    /// A user who may create a Service in the namespace gives each new pod these variables.
     #[test]
     fn a_service_named_as_a_family_of_settings_ends_no_agent() {
         let of_fabric = [

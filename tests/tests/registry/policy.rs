@@ -189,7 +189,7 @@ async fn a_denied_set_is_neither_found_nor_pulled_and_does_not_count_in_the_stor
     prebuilt.pull(&registry, &digest, &strict.scene.other, &Silent).await.expect("pulls");
     assert!(counts(&strict.judge(SetPlace::Store, &strict.scene.other), ""));
 
-    // Whether signatures are required or not.
+    // With required signatures, and without.
     for required in [true, false] {
         strict.config.signatures.required = required;
         strict.config.signatures.denied = [digest.clone()].into();

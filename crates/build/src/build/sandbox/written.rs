@@ -155,10 +155,10 @@ mod tests {
         let spec = Spec {
             root: "/root".into(),
             binds: vec![
-                Bind::new("/work", "/build"),
-                Bind::new("/work/tmp", "/tmp"),
+                Bind::new("/job", "/build"),
+                Bind::new("/job/tmp", "/tmp"),
                 Bind::read_only("/key", "/build/key"),
-                Bind::new("/workshop", "/other"),
+                Bind::new("/jobs", "/other"),
             ],
             command: Vec::new(),
             environment: Vec::new(),
@@ -169,6 +169,6 @@ mod tests {
             outcome: "/outcome".into(),
             held: None,
         };
-        assert_eq!(writable(&spec), ["/work", "/workshop"].map(PathBuf::from));
+        assert_eq!(writable(&spec), ["/job", "/jobs"].map(PathBuf::from));
     }
 }
