@@ -7,6 +7,7 @@ use std::path::Path;
 
 use longshore_core::bounded_read;
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::ownership;
 
 /// Upper bound of a parameter file's size.
 const MOST_BYTES: u64 = 1 << 20;
@@ -60,7 +61,7 @@ pub fn merge(below: &mut Parameters, above: &Parameters) {
 /// Reads the GPU operator's parameter files from `dir`, where they exist.
 ///
 /// # Errors
-/// Exit code 2 where a file exists and cannot be read.
+/// Exit code 2 where a file exists and cannot be read, or others than root may write to it.
 pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
     let mut parameters = Parameters::new();
     // The normal case outside of the GPU operator.
@@ -69,7 +70,7 @@ pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
     }
     for (file, module) in OPERATOR_FILES {
         let path = dir.join(file);
-        match bounded_read::read_text(&path, MOST_BYTES) {
+        match ownership::file(&path).and_then(|()| bounded_read::read_text(&path, MOST_BYTES)) {
             Ok(text) => {
                 let words = words_of_file(&text);
                 if !words.is_empty() {
@@ -79,9 +80,8 @@ pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => {
                 let cause = format!("reading module parameters from {}", path.display());
-                return Err(Failure::new(FailureKind::Usage, cause)
-                    .with_source(e)
-                    .remedy("mount it as a readable text file, or leave it out"));
+                let remedy = "mount it as a readable text file, or leave it out";
+                return Err(ownership::failure(FailureKind::Usage, cause, e, remedy));
             }
         }
     }
@@ -111,6 +111,7 @@ mod tests {
     use super::*;
     use longshore_core::failure::ExitCode;
     use rstest::rstest;
+    use std::os::unix::fs::PermissionsExt;
 
     #[rstest]
     #[case("", &[])]
@@ -140,6 +141,18 @@ mod tests {
         let read = read_operator_files(dir.path()).unwrap();
         assert_eq!(read, Parameters::from([("nvidia".into(), "NVreg_A=0 NVreg_B=\"x y\"".into())]));
         assert!(read_operator_files(&dir.path().join("none")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_operator_file_that_others_may_write_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("nvidia.conf");
+        fs::write(&file, "NVreg_A=0\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        let failure = read_operator_files(dir.path()).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Usage);
+        assert!(failure.report().contains("can be written to by others"), "{}", failure.report());
+        assert!(failure.remedy_or_default().contains("chmod go-w"));
     }
 
     #[test]

@@ -167,14 +167,28 @@ impl Owner {
 /// # Errors
 /// Permission denied with [`Untrusted`] for one that others may write to; else the kernel's error, with the path.
 pub fn way(root: &Path, path: &Path) -> io::Result<OwnedFd> {
-    let mut walk = Walk::from(root)?;
-    let mut left: VecDeque<OsString> = parts(path).collect();
-    while let Some(name) = left.pop_front() {
-        if let Some(target) = walk.enter(&name)? {
-            parts(&target).rev().for_each(|part| left.push_front(part));
-        }
+    Walk::along(root, path)?.end()
+}
+
+/// Checks a file that a setting names, as [`way`] in this system. A relative path begins in the working directory; a
+/// pipe or device is what the caller opened, and reading tells of one that is not there.
+///
+/// # Errors
+/// As [`way`].
+pub fn file(path: &Path) -> io::Result<()> {
+    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return Ok(());
     }
-    walk.end()
+    way(Path::new("/"), &std::path::absolute(path)?).map(drop)
+}
+
+/// Checks the directory `path` as one on the way to files that are checked each: it may be sticky, or the root of a
+/// read-only mount.
+///
+/// # Errors
+/// As [`way`].
+pub fn directory(root: &Path, path: &Path) -> io::Result<()> {
+    Walk::along(root, path)?.check_on_way()
 }
 
 /// Checks as [`way`], and everything below the directory `path`: at most `most` files.
@@ -227,6 +241,18 @@ impl Walk {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let top = open(root, flags, Mode::empty()).map_err(|errno| at(root, errno))?;
         Ok(Self { dirs: vec![(root.to_path_buf(), top)], links: 0 })
+    }
+
+    /// Walks from the root to `path`, and checks all on the way.
+    fn along(root: &Path, path: &Path) -> io::Result<Self> {
+        let mut walk = Self::from(root)?;
+        let mut left: VecDeque<OsString> = parts(path).collect();
+        while let Some(name) = left.pop_front() {
+            if let Some(target) = walk.enter(&name)? {
+                parts(&target).rev().for_each(|part| left.push_front(part));
+            }
+        }
+        Ok(walk)
     }
 
     fn last(&self) -> &(PathBuf, OwnedFd) {

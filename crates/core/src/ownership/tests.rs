@@ -132,7 +132,9 @@ fn a_sticky_directory_is_one_on_the_way_and_no_place_for_a_tree() {
     scene.way("/top/a/b/file").expect("nobody else can replace it there");
     let error = scene.way("/top").expect_err("others can make files in it");
     assert_eq!(scene.culprit(&error), Path::new("top"));
+    directory(scene.dir.path(), Path::new("/top")).expect("nobody else can replace its files");
     scene.give("top");
+    directory(scene.dir.path(), Path::new("/top")).expect_err("its owner can");
     scene.way("/top/a/b/file").expect_err("its owner can replace it");
 }
 
@@ -143,6 +145,22 @@ fn a_sticky_directory_is_one_on_the_way_and_no_place_for_a_tree() {
 fn other_errors_are_the_kernels(#[case] path: &str, #[case] errno: Errno) {
     let error = Scene::new().way(path).expect_err("refused");
     assert_eq!((error.kind(), untrusted(&error)), (io::Error::from(errno).kind(), None));
+}
+
+#[rstest]
+#[case::trusted("top/a/b/file", |_: &Scene| (), true)]
+#[case::written_by_others("top/a/b/file", |s: &Scene| s.set("top/a/b/file", 0o666), false)]
+#[case::in_a_directory_of_others("top/a/b/file", |s: &Scene| s.give("top/a"), false)]
+#[case::not_there("nothing", |_: &Scene| (), true)]
+#[case::a_directory("top", |s: &Scene| s.set("top", 0o777), true)]
+fn a_file_that_a_setting_names(
+    #[case] path: &str,
+    #[case] spoil: fn(&Scene),
+    #[case] wanted: bool,
+) {
+    let scene = Scene::new();
+    spoil(&scene);
+    assert_eq!(file(&scene.at(path)).is_ok(), wanted);
 }
 
 #[rstest]
@@ -203,6 +221,7 @@ fn the_volume_of_a_config_map_is_trusted(#[case] flags: MsFlags, #[case] wanted:
         symlink("..data/config.toml", path.join("config.toml")).expect("link");
         mount(none, &path, none, MsFlags::MS_REMOUNT | flags, Some("mode=0777")).expect("remount");
         let root = path.parent().and_then(Path::parent).expect("the scene");
+        assert_eq!(directory(root, Path::new("top/a")).is_ok(), wanted);
         way(root, Path::new("top/a/config.toml")).map(drop)
     };
     let found = std::thread::spawn(on_thread).join().expect("it ends well");

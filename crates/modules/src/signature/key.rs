@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use longshore_core::bounded_read;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::ownership;
 
 /// PEM label of cosign's secret keys since version 2; older ones used `ENCRYPTED COSIGN PRIVATE
 /// KEY`.
@@ -49,11 +50,12 @@ impl PublicKey {
     /// Reads a PEM file (`cosign.pub`).
     ///
     /// # Errors
-    /// Exit code 2 where it cannot be read or is not an ECDSA P-256 public key.
+    /// Exit code 2 where it cannot be read, others than root may write to it, or it is not an ECDSA P-256 public key.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the public key {}", path.display());
-        let text = bounded_read::read_text(path, MAX_FILE).or_fail(FailureKind::Usage, what);
-        let text = text.map_err(|failure| failure.remedy(PUBLIC_KEY))?;
+        let text = ownership::file(path).and_then(|()| bounded_read::read_text(path, MAX_FILE));
+        let text =
+            text.map_err(|e| ownership::failure(FailureKind::Usage, what(), e, PUBLIC_KEY))?;
         Self::from_pem(&text, &path.display().to_string()).map_err(|why| {
             Failure::new(FailureKind::Usage, what()).with_source(why).remedy(PUBLIC_KEY)
         })

@@ -12,6 +12,7 @@ pub mod probe;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -23,6 +24,7 @@ use crate::diff::Diff;
 use longshore_core::digest::hex;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
+use longshore_core::ownership;
 use longshore_core::root::Root;
 use longshore_debian::version;
 use longshore_modules::artifact::PACKAGING_PATCHES;
@@ -156,7 +158,7 @@ impl Patch {
     }
 
     fn holds(&self, root: &Path, headers: &[&Path], sources: &Path) -> Result<bool, Failure> {
-        let all = |probes: &[Probe], root: &Path, directories: &[&Path]| -> std::io::Result<bool> {
+        let all = |probes: &[Probe], root: &Path, directories: &[&Path]| -> io::Result<bool> {
             let root = Root::open(root)?;
             for probe in probes {
                 if !probe.holds(&root, directories)? {
@@ -169,7 +171,7 @@ impl Patch {
             Ok(all(&self.about.kernel, root, headers)?
                 && all(&self.about.source, sources, &[Path::new("")])?)
         };
-        both().map_err(|e: std::io::Error| {
+        both().map_err(|e: io::Error| {
             Failure::new(FailureKind::Verification, format!("asking for the patch {}", self.name))
                 .with_source(e)
         })
@@ -180,7 +182,8 @@ impl Patch {
 /// longshore's patch of the same name.
 ///
 /// # Errors
-/// Exit code 2 where a user's folder cannot be read or holds anything other than patches.
+/// Exit code 2 where a user's folder cannot be read or holds anything other than patches, 13 where others than root
+/// may write to them.
 pub(super) fn candidates(
     config: &PatchConfig,
     driver: &str,
@@ -215,17 +218,21 @@ fn shipped() -> Result<BTreeMap<String, Patch>, Failure> {
     SHIPPED.iter().map(parse).collect()
 }
 
-/// Reads the patches in a user's folder: every directory in it is one.
+/// Remedy for a user's folder that cannot be read, or holds anything other than patches.
+const FOLDER: &str =
+    "correct it, or leave the folder out: a patch is a folder with patch.toml and patch.diff";
+
+/// Reads the patches in a user's folder: every directory in it is one. Nobody but root may write to it, to its
+/// patches, or on the way to them.
 fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
-    let wrong = |what: String| {
-        Failure::new(FailureKind::Usage, what)
-            .remedy("correct it, or leave the folder out: a patch is a folder with patch.toml and patch.diff")
-    };
-    let reading = || format!("reading the patches in {}", dir.display());
-    let list = || -> std::io::Result<Vec<PathBuf>> {
+    let wrong = |what: String| Failure::new(FailureKind::Usage, what).remedy(FOLDER);
+    let list = || -> io::Result<Vec<PathBuf>> {
+        let dir = std::path::absolute(dir)?;
+        ownership::directory(Path::new("/"), &dir)?;
         fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
     };
-    let mut folders = list().map_err(|e| wrong(reading()).with_source(e))?;
+    let mut folders =
+        list().map_err(|e| refused(format!("reading the patches in {}", dir.display()), e))?;
     // A mounted ConfigMap has other entries beside the patches, with a leading dot.
     let shown =
         |p: &PathBuf| p.file_name().is_some_and(|n| !n.as_encoded_bytes().starts_with(b"."));
@@ -234,7 +241,9 @@ fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
     let read = |folder: &PathBuf| {
         let file = |name: &str| {
             let path = folder.join(name);
-            fs::read(&path).map_err(|e| wrong(format!("reading {}", path.display())).with_source(e))
+            ownership::way(Path::new("/"), &path)
+                .and_then(|_| fs::read(&path))
+                .map_err(|e| refused(format!("reading {}", path.display()), e))
         };
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let about = String::from_utf8_lossy(&file(DESCRIPTION)?).into_owned();
@@ -242,6 +251,15 @@ fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
             .map_err(|what| wrong(format!("the patch {}: {what}", folder.display())))
     };
     folders.iter().map(read).collect()
+}
+
+/// Returns the failure to read a user's patches: exit code 13 where others than root may write to them, else 2.
+fn refused(what: String, error: io::Error) -> Failure {
+    let kind = match ownership::untrusted(&error) {
+        Some(_) => FailureKind::Verification,
+        None => FailureKind::Usage,
+    };
+    ownership::failure(kind, what, error, FOLDER)
 }
 
 /// Returns those of `candidates` whose probes all hold. `headers` are the kernel's source and

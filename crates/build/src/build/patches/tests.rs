@@ -2,6 +2,7 @@ use super::*;
 use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use rstest::rstest;
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
 mod linux_7;
 
@@ -239,6 +240,55 @@ fn a_wrong_patch_of_the_users_is_their_mistake(
     let failure = candidates(&config, "535.261.03", Flavour::Open).expect_err("refused");
     assert_eq!(failure.code(), ExitCode::Usage);
     assert!(failure.to_string().contains(said), "{failure}");
+}
+
+/// Opens a file or directory to others.
+fn open_to_others(path: &Path) {
+    let mode = fs::metadata(path).expect("there").permissions().mode();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o022)).expect("mode");
+}
+
+fn give_away(path: &Path) {
+    lchown(path, Some(65534), Some(65534)).expect("chown");
+}
+
+#[rstest]
+#[case::roots_alone("", |_: &Path| (), None)]
+#[case::the_diff("a/patch.diff", open_to_others, Some("chmod go-w"))]
+#[case::the_description("a/patch.toml", open_to_others, Some("chmod go-w"))]
+#[case::the_owner_of_the_diff("a/patch.diff", give_away, Some("chown root:root"))]
+#[case::the_patch("a", open_to_others, Some("chmod go-w"))]
+#[case::the_folder("", open_to_others, Some("chmod go-w"))]
+#[case::a_link("b", give_away, Some("chown root:root"))]
+fn patches_that_others_may_write_to_are_refused(
+    #[case] path: &str,
+    #[case] spoil: fn(&Path),
+    #[case] remedy: Option<&str>,
+) {
+    let dir = tree(&[("a/patch.toml", ABOUT), ("a/patch.diff", CHANGE_A)]);
+    symlink("a", dir.path().join("b")).expect("link");
+    let path = dir.path().join(path);
+    spoil(&path);
+    let config = PatchConfig { dirs: vec![dir.path().to_owned()], ..config() };
+    let found = candidates(&config, "535.261.03", Flavour::Open);
+    assert_eq!(found.is_err(), remedy.is_some(), "{found:?}");
+    if let (Err(failure), Some(remedy)) = (found, remedy) {
+        assert_eq!(failure.code(), ExitCode::Verification);
+        let place = path.display().to_string();
+        let place = place.trim_end_matches('/');
+        assert!(failure.report().contains(place), "{}", failure.report());
+        assert!(failure.remedy_or_default().contains(remedy), "{}", failure.remedy_or_default());
+    }
+}
+
+#[test]
+fn an_empty_folder_of_others_is_refused() {
+    let dir = tree(&[]);
+    let config = PatchConfig { dirs: vec![dir.path().to_owned()], ..config() };
+    candidates(&config, "535", Flavour::Open).expect("nothing in it");
+    open_to_others(dir.path());
+    let failure = candidates(&config, "535", Flavour::Open).expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::source::runfile::{Pin, RunFileSource};
 use longshore_core::digest::is_sha256;
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::ownership;
 use longshore_core::redact::redacted;
 use longshore_fetch::http::Fetcher;
 
@@ -13,7 +14,7 @@ const MOST_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// Exit code 12 where the checksum file cannot be fetched, or only over http, 13 where it lacks the
-/// digest.
+/// digest, or is a file that others than root may write to.
 pub(super) async fn sha256_of(
     source: &RunFileSource,
     name: &str,
@@ -23,10 +24,21 @@ pub(super) async fn sha256_of(
         Pin::Sha256(sha256) => return Ok(sha256.clone()),
         Pin::Sidecar(url) => url,
     };
+    check_owners(url)?;
     // The server alone makes the checksum trustworthy, and a redirection may lead to http.
     let fetcher = fetcher.over_https_only()?;
     let text = fetcher.bytes(url, MOST_BYTES).await?;
     digest_in(&String::from_utf8_lossy(&text), name).ok_or_else(|| lacks(url, name))
+}
+
+/// Checks that nobody but root may write to a checksum on this system: it decides which driver is compiled.
+fn check_owners(url: &str) -> Result<(), Failure> {
+    let path = reqwest::Url::parse(url).ok().filter(|url| url.scheme() == "file");
+    let Some(path) = path.and_then(|url| url.to_file_path().ok()) else { return Ok(()) };
+    ownership::file(&path).map_err(|error| {
+        let what = format!("reading the checksum {}", path.display());
+        ownership::failure(FailureKind::Verification, what, error, "give the sha256 itself")
+    })
 }
 
 fn lacks(url: &str, name: &str) -> Failure {
@@ -61,7 +73,9 @@ fn is_of(file: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
+    use std::os::unix::fs::PermissionsExt;
 
     const NAME: &str = "NVIDIA-Linux-x86_64-535.261.03.run";
 
@@ -78,6 +92,23 @@ mod tests {
     #[case::of_another_name(format!("{}  driver.run\n", hex("a")))]
     fn a_digest_is_found(#[case] text: String) {
         assert_eq!(digest_in(&text, NAME), Some(hex("a")));
+    }
+
+    #[rstest]
+    #[case::roots(0o644, true)]
+    #[case::written_by_all(0o666, false)]
+    fn a_checksum_on_this_system_is_roots_alone(#[case] mode: u32, #[case] accepted: bool) {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("a.sha256sum");
+        std::fs::write(&path, "").expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");
+        let checked = check_owners(&format!("file://{}", path.display()));
+        assert_eq!(checked.is_ok(), accepted);
+        if let Err(failure) = checked {
+            assert_eq!(failure.code(), ExitCode::Verification);
+            assert!(failure.remedy_or_default().contains("chmod go-w"));
+        }
+        check_owners("https://example.com/a.sha256sum").expect("of a server");
     }
 
     #[test]

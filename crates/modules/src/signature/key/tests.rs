@@ -2,7 +2,9 @@
 //! password is `hello`, and sigstore-rs' signature tests).
 
 use super::*;
+use longshore_core::failure::ExitCode;
 use rstest::rstest;
+use std::os::unix::fs::PermissionsExt;
 
 const COSIGN_1: &str = "-----BEGIN ENCRYPTED COSIGN PRIVATE KEY-----
 eyJrZGYiOnsibmFtZSI6InNjcnlwdCIsInBhcmFtcyI6eyJOIjo2NTUzNiwiciI6
@@ -148,4 +150,20 @@ fn envelope(n: u32, kdf: &str) -> String {
 #[case("")]
 fn what_is_no_public_key_is_refused(#[case] text: &str) {
     assert!(PublicKey::from_pem(text, "p").is_err());
+}
+
+#[rstest]
+#[case::roots(0o644, true)]
+#[case::written_by_all(0o666, false)]
+fn a_public_key_is_roots_alone(#[case] mode: u32, #[case] accepted: bool) {
+    let dir = tempfile::tempdir().expect("dir");
+    let path = dir.path().join("cosign.pub");
+    std::fs::write(&path, PUBLIC).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");
+    let read = PublicKey::read(&path);
+    assert_eq!(read.is_ok(), accepted, "{read:?}");
+    if let Err(failure) = read {
+        assert_eq!(failure.code(), ExitCode::Usage);
+        assert!(failure.remedy_or_default().contains("chmod go-w"));
+    }
 }
