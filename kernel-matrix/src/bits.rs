@@ -10,6 +10,7 @@ use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
+use longshore_debian::max_age::MaxAge;
 use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
 use tokio::runtime::Runtime;
 
@@ -162,6 +163,7 @@ fn configs(suites: Vec<String>, archives: &[ArchiveSource], frozen: bool) -> Vec
         host_suites,
         container_lists: None,
         frozen,
+        max_age: MaxAge::default(),
     };
     let all = [config(sources, served), config(Vec::new(), of_host)];
     all.into_iter().filter(|config| !config.host_suites.is_empty()).collect()
@@ -180,6 +182,7 @@ mod tests {
             suites: suites.iter().map(|suite| (*suite).to_owned()).collect(),
             components: vec!["main".into()],
             keyring: "/k.gpg".into(),
+            max_age: None,
         };
         let archives = [
             archive(

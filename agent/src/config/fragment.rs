@@ -1,6 +1,5 @@
 //! The configuration file, and the settings of a layer that belong together.
 
-use std::fs;
 use std::path::Path;
 
 use super::malformed::Malformed;
@@ -56,16 +55,10 @@ impl Fragment {
     }
 }
 
-/// Checks that nobody but root, or this process's user, decides what a configuration file says. A pipe or device is
-/// what the caller opened.
+/// Checks that nobody but root, or this process's user, decides what a configuration file says.
 fn check_owners(path: &Path) -> Result<(), Failure> {
-    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
-    if !is_file {
-        return Ok(());
-    }
     let what = format!("reading the configuration file {}", path.display());
-    let checked = std::path::absolute(path).and_then(|path| ownership::way(Path::new("/"), &path));
-    checked.map(drop).map_err(|error| {
+    ownership::file(path).map_err(|error| {
         ownership::failure(FailureKind::Usage, what, error, "name a TOML file with --config")
     })
 }
@@ -130,6 +123,14 @@ mod tests {
     #[case(
         "[[archive]]\nurl = \"ftp://a\"\nsuites = [\"s\"]\ncomponents = [\"main\"]\nkeyring = \"/k\"\n",
         "line 2, key url: "
+    )]
+    #[case(
+        "archive-max-age = \"30m\"\n",
+        "key archive-max-age: `30m` is not a span of time from 1h"
+    )]
+    #[case(
+        "[[archive]]\nurl = \"https://a\"\nsuites = [\"s\"]\nkeyring = \"/k\"\nmax-age = \"14\"\n",
+        "line 5, key max-age: `14` is not a span of time from 1h to 3650d"
     )]
     #[case(
         "jobs = 1\n[[archive]]\nurl = \"https://archive.example.com/debian\"\n",

@@ -24,6 +24,7 @@ use longshore_core::failure::Failure;
 use longshore_core::flavour::Flavour;
 use longshore_core::image_reference::{Host, Repository};
 use longshore_core::value::{AbsolutePath, Uri};
+use longshore_debian::max_age::MaxAge;
 use longshore_modules::module_signing::Hash;
 use longshore_modules::registry::RegistrySource;
 use longshore_modules::signature::TrustEntry;
@@ -288,6 +289,7 @@ parsed_alike!(
     Hash,
     Host,
     Listen,
+    MaxAge,
     Reaction,
     Mode,
     ModuleName,

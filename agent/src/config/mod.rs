@@ -354,6 +354,7 @@ fn archives(all: &Fragment) -> ArchiveConfig {
         host_suites: all.archive_suites.clone().unwrap_or_default(),
         container_lists: OperatorConfig::of(all).enabled.then(|| PathBuf::from("/")),
         frozen: all.archive_frozen.unwrap_or(false),
+        max_age: all.archive_max_age.unwrap_or_default(),
     }
 }
 

@@ -213,7 +213,7 @@ impl Setting {
 }
 
 /// Types of fields, in words.
-const KINDS: [(&str, &str); 38] = [
+const KINDS: [(&str, &str); 39] = [
     ("AbsolutePath", "path"),
     ("ArchiveSource", "table"),
     ("BTreeMap<ModuleName, String", "table of texts"),
@@ -232,6 +232,7 @@ const KINDS: [(&str, &str); 38] = [
     ("Hash", "sha256, sha384 or sha512"),
     ("Host", "host, or host and port"),
     ("Listen", "address and port, unix:PATH, or off"),
+    ("MaxAge", "span of time from 1h to 3650d, such as 14d, or none"),
     ("Mode", "auto, on or off"),
     ("ModuleName", "name of a kernel module"),
     ("ModuleParameter", "MODULE.NAME=VALUE"),

@@ -27,6 +27,7 @@ use longshore_build::build::build_root::BuildRootSource;
 use longshore_build::source::runfile::RunFileSource;
 use longshore_core::image_reference::Host;
 use longshore_core::value::{AbsolutePath, Uri};
+use longshore_debian::max_age::MaxAge;
 use longshore_debian::settings::ArchiveSource;
 use longshore_modules::registry::RegistrySource;
 use longshore_modules::signature::TrustEntry;
@@ -94,11 +95,12 @@ settings! {
     /// Debian-format archive, in order of preference
     ///
     /// Its URL (http, https or file), its suites and components, and the OpenPGP keyring that may
-    /// sign it. A flat archive has `suites = ["/"]` (or a directory, `dir/`) and no components.
+    /// sign it. A flat archive has `suites = ["/"]` (or a directory, `dir/`) and no components. `max-age`
+    /// is its own `archive-max-age`.
     archives: Option<Vec<ArchiveSource>>;
         group "Archives and .run files"
         attributes #[arg(skip)]
-        key "archive" written "`[[archive]]` `url`, `suites`, `components`, `keyring`"
+        key "archive" written "`[[archive]]` `url`, `suites`, `components`, `keyring`, `max-age`"
         default "none"
     /// Read the host's own apt sources as well
     host_apt: Option<bool>;
@@ -118,11 +120,19 @@ settings! {
         default "none"
     /// Accept outdated archive metadata, for a frozen mirror
     ///
-    /// Metadata past its Valid-Until, or [older than what was read
+    /// Metadata past its Valid-Until or its limit of age, or [older than what was read
     /// before](../supply-chain/downloads.md#outdated-metadata).
     archive_frozen: Option<bool>;
         key "archive-frozen" flag "archive-frozen" "BOOL" alone "true" env "LONGSHORE_ARCHIVE_FROZEN"
         default "`false`"
+    /// Limit of the age of archive metadata: `14d`, `36h`, `none`
+    ///
+    /// Counted from its Date, `1h` to `3650d`, for the host's apt sources, and each `[[archive]]` without its own
+    /// `max-age`. [A suite whose Date never changes](../supply-chain/downloads.md#a-limit-of-age), as that of a
+    /// release, needs `none`.
+    archive_max_age: Option<MaxAge>;
+        key "archive-max-age" flag "archive-max-age" "SPAN" env "LONGSHORE_ARCHIVE_MAX_AGE"
+        default "`none`"
     /// NVIDIA's .run file to take the driver from, per version
     ///
     /// Instead of the archives: URLs or absolute paths of one file, and their checksum

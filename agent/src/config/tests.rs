@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use longshore_core::failure::{ExitCode, FailureKind, OrFail};
 use longshore_core::value::Uri;
+use longshore_debian::max_age::MaxAge;
 
 #[derive(Debug, clap::Parser)]
 struct Cli {
@@ -37,6 +38,7 @@ fn defaults() {
     assert_eq!(config.driver.version, None);
     assert_eq!(config.driver.flavour, None);
     assert!(config.compile && config.archives.use_host_apt && !config.archives.frozen);
+    assert_eq!(config.archives.max_age, MaxAge::default());
     assert_eq!(config.archives.host_components, DRIVER_COMPONENTS);
     assert_eq!(config.paths.store, Path::new("/var/lib/longshore"));
     // Without --root, it depends on the machine (config/record_place.rs).
@@ -78,6 +80,7 @@ fn a_whole_file_is_read() {
         archive-components = ["contrib"]
         archive-suites = ["bookworm-security"]
         archive-frozen = true
+        archive-max-age = "36h"
         prebuilt = ["/srv/modules"]
         require-signature = true
         signature-keys = ["/srv/cosign.pub"]
@@ -101,6 +104,7 @@ fn a_whole_file_is_read() {
         suites = ["bookworm"]
         components = ["main", "non-free"]
         keyring = "/usr/share/keyrings/a.gpg"
+        max-age = "14d"
         [[registry]]
         reference = "registry.example.com/nvidia/modules"
         mirrors = ["http://mirror.example.com:5000/modules"]
@@ -111,6 +115,11 @@ fn a_whole_file_is_read() {
     let config = load_with(&[], &[], Some(file)).unwrap();
     assert_eq!(config.driver.extra_modules, ["nvidia_drm"]);
     assert_eq!(config.archives.sources[0].components, ["main", "non-free"]);
+    assert_eq!(
+        config.archives.sources[0].max_age.map(|age| age.to_string()).as_deref(),
+        Some("14d")
+    );
+    assert_eq!(config.archives.max_age.to_string(), "1d12h");
     assert_eq!(config.archives.host_components, ["contrib"]);
     assert_eq!(config.archives.host_suites, ["bookworm-security"]);
     let [one, other] = &config.registries[..] else { panic!("{:?}", config.registries) };

@@ -75,6 +75,7 @@ async fn sources_of_which_none_can_be_asked_refuse_without_a_query(
         suites: vec!["bookworm".to_owned()],
         components: vec!["main".to_owned()],
         keyring: keyring.into(),
+        max_age: None,
     }));
     let report = diagnosed(&config).await;
     let refusal = report.findings.iter().find(|found| found.severity == Severity::Refusal);

@@ -1,4 +1,4 @@
-//! Proxies of the host's apt: apt.conf(5), read below a root path.
+//! Proxies of the host's apt, and its limits of age: apt.conf(5), read below a root path.
 //!
 //! Files are those of apt.conf.d in their order, then apt.conf (apt-pkg/init.cc), with the grammar of
 //! apt-pkg/contrib/configuration.cc. Of a server counts `Acquire::SCHEME::Proxy::HOST`, then
@@ -6,6 +6,7 @@
 //! variables, but not before `no_proxy` (methods/http.cc, HttpServerState::Open).
 
 mod grammar;
+mod valid_time;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::root::{Root, is_absent};
 use longshore_fetch::http::{Proxy, ProxyRule};
 use reqwest::Url;
+pub(super) use valid_time::AptMaxAges;
 
 const FILE: &str = "/etc/apt/apt.conf";
 const DIRECTORY: &str = "/etc/apt/apt.conf.d";

@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::control;
 use super::keyring::{Keyring, Signer};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::redact::redacted;
@@ -24,10 +25,44 @@ pub struct AptSource {
     pub components: Vec<String>,
     /// Keys that may sign it.
     pub signed_by: SignedBy,
+    /// Conduct towards old metadata.
+    pub valid_until: ValidUntil,
     /// File that declares it, as the host sees it.
     pub file: PathBuf,
     /// Line of the declaration, from 1.
     pub line: usize,
+}
+
+/// Options of a source about old metadata; the default states none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ValidUntil {
+    /// `Valid-Until-Max`: seconds after its Date that metadata is accepted; 0 for apt's own setting.
+    pub max: i64,
+    /// `Check-Valid-Until`; None for apt's own setting.
+    pub check: Option<bool>,
+    /// File that declares the source, as the host sees it.
+    pub file: PathBuf,
+}
+
+impl ValidUntil {
+    /// Reads the values of the two options.
+    fn of(max: Option<&str>, check: Option<&str>) -> Self {
+        let max = max.unwrap_or_default().trim();
+        let end = max.find(|c: char| !c.is_ascii_digit()).unwrap_or(max.len());
+        Self {
+            max: if end == 0 { 0 } else { max[..end].parse().unwrap_or(i64::MAX) },
+            check: check.map(|value| control::truth(value, false)),
+            ..Self::default()
+        }
+    }
+
+    /// Adds what another entry for the same suite states.
+    pub(super) fn merge(&mut self, other: &Self) {
+        if self.max == 0 {
+            (self.max, self.file) = (other.max, other.file.clone());
+        }
+        self.check = self.check.or(other.check);
+    }
 }
 
 /// Number of sources that a message names.

@@ -30,12 +30,16 @@ impl Paragraph {
 
     /// Returns a boolean field, as apt reads it; None where it is absent.
     pub(super) fn truth(&self, name: &str) -> Option<bool> {
-        let value = self.get(name)?;
-        Some(
-            !["no", "false", "without", "off", "disable", "0"]
-                .iter()
-                .any(|no| value.eq_ignore_ascii_case(no)),
-        )
+        self.get(name).map(|value| truth(value, true))
+    }
+}
+
+/// Parses a boolean as apt does; `default` for other words (apt-pkg/contrib/strutl.cc, StringToBool).
+pub(super) fn truth(value: &str, default: bool) -> bool {
+    let is = |words: [&str; 6]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
+    match default {
+        true => !is(["no", "false", "without", "off", "disable", "0"]),
+        false => is(["yes", "true", "with", "on", "enable", "1"]),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`settings`] name archives, and [`apt_sources`] those of a host. [`archive`] loads their suites: each
 //! [`release`] is verified against a [`keyring`], each index against its release, each package against the index,
-//! and none older than what was read before. [`resolve`] finds the packages that one depends on; [`deb`] and
+//! and none older than what was read before, or than a limit of age. [`resolve`] finds the packages that one depends on; [`deb`] and
 //! [`tree`] unpack them below a directory, within bounds. Downloads and the store of blobs are those of
 //! `longshore-fetch` and `longshore-core`.
 
@@ -17,6 +17,7 @@ mod control;
 pub mod deb;
 pub mod keyring;
 mod loading;
+pub mod max_age;
 pub mod packages;
 pub mod relation;
 pub mod release;

@@ -104,7 +104,9 @@ impl Loader<'_> {
     async fn release(&self, wanted: &Wanted, place: &Place) -> Result<Release, FetchError> {
         let (url, suite) = (&place.url, &wanted.suite);
         let found = release::fetch(self.fetcher, url, suite, &place.keyring, self.rules).await?;
-        self.seen.check(&release::suite_url(url, suite), &found, self.rules)?;
+        let url = release::suite_url(url, suite);
+        place.ages.check(&url, &found, self.rules)?;
+        self.seen.check(&url, &found, self.rules)?;
         Ok(found)
     }
 

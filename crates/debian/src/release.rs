@@ -118,7 +118,7 @@ impl Release {
 pub struct Rules {
     /// Seconds since 1970.
     pub now: u64,
-    /// True to accept metadata past its Valid-Until, or older than known before.
+    /// True to accept metadata past its Valid-Until or its limit of age, or older than known before.
     pub frozen: bool,
 }
 

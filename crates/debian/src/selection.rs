@@ -12,15 +12,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::apt_conf::AptMaxAges;
 use super::apt_sources::{self, AptSource, LeftOut, SignedBy};
 use super::keyring::Keyring;
+use super::max_age::{AgeLimits, MaxAge};
 use super::release::is_flat;
 use super::resolve::release_of;
 use crate::settings::{ArchiveConfig, ArchiveSource};
 use longshore_core::bounded_read;
-use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::ownership;
 use longshore_core::redact::redacted;
-use longshore_core::root::read_below;
+use longshore_core::root::{is_absent, read_below};
 
 /// Maximum size of a keyring: the largest known has 8 MB.
 const MOST_BYTES: u64 = 64 << 20;
@@ -62,6 +65,7 @@ pub(super) enum Need {
 pub(super) struct Place {
     pub(super) url: String,
     pub(super) keyring: Arc<Keyring>,
+    pub(super) ages: AgeLimits,
 }
 
 /// The suites to read.
@@ -85,7 +89,7 @@ pub(super) fn select(
 ) -> Result<Selection, Failure> {
     let mut selection = Selection::default();
     for source in &config.sources {
-        selection.add_configured(source, host_root)?;
+        selection.add_configured(source, config.max_age, host_root)?;
     }
     if config.use_host_apt {
         selection.add_host(config, host_root, arch)?;
@@ -112,9 +116,15 @@ fn none(config: &ArchiveConfig, left_out: &[LeftOut]) -> Failure {
 }
 
 impl Selection {
-    fn add_configured(&mut self, source: &ArchiveSource, host_root: &Path) -> Result<(), Failure> {
+    fn add_configured(
+        &mut self,
+        source: &ArchiveSource,
+        max_age: MaxAge,
+        host_root: &Path,
+    ) -> Result<(), Failure> {
         let keyring = Arc::new(keyring_of(source, host_root)?);
-        let place = Place { url: source.url.clone(), keyring };
+        let ages = AgeLimits::of_entry(source.max_age, max_age);
+        let place = Place { url: source.url.clone(), keyring, ages };
         for suite in &source.suites {
             self.add(Wanted {
                 suite: suite.clone(),
@@ -153,6 +163,7 @@ impl Selection {
         arch: &str,
     ) -> Result<(), Failure> {
         let os = Os::read(host_root);
+        let max_ages = Arc::new(AptMaxAges::read(host_root));
         let found = apt_sources::read_with(config.container_lists.as_deref(), host_root, arch);
         self.problems.extend(found.problems);
         self.left_out.extend(found.left_out);
@@ -178,7 +189,8 @@ impl Selection {
             match known.map_or_else(read, Ok) {
                 Ok(keyring) => {
                     keyrings.insert(source.signed_by.clone(), Arc::clone(&keyring));
-                    let place = Place { url: source.url.clone(), keyring };
+                    let ages = AgeLimits::of_host(config.max_age, &max_ages, &source);
+                    let place = Place { url: source.url.clone(), keyring, ages };
                     own.push((source, place));
                 }
                 Err(failure) => self.cannot_use(&source, failure),
@@ -253,7 +265,7 @@ impl Selection {
         Ok(())
     }
 
-    /// Adds a suite, or its components to the same suite of the same archive.
+    /// Adds a suite, or its components and limits of age to the same suite of the same archive.
     fn add(&mut self, wanted: Wanted) {
         fn url(wanted: &Wanted) -> Option<&str> {
             wanted.places.first().map(|place| place.url.trim_end_matches('/'))
@@ -263,7 +275,12 @@ impl Selection {
             .iter_mut()
             .find(|known| known.suite == wanted.suite && url(known) == url(&wanted));
         match same {
-            Some(known) => merge(&mut known.components, wanted.components),
+            Some(known) => {
+                merge(&mut known.components, wanted.components);
+                for (known, other) in known.places.iter_mut().zip(&wanted.places) {
+                    known.ages.merge(&other.ages);
+                }
+            }
             None => self.wanted.push(wanted),
         }
     }
@@ -303,17 +320,23 @@ fn is_security(suite: &str) -> bool {
     suite.ends_with("-security") || suite.ends_with("/updates")
 }
 
-/// Reads a configured keyring from this file system or, failing that, from the host's.
+/// Reads a configured keyring from this file system or, failing that, from the host's. Nobody but root may write to it,
+/// because its keys decide what is compiled.
 fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failure> {
     let what =
         || format!("reading the keyring {} of {}", source.keyring.display(), redacted(&source.url));
-    let bytes = bounded_read::read(&source.keyring, MOST_BYTES)
-        .or_else(|error| read_below(host_root, &source.keyring).map_err(|_| error))
-        .or_fail(FailureKind::Usage, what)
-        .map_err(|failure| {
-            failure.remedy(
-                "set keyring of this [[archive]] to the keyring that the archive signs with",
-            )
+    let path = &source.keyring;
+    let of_host = || ownership::way(host_root, path).and_then(|_| read_below(host_root, path));
+    let bytes = ownership::file(path)
+        .and_then(|()| bounded_read::read(path, MOST_BYTES))
+        .or_else(|error| match is_absent(&error) {
+            true => of_host().map_err(|other| if is_absent(&other) { error } else { other }),
+            false => Err(error),
+        })
+        .map_err(|error| {
+            let remedy =
+                "set keyring of this [[archive]] to the keyring that the archive signs with";
+            ownership::failure(FailureKind::Usage, what(), error, remedy)
         })?;
     let keyring = Keyring::read(&bytes);
     if keyring.is_empty() {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::max_age::MaxAge;
 use longshore_core::redact::redacted;
 use longshore_core::value::AbsolutePath;
 
@@ -22,9 +23,11 @@ pub struct ArchiveConfig {
     /// Root below which apt's lists were mounted for this container; they come before the host's, and
     /// their keyrings and directories are the host's.
     pub container_lists: Option<PathBuf>,
-    /// Accept metadata past its Valid-Until, or older than what was read before: the archive is a
-    /// frozen mirror on purpose.
+    /// Accept metadata past its Valid-Until, older than its limit of age, or older than what was read before: the
+    /// archive is a frozen mirror on purpose.
     pub frozen: bool,
+    /// Limit of the age of metadata, for archives without one of their own.
+    pub max_age: MaxAge,
 }
 
 /// One archive: base URL, suites, components, keyring.
@@ -42,6 +45,9 @@ pub struct ArchiveSource {
     /// OpenPGP keyring (binary or armored) whose keys may sign InRelease.
     #[serde(deserialize_with = "absolute_path")]
     pub keyring: PathBuf,
+    /// Limit of the age of its metadata, counted from the Date; None for that of [`ArchiveConfig`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age: Option<MaxAge>,
 }
 
 fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {

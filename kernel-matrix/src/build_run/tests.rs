@@ -179,6 +179,7 @@ fn archives_of_the_rules_are_passed_on_in_a_configuration() {
         suites: suites.iter().map(|suite| (*suite).to_owned()).collect(),
         components: vec!["main".into()],
         keyring: "/k.gpg".into(),
+        max_age: None,
     };
     let ubuntu = ["noble", "noble-updates"];
     for (archives, arguments, host_apt) in [

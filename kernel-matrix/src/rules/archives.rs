@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use longshore_debian::max_age::MaxAge;
 use longshore_debian::settings::ArchiveSource;
 use serde::{Deserialize, Serialize};
 use toml::{Spanned, Table};
@@ -19,6 +20,8 @@ pub(super) struct NamedArchive {
     components: Vec<String>,
     /// OpenPGP keyring; a relative path begins in the directory of the rules.
     keyring: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_age: Option<MaxAge>,
 }
 
 /// Returns the archives, with absolute paths of their keyrings.

@@ -19,6 +19,7 @@ use longshore_core::failure::Failure;
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
+use longshore_debian::max_age::MaxAge;
 use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
 use longshore_tests::archive::{self, Suite};
 use longshore_tests::scene::disk;
@@ -128,12 +129,14 @@ async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(
             suites: vec![suite.name.clone()],
             components: vec![suite.component.clone()],
             keyring: keyring.to_path_buf(),
+            max_age: None,
         }],
         use_host_apt: false,
         host_components: Vec::new(),
         host_suites: Vec::new(),
         container_lists: None,
         frozen: false,
+        max_age: MaxAge::default(),
     };
     let store = Store::open(&work.join("store"), disk())?;
     let archive = Archive::open(&config, Path::new("/"), &store, &Silent).await?;

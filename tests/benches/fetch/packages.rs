@@ -6,6 +6,7 @@ use longshore_core::failure::Failure;
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
+use longshore_debian::max_age::MaxAge;
 use longshore_debian::settings::ArchiveConfig;
 use tokio::runtime::Runtime;
 
@@ -25,6 +26,7 @@ pub(crate) fn suite(runtime: &Runtime, dir: &Path) -> Result<Suite, Failure> {
         host_suites: Vec::new(),
         container_lists: None,
         frozen: true,
+        max_age: MaxAge::default(),
     };
     let packages = runtime.block_on(async {
         let archive = Archive::open(&config, Path::new("/"), &store, &Silent).await?;

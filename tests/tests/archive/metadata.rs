@@ -1,5 +1,7 @@
 //! An archive's metadata: signatures, dates, names, digests.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use longshore_core::failure::ExitCode;
 use longshore_debian::settings::ArchiveConfig;
 
@@ -70,6 +72,40 @@ async fn old_metadata_is_refused_unless_the_archive_is_frozen() {
     scene.refuses(ExitCode::Verification, &expected).await;
     let frozen = ArchiveConfig { frozen: true, ..scene.config() };
     scene.open_with(&frozen).await.expect("opens");
+}
+
+#[tokio::test]
+async fn metadata_older_than_a_limit_is_refused_with_indexes_in_the_store_too() {
+    let scene = Scene::new();
+    scene.fetch().await.expect("fetches");
+    // The Date of the usual suite.
+    let date = UNIX_EPOCH + Duration::from_secs(1_783_764_997);
+    let days = date.elapsed().expect("a clock after it").as_secs() / 86_400;
+    let limited = |own: Option<u64>, all: Option<u64>| {
+        let limit = |days: u64| format!("{days}d").parse().expect("a limit");
+        let mut config = scene.config();
+        config.sources[0].max_age = own.map(limit);
+        ArchiveConfig { max_age: all.map(limit).unwrap_or_default(), ..config }
+    };
+    for (own, all, setting) in
+        [(Some(days), None, "max-age"), (None, Some(days), "archive-max-age")]
+    {
+        let config = limited(own, all);
+        let failure = scene.open_with(&config).await.expect_err("refused");
+        let limit = format!("{setting} is {days}d");
+        let expected = ["URL/dists/stable", "2026-07-11T10:16:37Z", &limit, setting];
+        scene.assert_failure(&failure, ExitCode::Verification, &expected);
+        scene.open_with(&ArchiveConfig { frozen: true, ..config }).await.expect("frozen");
+    }
+    for config in [limited(Some(days + 2), Some(days)), limited(None, Some(days + 2))] {
+        scene.open_with(&config).await.expect("young enough");
+    }
+    // A Valid-Until that is earlier counts.
+    let mut suite = Suite::usual();
+    suite.more.push_str("Valid-Until: Sat, 18 Jul 2026 10:16:37 UTC\n");
+    scene.server.put(IN_RELEASE, archive::sign(&scene.key, &suite.release()));
+    let failure = scene.open_with(&limited(Some(days + 2), None)).await.expect_err("refused");
+    scene.assert_failure(&failure, ExitCode::Verification, &["valid until 2026-07-18"]);
 }
 
 #[tokio::test]

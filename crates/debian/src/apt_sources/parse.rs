@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::options::{Choices, list};
-use super::{AptSource, LeftOut, SignedBy};
+use super::{AptSource, LeftOut, SignedBy, ValidUntil};
 use crate::control::{self, BadLine, Paragraph};
 use crate::release::is_flat;
 
@@ -36,13 +36,18 @@ fn parse_lines(file: &Path, text: &str, arch: &str) -> Vec<Result<Entry, BadLine
         match parse_line(without_comment(content).trim(), arch) {
             Ok(None) => {}
             Ok(Some((source, choices))) => {
-                let source = AptSource { file: file.to_path_buf(), line, ..source };
-                entries.push(Ok(entry(source, &choices, arch)));
+                entries.push(Ok(entry(declared(source, file, line), &choices, arch)));
             }
             Err(what) => entries.push(Err(BadLine { line, what })),
         }
     }
     entries
+}
+
+/// Adds the place of its declaration to a source.
+fn declared(source: AptSource, file: &Path, line: usize) -> AptSource {
+    let valid_until = ValidUntil { file: file.to_path_buf(), ..source.valid_until };
+    AptSource { file: file.to_path_buf(), line, valid_until, ..source }
 }
 
 fn entry(source: AptSource, choices: &Choices, arch: &str) -> Entry {
@@ -155,6 +160,7 @@ fn parse_line(content: &str, arch: &str) -> Result<Option<(AptSource, Choices)>,
     }
     let mut choices = Choices::default();
     let mut signed_by = SignedBy::default();
+    let (mut max, mut check) = (None, None);
     for (name, value) in words.options()? {
         let values = list(&value);
         match name.as_str() {
@@ -165,6 +171,8 @@ fn parse_line(content: &str, arch: &str) -> Result<Option<(AptSource, Choices)>,
             "target+" => choices.targets.add = values,
             "target-" => choices.targets.remove = values,
             "signed-by" => signed_by = SignedBy::of_field(&value),
+            "valid-until-max" => max = Some(value),
+            "check-valid-until" => check = Some(value),
             _ => {}
         }
     }
@@ -178,7 +186,8 @@ fn parse_line(content: &str, arch: &str) -> Result<Option<(AptSource, Choices)>,
     // apt replaces it in the suites of flat archives alone.
     let suite = if is_flat(&suite) { suite.replace("$(ARCH)", arch) } else { suite };
     let source = source(&url, vec![suite], components, signed_by, arch)?;
-    Ok(Some((source, choices)))
+    let valid_until = ValidUntil::of(max.as_deref(), check.as_deref());
+    Ok(Some((AptSource { valid_until, ..source }, choices)))
 }
 
 /// Checks that a suite has components, and a flat archive none: apt refuses the same.
@@ -207,7 +216,8 @@ fn source(
         is_new
     });
     let url = url.replace("$(ARCH)", arch);
-    Ok(AptSource { url, suites, components, signed_by, file: PathBuf::new(), line: 0 })
+    let (valid_until, file) = (ValidUntil::default(), PathBuf::new());
+    Ok(AptSource { url, suites, components, signed_by, valid_until, file, line: 0 })
 }
 
 fn parse_stanzas(file: &Path, text: &str, arch: &str) -> Vec<Result<Entry, BadLine>> {
@@ -219,10 +229,11 @@ fn parse_stanzas(file: &Path, text: &str, arch: &str) -> Vec<Result<Entry, BadLi
     for stanza in stanzas {
         let line = stanza.line;
         match parse_stanza(&stanza, arch) {
-            Ok((sources, choices)) => entries.extend(sources.into_iter().map(|source| {
-                let source = AptSource { file: file.to_path_buf(), line, ..source };
-                Ok(entry(source, &choices, arch))
-            })),
+            Ok((sources, choices)) => entries.extend(
+                sources
+                    .into_iter()
+                    .map(|source| Ok(entry(declared(source, file, line), &choices, arch))),
+            ),
             Err(what) => entries.push(Err(BadLine { line, what })),
         }
     }
@@ -258,7 +269,11 @@ fn parse_stanza(fields: &Paragraph, arch: &str) -> Result<(Vec<AptSource>, Choic
         check_components(suite, &components)?;
     }
     let signed_by = SignedBy::of_field(fields.get("Signed-By").unwrap_or_default());
-    let of_url =
-        |url: &String| source(url, suites.clone(), components.clone(), signed_by.clone(), arch);
-    Ok((urls.iter().map(of_url).collect::<Result<_, _>>()?, choices))
+    let valid_until =
+        ValidUntil::of(fields.get("Valid-Until-Max"), fields.get("Check-Valid-Until"));
+    let of_url = |url: &String| {
+        let source = source(url, suites.clone(), components.clone(), signed_by.clone(), arch)?;
+        Ok(AptSource { valid_until: valid_until.clone(), ..source })
+    };
+    Ok((urls.iter().map(of_url).collect::<Result<_, String>>()?, choices))
 }

@@ -1,6 +1,7 @@
 use super::*;
 use longshore_core::failure::ExitCode;
 use rstest::rstest;
+use std::os::unix::fs::PermissionsExt;
 
 #[rstest]
 #[case("bookworm", true)]
@@ -46,6 +47,7 @@ fn a_suite_of_the_configuration_has_components_unless_it_is_flat(
         suites: vec![suite.to_owned()],
         components: components.iter().map(|name| name.to_string()).collect(),
         keyring: "/k.gpg".into(),
+        max_age: None,
     };
     match (configured_components(&source, suite), expected) {
         (Ok(found), Ok(name)) => assert_eq!(found[0].name, name),
@@ -54,6 +56,40 @@ fn a_suite_of_the_configuration_has_components_unless_it_is_flat(
             assert!(failure.to_string().contains(said), "{failure}");
         }
         (found, _) => panic!("{found:?}"),
+    }
+}
+
+/// Keyrings of this file system, or else of the host's.
+#[rstest]
+#[case::of_this("this", 0o644, None)]
+#[case::of_the_host("host", 0o644, None)]
+#[case::of_this_for_all("this", 0o666, Some("can be written to by others"))]
+#[case::of_the_host_for_all("host", 0o666, Some("can be written to by others"))]
+#[case::of_none("none", 0o644, Some("No such file"))]
+fn a_keyring_is_roots_alone(#[case] place: &str, #[case] mode: u32, #[case] said: Option<&str>) {
+    let dir = tempfile::tempdir().expect("dir");
+    let named = dir.path().join("k.gpg");
+    let host = dir.path().join("host");
+    let of_host = host.join(named.strip_prefix("/").expect("absolute"));
+    std::fs::create_dir_all(of_host.parent().expect("parent")).expect("made");
+    let path = match place {
+        "this" => named.clone(),
+        "host" => of_host,
+        _ => dir.path().join("other"),
+    };
+    std::fs::write(&path, include_str!("../keyring/testdata/rsa1024.asc")).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");
+    let source = ArchiveSource {
+        url: "https://archive.example.com/debian".into(),
+        suites: Vec::new(),
+        components: Vec::new(),
+        keyring: named,
+        max_age: None,
+    };
+    let failure = keyring_of(&source, &host).err();
+    assert_eq!(failure.as_ref().map(Failure::code), said.map(|_| ExitCode::Usage), "{failure:?}");
+    if let (Some(failure), Some(said)) = (failure, said) {
+        assert!(failure.report().contains(said), "{}", failure.report());
     }
 }
 
@@ -66,6 +102,7 @@ fn of_host() -> ArchiveConfig {
         host_suites: Vec::new(),
         container_lists: None,
         frozen: false,
+        max_age: MaxAge::default(),
     }
 }
 
