@@ -20,6 +20,8 @@ settings! {
         key "off" flag "no-patch" "NAME" env "LONGSHORE_PATCHES_OFF"
         default "none"
     /// Directory with compatibility patches of your own
+    ///
+    /// They must be [root's alone](../supply-chain/security.md#files-of-root-alone).
     dirs: Option<Vec<AbsolutePath>>;
         key "dirs" flag "patches" "DIR" env "LONGSHORE_PATCHES"
         default "none"
