@@ -20,6 +20,7 @@
 //! fits.json              the sets that are known to fit their kernel (see sets::fits)
 //! hashed.json            the modules that were hashed since the host booted (see sets::modules)
 //! archives.json          dates of the archives' metadata (see rollback of longshore-debian)
+//! indexes.json           highest versions of registries' indexes (see sets::index_versions)
 //! lock                   lock of the processes that use the store (see usage)
 //! ```
 //!

@@ -3,6 +3,7 @@
 mod build_record;
 mod evidence;
 mod fits;
+pub mod index_versions;
 pub mod modules;
 
 use std::collections::BTreeSet;

@@ -44,7 +44,7 @@ pub(super) async fn small_blob(
 }
 
 /// Fetches a small blob, verified; None where it does not exist.
-async fn find_small_blob(
+pub(super) async fn find_small_blob(
     session: &Session,
     described: &Descriptor,
 ) -> Result<Option<Vec<u8>>, Failure> {

@@ -9,6 +9,7 @@ use super::content::described;
 use super::session::{Answer, Call, Session, unexpected};
 use crate::artifact::image::Described;
 use crate::artifact::{legal, tag};
+use crate::signature::set_index;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
@@ -48,7 +49,7 @@ async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Fail
             .collect()),
         driver => {
             let fits = |tag: &str| is_wished(tag, driver, &flavours, wish);
-            let (tags, left_out) = list_tags(session, fits).await?;
+            let (tags, left_out) = list_tags(session, fits, MOST_SETS).await?;
             if left_out > 0 {
                 tracing::warn!(
                     "{} has {left_out} more sets for this kernel, of older drivers, which are not \
@@ -59,6 +60,31 @@ async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Fail
             Ok(tags)
         }
     }
+}
+
+/// Returns the tags of all sets of a repository, whatever kernel they are for.
+///
+/// # Errors
+/// Exit code 12 where it cannot be read, 13 where it has more than an index lists.
+pub(super) async fn set_tags(session: &Session) -> Result<Vec<String>, Failure> {
+    let (tags, left_out) = list_tags(session, is_of_set, set_index::MOST_SETS).await?;
+    if left_out > 0 {
+        let most = set_index::MOST_SETS;
+        let cause = format!("{} has more than {most} sets", session.repository);
+        return Err(Failure::new(FailureKind::Verification, cause)
+            .remedy("remove the tags of old sets, or keep others in another repository"));
+    }
+    Ok(tags)
+}
+
+/// True if a tag is a `DRIVER-FLAVOUR-RELEASE-ARCH`.
+fn is_of_set(candidate: &str) -> bool {
+    let Some((version, rest)) = candidate.split_once('-') else { return false };
+    let is_version = DriverVersion::new(version).is_complete() && version == legal(version);
+    let kernel = [Flavour::Open, Flavour::Proprietary].iter().find_map(|flavour| {
+        rest.strip_prefix(&format!("{flavour}"))?.strip_prefix('-')
+    });
+    is_version && kernel.is_some_and(|kernel| kernel.contains('-'))
 }
 
 /// True if a tag is a `DRIVER-FLAVOUR-RELEASE-ARCH` that matches the wish.
@@ -75,14 +101,14 @@ fn driver_of(tag: &str) -> DriverVersion<'_> {
     DriverVersion::new(tag.split('-').next().unwrap_or_default())
 }
 
-/// Keeps the tags of the newest drivers, at most [`MOST_SETS`]; returns the number of the others.
-fn keep_newest(tags: &mut Vec<String>) -> usize {
+/// Keeps the tags of the newest drivers, at most `most`; returns the number of the others.
+fn keep_newest(tags: &mut Vec<String>, most: usize) -> usize {
     let newest_first =
         |a: &String, b: &String| driver_of(b).cmp(&driver_of(a)).then_with(|| a.cmp(b));
     tags.sort_by(newest_first);
     tags.dedup();
-    let others = tags.len().saturating_sub(MOST_SETS);
-    tags.truncate(MOST_SETS);
+    let others = tags.len().saturating_sub(most);
+    tags.truncate(most);
     others
 }
 
@@ -91,11 +117,12 @@ struct Tags {
     tags: Option<Vec<String>>,
 }
 
-/// Lists the matching tags, of the newest drivers, and the number of those left out. However many
+/// Lists the matching tags, `most` of the newest drivers, and the number of those left out. However many
 /// tags a registry lists, no more are kept.
 async fn list_tags(
     session: &Session,
     fits: impl Fn(&str) -> bool,
+    most: usize,
 ) -> Result<(Vec<String>, usize), Failure> {
     let mut url = session.url("tags/list")?;
     url.query_pairs_mut().append_pair("n", "1000");
@@ -118,7 +145,7 @@ async fn list_tags(
             .remedy("check that this is a registry")
         })?;
         tags.extend(page.tags.unwrap_or_default().into_iter().filter(|tag| fits(tag)));
-        left_out += keep_newest(&mut tags);
+        left_out += keep_newest(&mut tags, most);
         match next_page(&url, &answer) {
             Some(next) => url = next,
             None => return Ok((tags, left_out)),
@@ -146,12 +173,25 @@ mod tests {
     fn the_newest_drivers_are_asked_for_and_not_all_that_are_listed() {
         let tag = |n: usize| format!("535.{n}.1-open-6.1.0-50-amd64-x86_64");
         let mut tags: Vec<String> = (1..=50_000).map(tag).collect();
-        assert_eq!(keep_newest(&mut tags), 50_000 - MOST_SETS);
+        assert_eq!(keep_newest(&mut tags, MOST_SETS), 50_000 - MOST_SETS);
         assert_eq!(tags.len(), MOST_SETS);
         assert_eq!(tags[..2], [tag(50_000), tag(49_999)]);
         let mut few = vec![tag(9), tag(10), tag(9)];
-        assert_eq!(keep_newest(&mut few), 0);
+        assert_eq!(keep_newest(&mut few, MOST_SETS), 0);
         assert_eq!(few, [tag(10), tag(9)]);
+    }
+
+    #[rstest]
+    #[case("535.261.03-open-6.1.0-50-amd64-x86_64", true)]
+    #[case("535.261.03-proprietary-6.1.0-50-amd64-aarch64", true)]
+    #[case("535-open-6.1.0-50-amd64-x86_64", false)]
+    #[case("535.261.03-other-6.1.0-x86_64", false)]
+    #[case("535.261.03-open-6.1.0", false)]
+    #[case("claim-535.261.03-open-6.1.0-50-amd64-x86_64", false)]
+    #[case("longshore-index", false)]
+    #[case("sha256-97fc222cee7991b5b061d4d4afdb5f34.sig", false)]
+    fn tags_of_sets(#[case] candidate: &str, #[case] expected: bool) {
+        assert_eq!(is_of_set(candidate), expected);
     }
 
     #[rstest]

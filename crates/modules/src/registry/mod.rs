@@ -14,12 +14,14 @@ mod pull;
 pub mod push;
 mod referrers;
 pub mod session;
+pub mod set_index;
 pub mod source;
 
 use std::path::Path;
 
 use crate::artifact::ModuleSet;
 use crate::artifact::image::{Described, Descriptor};
+use crate::signature::set_index::NotListed;
 use crate::signature::{Evidence, Trust};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use challenge::realms;
@@ -38,6 +40,7 @@ use longshore_fetch::http::Policy;
 use pull::pull_from;
 pub use push::Pushed;
 use session::Session;
+use set_index::IndexRule;
 pub use source::RegistrySource;
 
 /// Search for sets in a registry.
@@ -71,14 +74,27 @@ pub struct Found<W> {
     pub taken: Vec<Described>,
     /// Refused sets, with the reasons.
     pub refused: Vec<(Described, W)>,
+    /// Sets that no index lists, where that is required, with the reason of the last repository.
+    pub unlisted: Vec<(Described, NotListed)>,
     /// The most severe failure of a repository that was asked: exit code 12 or 13.
     pub failed: Option<Failure>,
 }
 
 impl<W> Found<W> {
+    /// Adds the sets of one repository that its index does not list.
+    fn add_unlisted(&mut self, sets: Vec<(Described, NotListed)>) {
+        for (set, why) in sets {
+            self.unlisted.retain(|(known, _)| known.manifest != set.manifest);
+            if !self.refused.iter().any(|(known, _)| known.manifest == set.manifest) {
+                self.unlisted.push((set, why));
+            }
+        }
+    }
+
     /// Judges the sets of one repository.
     async fn add(&mut self, sets: Vec<Described>, judge: &impl Judge<Why = W>) {
         for set in sets {
+            self.unlisted.retain(|(known, _)| known.manifest != set.manifest);
             // The same set from another repository is judged the same.
             if self.refused.iter().any(|(known, _)| known.manifest == set.manifest) {
                 continue;
@@ -96,7 +112,11 @@ impl<W> Found<W> {
     /// The failure of a repository, where no other has any matching set.
     pub fn into_taken(self) -> Result<Vec<Described>, Failure> {
         match self.failed {
-            Some(failure) if self.taken.is_empty() && self.refused.is_empty() => Err(failure),
+            Some(failure)
+                if self.taken.is_empty() && self.refused.is_empty() && self.unlisted.is_empty() =>
+            {
+                Err(failure)
+            }
             _ => Ok(self.taken),
         }
     }
@@ -107,6 +127,8 @@ pub struct Registry {
     name: String,
     /// Mirrors first: they are nearer.
     sessions: Vec<Session>,
+    /// Requirement of an index of the sets.
+    index_rule: Option<IndexRule>,
 }
 
 impl Registry {
@@ -135,7 +157,7 @@ impl Registry {
         let open =
             |place: &Repository| Session::open(place.clone(), actions, &docker, &policy, host_root);
         let sessions = places.map(open).collect::<Result<_, _>>()?;
-        Ok(Self { name: source.reference.to_string(), sessions })
+        Ok(Self { name: source.reference.to_string(), sessions, index_rule: None })
     }
 
     /// Applies these rules of logins in place of the strictest: no login without TLS, and no realm on a host of
@@ -152,13 +174,21 @@ impl Registry {
     }
 
     /// Finds the sets with matching tags, in the first repository that has one which `judge`
-    /// accepts: a mirror may have outdated or foreign ones. A matching tag without a set is skipped
-    /// with a warning.
+    /// accepts, and which its index lists where that is required: a mirror may have outdated or foreign ones.
+    /// A matching tag without a set is skipped with a warning.
     pub async fn find<J: Judge>(&self, wish: Wish<'_>, judge: &J) -> Found<J::Why> {
-        let mut found = Found { taken: Vec::new(), refused: Vec::new(), failed: None };
+        let (refused, unlisted) = (Vec::new(), Vec::new());
+        let mut found = Found { taken: Vec::new(), refused, unlisted, failed: None };
         for session in &self.sessions {
-            match find_in(session, wish).await {
-                Ok(sets) => found.add(sets, judge).await,
+            let sets = match find_in(session, wish).await {
+                Ok(sets) => self.listed(session, sets).await,
+                Err(failure) => Err(failure),
+            };
+            match sets {
+                Ok((listed, others)) => {
+                    found.add_unlisted(others);
+                    found.add(listed, judge).await;
+                }
                 Err(failure) => self.next_mirror(session, failure, &mut found.failed),
             }
             if !found.taken.is_empty() {

@@ -3,8 +3,10 @@
 //! They are stored as an image under cosign's tag (`sha256-HEX.att`), one layer each, which is also a
 //! referrer of the set's manifest (OCI image specification 1.1, "subject").
 
+mod age;
 mod reader;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::MOST;
@@ -166,6 +168,10 @@ impl Attestation {
             false => Fault::OtherType,
         };
         statement::check(&bytes, hex, kind).map_err(|why| (near, why))?;
+        if let Some(most) = trust.attestation_max_age {
+            age::check(statement::time_of(&bytes, kind), most, Timestamp::now())
+                .map_err(|why| (near, why))?;
+        }
         counting(&by, kind, &bytes).map(|key| key.name().to_owned()).map_err(|why| (near, why))
     }
 

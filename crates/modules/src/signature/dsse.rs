@@ -1,4 +1,4 @@
-//! Envelopes of signed statements, by DSSE 1.0 (github.com/secure-systems-lab/dsse), as cosign
+//! Envelopes of signed statements and indexes, by DSSE 1.0 (github.com/secure-systems-lab/dsse), as cosign
 //! writes them.
 
 use base64::Engine;
@@ -36,10 +36,15 @@ struct EnvelopeSignature {
 impl Envelope {
     /// Signs a statement.
     pub(super) fn sign(statement: &[u8], key: &SecretKey) -> Self {
-        let sig = key.sign(&pre_authentication_encoding(PAYLOAD_TYPE, statement));
+        Self::sign_as(PAYLOAD_TYPE, statement, key)
+    }
+
+    /// Signs a payload of this type, which is signed, too.
+    pub(super) fn sign_as(payload_type: &str, payload: &[u8], key: &SecretKey) -> Self {
+        let sig = key.sign(&pre_authentication_encoding(payload_type, payload));
         Self {
-            payload_type: PAYLOAD_TYPE.to_owned(),
-            payload: STANDARD.encode(statement),
+            payload_type: payload_type.to_owned(),
+            payload: STANDARD.encode(payload),
             signatures: vec![EnvelopeSignature { keyid: String::new(), sig }],
         }
     }
@@ -49,14 +54,22 @@ impl Envelope {
     /// # Errors
     /// A text that describes the fault.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        if text.len() as u64 > MAX_ENVELOPE {
-            return Err(format!("its envelope has more than {MAX_ENVELOPE} bytes"));
+        Self::parse_as(PAYLOAD_TYPE, text, MAX_ENVELOPE)
+    }
+
+    /// Parses an envelope of at most `most` bytes with a payload of this type in it.
+    ///
+    /// # Errors
+    /// A text that describes the fault.
+    pub(super) fn parse_as(payload_type: &str, text: &str, most: u64) -> Result<Self, String> {
+        if text.len() as u64 > most {
+            return Err(format!("its envelope has more than {most} bytes"));
         }
         let envelope: Self = serde_json::from_str(text)
             .map_err(|e| format!("its envelope cannot be read: {}", place_of(&e)))?;
-        if envelope.payload_type != PAYLOAD_TYPE {
+        if envelope.payload_type != payload_type {
             let found = shortened(&envelope.payload_type);
-            return Err(format!("its payload is of the type {found:?}, not {PAYLOAD_TYPE:?}"));
+            return Err(format!("its payload is of the type {found:?}, not {payload_type:?}"));
         }
         Ok(envelope)
     }

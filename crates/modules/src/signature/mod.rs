@@ -2,6 +2,7 @@
 //!
 //! cosign signs a small payload that names the digest of a manifest; the manifest names the config
 //! and the modules by digest. An attestation is a signed statement about the same digest.
+//! A [`set_index`] lists a repository's sets, signed with a version and an expiry.
 //! [`Evidence`] holds that whole chain, so that it can be verified wherever the set is, the store
 //! included, with the keys then configured.
 
@@ -12,6 +13,7 @@ pub mod image;
 pub mod key;
 pub mod payload;
 mod predicate;
+pub mod set_index;
 pub mod statement;
 pub mod trust;
 

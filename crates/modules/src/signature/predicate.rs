@@ -3,6 +3,7 @@
 //! Sources: slsa.dev/spec/v1.0/provenance (the fields marked as required), SPDX 2.3 (the document's mandatory fields of
 //! chapters 6 and 6.8 to 6.9), in-toto's attestation/spec/predicates/test-result.md.
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::foreign::shortened;
@@ -21,6 +22,34 @@ pub(super) fn check_provenance(predicate: &Value) -> Result<(), String> {
 /// Returns the builder that provenance names.
 pub(super) fn builder_of(predicate: &Value) -> Option<&str> {
     predicate.pointer("/runDetails/builder/id")?.as_str()
+}
+
+/// Returns the end of the compile that provenance gives.
+pub(super) fn time_of_provenance(predicate: &Value) -> Option<Timestamp> {
+    time(predicate.pointer("/runDetails/metadata/finishedOn")?)
+}
+
+/// Returns the time at which a bill of materials was made.
+pub(super) fn time_of_spdx(predicate: &Value) -> Option<Timestamp> {
+    time(predicate.pointer("/creationInfo/created")?)
+}
+
+/// Returns the time of a test result: `finishedOn`, or the oldest of the kernel matrix' runs, which the annotation
+/// `run` of each part of the configuration begins with. The type itself has no field for it.
+pub(super) fn time_of_test_result(predicate: &Value) -> Option<Timestamp> {
+    if let Some(stated) = predicate.get("finishedOn") {
+        return time(stated);
+    }
+    let of_run = |part: &Value| {
+        let run = part.pointer("/annotations/run")?.as_str()?;
+        run.split('-').next()?.parse().ok()
+    };
+    let runs = predicate.get("configuration")?.as_array()?.iter().map(of_run);
+    runs.collect::<Option<Vec<Timestamp>>>()?.into_iter().min()
+}
+
+fn time(stated: &Value) -> Option<Timestamp> {
+    stated.as_str()?.parse().ok()
 }
 
 /// Checks a bill of materials by SPDX 2.
@@ -99,6 +128,7 @@ mod tests {
     use super::*;
     use crate::signature::statement::PredicateType;
     use rstest::rstest;
+    use serde_json::json;
 
     fn check(name: &str, predicate: &Value) -> Result<(), String> {
         name.parse::<PredicateType>().expect("a type").check(predicate)
@@ -127,6 +157,31 @@ mod tests {
                 assert!(why.contains("its predicate lacks"), "{why}");
             }
         }
+    }
+
+    #[rstest]
+    #[case::provenance("provenance", json!({"runDetails": {"metadata": {"finishedOn": "2026-11-20T14:04:11Z"}}}), Some(1_795_183_451))]
+    #[case::begun("provenance", json!({"runDetails": {"metadata": {"startedOn": "2026-11-20T14:04:11Z"}}}), None)]
+    #[case::spdx("spdx", good("spdx"), Some(1_795_183_451))]
+    #[case::no_time("spdx", json!({"creationInfo": {"created": "yesterday"}}), None)]
+    #[case::number("spdx", json!({"creationInfo": {"created": 1}}), None)]
+    #[case::stated("test-result", json!({"finishedOn": "2026-11-20T15:04:11+01:00"}), Some(1_795_183_451))]
+    #[case::oldest_run("test-result", runs(&["20261123T010000Z-a", "20261120T140411Z-b"]), Some(1_795_183_451))]
+    #[case::a_part_without_a_run("test-result", json!({"configuration": [{"annotations": {"run": "20261120T140411Z-b"}}, {}]}), None)]
+    #[case::no_run("test-result", runs(&[]), None)]
+    #[case::no_time_of_run("test-result", runs(&["nightly"]), None)]
+    fn times(#[case] name: &str, #[case] predicate: Value, #[case] seconds: Option<i64>) {
+        let found = match name {
+            "provenance" => time_of_provenance(&predicate),
+            "spdx" => time_of_spdx(&predicate),
+            _ => time_of_test_result(&predicate),
+        };
+        assert_eq!(found.map(Timestamp::as_second), seconds);
+    }
+
+    fn runs(names: &[&str]) -> Value {
+        let parts = names.iter().map(|run| json!({"name": "a", "annotations": {"run": run}}));
+        json!({"configuration": parts.collect::<Vec<_>>()})
     }
 
     #[rstest]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::foreign::{place_of, shortened};
@@ -150,6 +151,18 @@ pub(super) fn type_of(bytes: &[u8]) -> Option<PredicateType> {
 pub(super) fn builder_of(bytes: &[u8]) -> Option<String> {
     let statement: Statement = serde_json::from_slice(bytes).ok()?;
     predicate::builder_of(&statement.predicate).map(str::to_owned)
+}
+
+/// Returns the time that a statement of this type gives of itself; None for a type without one.
+pub(super) fn time_of(bytes: &[u8], kind: &PredicateType) -> Option<Timestamp> {
+    let statement: Statement = serde_json::from_slice(bytes).ok()?;
+    let predicate = &statement.predicate;
+    match () {
+        () if kind.is(PredicateType::PROVENANCE) => predicate::time_of_provenance(predicate),
+        () if kind.is(PredicateType::SPDX) => predicate::time_of_spdx(predicate),
+        () if kind.is(PredicateType::TEST_RESULT) => predicate::time_of_test_result(predicate),
+        () => None,
+    }
 }
 
 /// Checks that a statement of this type is about the manifest with the sha256 `hex`. The name of the

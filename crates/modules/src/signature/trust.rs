@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -15,6 +16,8 @@ use longshore_core::value::{AbsolutePath, BadValue, Uri};
 
 /// Name of the role of keys that sign sets of modules.
 const MODULES: &str = "modules";
+/// Name of the role of keys that sign indexes of sets.
+const INDEX: &str = "index";
 
 /// Kind of statement that counts by a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -22,6 +25,8 @@ const MODULES: &str = "modules";
 pub enum Role {
     /// Signatures of sets of modules.
     Modules,
+    /// Indexes of a repository's sets.
+    Index,
     /// Attestations of one type.
     Attestation(PredicateType),
 }
@@ -30,10 +35,12 @@ impl FromStr for Role {
     type Err = BadValue;
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
-        if text == MODULES {
-            return Ok(Self::Modules);
+        match text {
+            MODULES => return Ok(Self::Modules),
+            INDEX => return Ok(Self::Index),
+            _ => {}
         }
-        let wanted = "modules, provenance, spdx, test-result or the URI of a predicate's type";
+        let wanted = "modules, index, provenance, spdx, test-result or the URI of a predicate's type";
         text.parse().map(Self::Attestation).map_err(|_| BadValue::new(text, wanted))
     }
 }
@@ -50,6 +57,7 @@ impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Modules => f.write_str(MODULES),
+            Self::Index => f.write_str(INDEX),
             Self::Attestation(kind) => kind.fmt(f),
         }
     }
@@ -172,6 +180,8 @@ pub struct Trust {
     keys: Vec<TrustedKey>,
     /// Types of the attestations by one of the keys that a set has to have, too.
     pub attestations: Vec<PredicateType>,
+    /// Age above which an attestation does not count, by the time that it states; None for any.
+    pub attestation_max_age: Option<Duration>,
     /// Manifests (`sha256:...`) that are refused whatever signs them.
     pub denied: BTreeSet<String>,
 }
@@ -206,6 +216,12 @@ impl Trust {
     #[must_use]
     pub fn requiring(self, attestations: Vec<PredicateType>) -> Self {
         Self { attestations, ..self }
+    }
+
+    /// Counts attestations only if the time that they state is within this age.
+    #[must_use]
+    pub fn within_age(self, attestation_max_age: Option<Duration>) -> Self {
+        Self { attestation_max_age, ..self }
     }
 
     /// Refuses the manifests with these digests (`sha256:...`), whatever signs them.
@@ -249,6 +265,7 @@ mod tests {
 
     #[rstest]
     #[case::one("test-result=/k.pub", 1, None)]
+    #[case::index("index=/k.pub", 1, None)]
     #[case::many("modules+provenance+spdx=/k.pub", 3, None)]
     #[case::builder(
         "provenance=/k.pub=https://example.com/b?c=d",
@@ -263,9 +280,9 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_role("=/k.pub", "is not modules, provenance")]
+    #[case::no_role("=/k.pub", "is not modules, index, provenance")]
     #[case::no_key("modules", "ROLE[+ROLE...]=FILE")]
-    #[case::other_role("sbom=/k.pub", "`sbom` is not modules, provenance")]
+    #[case::other_role("sbom=/k.pub", "`sbom` is not modules, index, provenance")]
     #[case::relative("modules=k.pub", "an absolute path")]
     #[case::bad_builder("provenance=/k.pub=ci", "an absolute URI")]
     #[case::builder_of_no_provenance("modules=/k.pub=https://example.com/b", "has not that role")]
@@ -297,6 +314,8 @@ mod tests {
         let named = |name: &str| vec![Some(name.to_owned())];
         assert_eq!(names(&[], &test_result), named("short.pub"));
         assert_eq!(names(std::slice::from_ref(&entry), &test_result), named("qa.pub"));
+        assert_eq!(names(&[], &Role::Index), named("short.pub"));
+        assert_eq!(names(std::slice::from_ref(&entry), &Role::Index), Vec::new());
         assert_eq!(names(&[entry], &Role::Modules), named("short.pub"));
     }
 }

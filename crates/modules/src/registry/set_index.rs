@@ -1,0 +1,285 @@
+//! Index of a repository's sets: reading and writing it, and the requirement that a set is listed in it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+
+use super::content::{described, evidence_in, find_small_blob, manifest};
+use super::listing::set_tags;
+use super::push::{ensure_blob, overwrite_manifest};
+use super::session::Session;
+use super::{Described, Registry};
+use crate::artifact::image::{Manifest, digest};
+use crate::sets::index_versions::IndexVersions;
+use crate::signature::Trust;
+use crate::signature::key::{PublicKey, SecretKey};
+use crate::signature::set_index::{
+    INDEX_TAG, NotListed, SET_INDEX_TYPE, SetIndex, SignedIndex, envelope_in,
+};
+use crate::signature::trust::TrustedKey;
+use longshore_core::failure::{Failure, FailureKind, OrFail};
+
+/// Number of sets whose signatures are read at a time.
+const PARALLEL: usize = 8;
+
+/// Requirement that a set of a registry is listed in a current index of the repository that it comes from.
+#[derive(Debug, Clone)]
+pub struct IndexRule {
+    keys: Vec<TrustedKey>,
+    minimum: Option<u64>,
+    seen: IndexVersions,
+}
+
+impl IndexRule {
+    /// Requires an index by a key of `trust` with that role, of the version `minimum` at least, and of none below the
+    /// highest one that `seen` has of the registry.
+    pub fn new(trust: &Trust, minimum: Option<u64>, seen: IndexVersions) -> Self {
+        Self { keys: trust.keys().to_vec(), minimum, seen }
+    }
+
+    /// Judges an index of a place of `registry`, and remembers its version. An expired one is remembered, too: one
+    /// before it that is valid for longer was replaced all the same.
+    fn judge(
+        &self,
+        registry: &str,
+        signed: &SignedIndex,
+        now: Timestamp,
+    ) -> Result<SetIndex, NotListed> {
+        let (index, _) = signed.verify(&self.keys)?;
+        index.check_version(now, self.seen.highest(registry), self.minimum)?;
+        self.seen.remember(registry, index.version);
+        index.check_expiry(now)?;
+        Ok(index)
+    }
+}
+
+/// Index that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexSummary {
+    /// Seconds since 1970 of its issue, greater than that of the one before.
+    pub version: u64,
+    /// Time of its expiry.
+    pub expires: Timestamp,
+    /// Number of sets.
+    pub sets: usize,
+    /// `sha256:...` of its manifest.
+    pub digest: String,
+}
+
+/// Sets of a repository, by the signatures that they have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SignedSets {
+    /// Manifests (`sha256:...`) of those that one of the keys signed.
+    pub signed: BTreeSet<String>,
+    /// Tags of the others, with the reason.
+    pub others: Vec<(String, String)>,
+}
+
+impl Registry {
+    /// Counts sets only if an index lists them by this rule.
+    #[must_use]
+    pub fn requiring_index(self, rule: IndexRule) -> Self {
+        Self { index_rule: Some(rule), ..self }
+    }
+
+    /// Returns the index of the repository itself, not verified; None where it has none.
+    ///
+    /// # Errors
+    /// Exit code 12 where the repository cannot be asked, 13 where something else is in its place.
+    pub async fn index(&self) -> Result<Option<SignedIndex>, Failure> {
+        let session = self.only()?;
+        match index_in(session).await? {
+            Ok(index) => Ok(Some(index)),
+            Err(NotListed::Missing) => Ok(None),
+            Err(why) => Err(why.refusal(&session.repository.to_string())),
+        }
+    }
+
+    /// Writes an index that lists `sets` (`sha256:...`), signed with `key`, and valid for `lasts` from now, in the
+    /// place of the one that is there. Its version is greater than that of an index there by the same key.
+    /// Registries have no write that depends on the state before: of two at the same moment one is lost.
+    ///
+    /// # Errors
+    /// Exit code 2 for sets that cannot be listed, 12 where the registry refuses it, 13 where its tag has something
+    /// else.
+    pub async fn put_index(
+        &self,
+        key: &SecretKey,
+        sets: BTreeSet<String>,
+        lasts: Duration,
+    ) -> Result<IndexSummary, Failure> {
+        let session = self.only()?;
+        let now = Timestamp::from_second(Timestamp::now().as_second())
+            .or_fail(FailureKind::Bug, || "reading the clock")?;
+        let what = || format!("making an index of {}", session.repository);
+        let expires = now.checked_add(lasts).or_fail(FailureKind::Usage, what)?;
+        let before = version_there(session, key).await?;
+        let version = SetIndex::next_version(now, before);
+        let index = SetIndex { version, issued: now, expires, sets };
+        let signed = SignedIndex::sign(&index, key)?;
+        let (manifest, blobs) = signed.image()?;
+        for blob in blobs {
+            ensure_blob(session, blob).await?;
+        }
+        overwrite_manifest(session, INDEX_TAG, &manifest).await?;
+        let (sets, digest) = (index.sets.len(), digest(&manifest));
+        Ok(IndexSummary { version, expires, sets, digest })
+    }
+
+    /// Returns the sets of the repository itself, for all kernels, that one of `keys` signed. Sets under tags of
+    /// another form than `DRIVER-FLAVOUR-RELEASE-ARCH` are not searched: no host takes them.
+    ///
+    /// # Errors
+    /// Exit code 12 where the repository cannot be read, 13 where it has more sets than an index lists.
+    pub async fn sets_signed_by(&self, keys: &[PublicKey]) -> Result<SignedSets, Failure> {
+        let session = self.only()?;
+        let tags = set_tags(session).await?;
+        let judged = stream::iter(tags).map(|tag| async move {
+            let judged = signed_at(session, &tag, keys).await?;
+            Ok::<_, Failure>((tag, judged))
+        });
+        let mut judged = judged.buffered(PARALLEL);
+        let mut found = SignedSets::default();
+        while let Some((tag, judged)) = judged.try_next().await? {
+            match judged {
+                Ok(digest) => drop(found.signed.insert(digest)),
+                Err(why) => found.others.push((tag, why)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Checks that an index of the first repository that has one which counts lists the manifest `digest`, where that
+    /// is required.
+    ///
+    /// # Errors
+    /// Exit code 12 where no repository can be asked, 13 where none lists it.
+    pub async fn check_listed(&self, digest: &str) -> Result<(), Failure> {
+        if self.index_rule.is_none() {
+            return Ok(());
+        }
+        let (mut failed, mut unlisted) = (None, None);
+        for session in &self.sessions {
+            match self.index_at(session).await {
+                Ok(judged) => match judged.and_then(|index| index.check_listed(digest)) {
+                    Ok(()) => return Ok(()),
+                    Err(why) => unlisted = Some(why),
+                },
+                Err(failure) => self.next_mirror(session, failure, &mut failed),
+            }
+        }
+        Err(match (unlisted, failed) {
+            (Some(why), _) => why.refusal(&format!("{}@{digest}", self.name())),
+            (None, Some(failure)) => failure,
+            (None, None) => super::nobody(self.name()),
+        })
+    }
+
+    /// Returns those of a repository's sets that its index lists, and the others with the reason; all of them where no
+    /// index is required.
+    pub(super) async fn listed(
+        &self,
+        session: &Session,
+        sets: Vec<Described>,
+    ) -> Result<(Vec<Described>, Vec<(Described, NotListed)>), Failure> {
+        if self.index_rule.is_none() || sets.is_empty() {
+            return Ok((sets, Vec::new()));
+        }
+        let index = self.index_at(session).await?;
+        let (mut listed, mut others) = (Vec::new(), Vec::new());
+        for set in sets {
+            let index = index.as_ref().map_err(Clone::clone);
+            match index.and_then(|index| index.check_listed(&set.digest())) {
+                Ok(()) => listed.push(set),
+                Err(why) => others.push((set, why)),
+            }
+        }
+        if let Some((_, why)) = others.first() {
+            let count = others.len();
+            tracing::warn!("{}: {count} sets do not count: {why}", session.repository);
+        }
+        Ok((listed, others))
+    }
+
+    /// Returns the index of one repository, judged by the rule. What was seen is kept by the registry's own name: a
+    /// mirror is not to show what the registry has replaced.
+    async fn index_at(&self, session: &Session) -> Result<Result<SetIndex, NotListed>, Failure> {
+        let Some(rule) = &self.index_rule else { return Ok(Err(NotListed::Missing)) };
+        let signed = index_in(session).await?;
+        let registry = self.only()?.repository.name();
+        Ok(signed.and_then(|signed| rule.judge(&registry, &signed, Timestamp::now())))
+    }
+}
+
+/// Fetches the index of a repository, not verified.
+async fn index_in(session: &Session) -> Result<Result<SignedIndex, NotListed>, Failure> {
+    let unreadable = |failure: Failure| match failure.kind() {
+        FailureKind::Verification => Ok(NotListed::Unreadable(failure.one_line())),
+        _ => Err(failure),
+    };
+    let manifest = match manifest(session, INDEX_TAG).await {
+        Ok(Some(manifest)) => manifest,
+        Ok(None) => return Ok(Err(NotListed::Missing)),
+        Err(failure) => return unreadable(failure).map(Err),
+    };
+    let envelope = match envelope_in(&manifest) {
+        Ok(envelope) => envelope,
+        Err(why) => return Ok(Err(why)),
+    };
+    match find_small_blob(session, &envelope).await {
+        Ok(Some(bytes)) => Ok(SignedIndex::from_bytes(bytes)),
+        Ok(None) => Ok(Err(NotListed::Unreadable("its envelope is missing".into()))),
+        Err(failure) => unreadable(failure).map(Err),
+    }
+}
+
+/// Returns the version of the index that is there, if this key signed it.
+///
+/// # Errors
+/// Exit code 12 where the repository cannot be asked, 13 where the tag has something else.
+async fn version_there(session: &Session, key: &SecretKey) -> Result<Option<u64>, Failure> {
+    let there = manifest(session, INDEX_TAG).await?;
+    let Some(there) = there else { return Ok(None) };
+    let parsed = serde_json::from_slice::<Manifest>(&there).ok();
+    if parsed.and_then(|there| there.artifact_type).as_deref() != Some(SET_INDEX_TYPE) {
+        let cause = format!("the tag {INDEX_TAG} of {} has no index", session.repository);
+        return Err(Failure::new(FailureKind::Verification, cause).remedy("remove that tag"));
+    }
+    let trust = Trust::in_keys([key.public()]);
+    let verified = index_in(session).await?.and_then(|signed| signed.verify(trust.keys()));
+    match verified {
+        Ok((index, _)) => Ok(Some(index.version)),
+        Err(why) => {
+            tracing::warn!("{}: an index that is there is replaced: {why}", session.repository);
+            Ok(None)
+        }
+    }
+}
+
+/// Returns the digest of the set under a tag, if one of `keys` signed it; else the reason.
+async fn signed_at(
+    session: &Session,
+    tag: &str,
+    keys: &[PublicKey],
+) -> Result<Result<String, String>, Failure> {
+    let set = match described(session, tag).await {
+        Ok(Some(set)) => set,
+        Ok(None) => return Ok(Err("it is gone".into())),
+        Err(failure) if failure.kind() == FailureKind::Verification => {
+            return Ok(Err(failure.one_line()));
+        }
+        Err(failure) => return Err(failure),
+    };
+    let trust = Trust::in_keys(keys.iter().cloned());
+    let evidence = match evidence_in(session, &set, &trust).await {
+        Ok((evidence, _)) => evidence,
+        Err(failure) if failure.kind() == FailureKind::Verification => {
+            return Ok(Err(failure.one_line()));
+        }
+        Err(failure) => return Err(failure),
+    };
+    let verified = evidence.verify(&set.set, keys);
+    Ok(verified.map(|_| set.digest()).map_err(|why| why.to_string()))
+}
