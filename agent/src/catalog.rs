@@ -33,8 +33,8 @@ use longshore_modules::sets::SetStore;
 pub struct Catalog {
     /// Built module sets, best first (the store before prebuilt directories before registries).
     pub sets: Vec<AvailableSet>,
-    /// Sets that are not used because they are not signed, or not attested, as the configuration
-    /// requires.
+    /// Sets that are not used because they are not signed, not listed in an index, or not attested, as the
+    /// configuration requires.
     pub refused: Vec<RefusedSet>,
     /// Sets that the configuration takes back.
     pub denied: Vec<AvailableSet>,
@@ -228,15 +228,26 @@ pub struct AvailableSet {
     pub place: SetPlace,
 }
 
-/// A set that is not signed, or not attested, as the configuration requires.
+/// A set that is not signed, not listed in an index, or not attested, as the configuration requires.
 #[derive(Debug, Clone)]
 pub struct RefusedSet {
     /// The set.
     pub at_hand: AvailableSet,
     /// Reason why it does not count.
     pub why: String,
-    /// True if it is signed, and only lacks an attestation.
-    pub is_signed: bool,
+    /// What it lacks.
+    pub lacks: Lack,
+}
+
+/// Requirement that a set does not meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lack {
+    /// A signature.
+    Signature,
+    /// A place in the index of its repository; its signature was not read.
+    Listing,
+    /// It is signed, and lacks an attestation.
+    Attestation,
 }
 
 /// A registry that could not be read.

@@ -14,6 +14,7 @@ mod evictor;
 mod explain;
 mod fleet;
 mod help;
+mod index;
 mod list;
 mod log_options;
 mod output;
@@ -138,6 +139,8 @@ enum Command {
     Verify(verify::Verify),
     /// List the module sets in an OCI registry that are for a kernel, or under a tag
     List(list::List),
+    /// Write the signed list of a registry's current module sets, or show it
+    Index(index::Index),
     /// Generate a key pair for signing, as cosign does
     GenerateKeyPair(registry::GenerateKeyPair),
     /// Download or compile everything a host needs into the store, and install nothing
@@ -365,6 +368,7 @@ async fn dispatch(
         Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::List(list) => stoppable(list::list(config, list)).await,
+        Command::Index(asked) => stoppable(index::index(config, asked)).await,
         Command::Attest(asked) => stoppable(attest::attest(config, asked)).await,
         Command::Sign(asked) => stoppable(sign::sign(config, asked)).await,
         Command::Verify(asked) => stoppable(verify::verify(config, asked)).await,

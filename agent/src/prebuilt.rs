@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::catalog::{self, AvailableSet, Catalog, RefusedSet, SetPlace, UnreadRegistry};
+use crate::catalog::{self, AvailableSet, Catalog, Lack, RefusedSet, SetPlace, UnreadRegistry};
 use crate::config::Config;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
@@ -12,8 +12,10 @@ use longshore_host::facts::Kernel;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::registry::RegistrySource;
+use longshore_modules::registry::set_index::IndexRule;
 use longshore_modules::registry::{Judge, Registry, Wish};
 use longshore_modules::sets::SetStore;
+use longshore_modules::sets::index_versions::IndexVersions;
 use longshore_modules::signature::{Evidence, NotSigned, Trust, refusal};
 use longshore_modules::{layout, signed_sets};
 
@@ -50,26 +52,29 @@ enum Unfit {
 pub struct Refusal {
     /// The reason.
     pub why: String,
-    /// True if the set is signed, and only lacks an attestation.
-    pub is_signed: bool,
+    /// What the set lacks.
+    pub lacks: Lack,
 }
 
 impl Refusal {
     fn of(self, at_hand: AvailableSet) -> RefusedSet {
-        RefusedSet { at_hand, why: self.why, is_signed: self.is_signed }
+        RefusedSet { at_hand, why: self.why, lacks: self.lacks }
     }
 }
 
 impl From<NotSigned> for Refusal {
     fn from(why: NotSigned) -> Self {
-        let is_signed = matches!(why, NotSigned::Unattested(_));
-        Self { why: why.to_string(), is_signed }
+        let lacks = match why {
+            NotSigned::Unattested(_) => Lack::Attestation,
+            _ => Lack::Signature,
+        };
+        Self { why: why.to_string(), lacks }
     }
 }
 
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
-        Self { why: failure.one_line(), is_signed: false }
+        Self { why: failure.one_line(), lacks: Lack::Signature }
     }
 }
 
@@ -178,12 +183,12 @@ impl<'a> Prebuilt<'a> {
         catalog.denied.extend::<Vec<_>>(denied);
     }
 
-    /// Returns the registries' sets for `kernel`. An unreadable registry is recorded: there may be
-    /// other sources.
+    /// Returns the registries' sets for `kernel`; versions of required indexes are kept in `store`. An unreadable
+    /// registry is recorded: there may be other sources.
     ///
     /// # Errors
     /// Exit code 2 for a configuration that permits no request at all.
-    pub async fn ask_registries(&self, kernel: &Kernel) -> Result<Offers, Failure> {
+    pub async fn ask_registries(&self, kernel: &Kernel, store: &Store) -> Result<Offers, Failure> {
         let mut offers = Offers::default();
         let wish = Wish {
             driver: self.config.driver.version.as_deref(),
@@ -193,7 +198,7 @@ impl<'a> Prebuilt<'a> {
         };
         for source in &self.config.registries {
             let name = source.reference.to_string();
-            let registry = self.open(source)?;
+            let registry = self.open(source, store)?;
             let found = registry.find(wish, &Fit { of: self, registry: &registry, kernel }).await;
             if let Some(failure) = found.failed.filter(|_| found.taken.is_empty()) {
                 tracing::warn!("continuing without {name}: {}", failure.one_line());
@@ -207,6 +212,10 @@ impl<'a> Prebuilt<'a> {
                 AvailableSet { set: described.set, place }
             };
             offers.sets.extend(found.taken.into_iter().map(at_hand));
+            offers.refused.extend(found.unlisted.into_iter().map(|(described, why)| {
+                let refusal = Refusal { why: why.to_string(), lacks: Lack::Listing };
+                refusal.of(at_hand(described))
+            }));
             for (described, unfit) in found.refused {
                 match unfit {
                     Unfit::Refused(refusal) => {
@@ -270,7 +279,7 @@ impl<'a> Prebuilt<'a> {
     /// Fetches a set from a registry into the store, with its signatures where required.
     ///
     /// # Errors
-    /// As [`Registry::pull`]; 13 where it does not count as signed and attested.
+    /// As [`Registry::pull`]; 13 where it does not count as listed, signed and attested.
     pub async fn pull(
         &self,
         registry: &RegistrySource,
@@ -278,9 +287,10 @@ impl<'a> Prebuilt<'a> {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<ModuleSet, Failure> {
-        let registry = self.open(registry)?;
+        let registry = self.open(registry, store)?;
         let place = format!("{}@{manifest}", registry.name());
         self.trust.check_denied(manifest).map_err(|why| refusal(&place, &why))?;
+        registry.check_listed(manifest).await?;
         let mut evidence = None;
         if self.trust.required {
             let described = registry.describe(manifest).await?;
@@ -299,12 +309,24 @@ impl<'a> Prebuilt<'a> {
         Ok(set)
     }
 
-    fn open(&self, source: &RegistrySource) -> Result<Registry, Failure> {
+    /// Counts sets of a registry only if an index lists them, where that is required; versions of indexes are kept in
+    /// `store`.
+    pub(crate) fn requiring_index(&self, registry: Registry, store: &Store) -> Registry {
+        let signatures = &self.config.signatures;
+        if !signatures.index_required {
+            return registry;
+        }
+        let seen = IndexVersions::of(store);
+        registry.requiring_index(IndexRule::new(&self.trust, signatures.index_minimum, seen))
+    }
+
+    fn open(&self, source: &RegistrySource, store: &Store) -> Result<Registry, Failure> {
         let policy = Policy::of(&self.config.downloads).for_registry();
         let policy = Policy { away: self.away.clone(), ..policy };
         let env = |name: &str| std::env::var(name).ok();
         let registry = Registry::open_with(policy, source, &self.config.paths.host_root, &env)?;
-        Ok(registry.with_login_rules(&self.config.logins))
+        let registry = registry.with_login_rules(&self.config.logins);
+        Ok(self.requiring_index(registry, store))
     }
 
     /// Judges a set that was signed here for the kernel by the unsigned set that it was made of.

@@ -75,6 +75,7 @@ fn use_by(command: &Command) -> StoreUse {
         | Command::Sign(_)
         | Command::Verify(_)
         | Command::List(_)
+        | Command::Index(_)
         | Command::GenerateKeyPair(_)
         | Command::Status(_)
         | Command::Explain(_)

@@ -9,7 +9,7 @@ use super::cdi::{CdiSpecs, DriverCapability};
 use super::daemons::Mode;
 use super::deadlines::SecondOrMore;
 use super::environment::get;
-use super::freshness::{DriverMinimum, SetDigest};
+use super::freshness::{DriverMinimum, LongSpan, SetDigest};
 use super::next_kernel::NextKernelMode;
 use super::operator::ConfigDigest;
 use super::values::{
@@ -289,7 +289,7 @@ parsed_alike!(
     Hash,
     Host,
     Listen,
-    MaxAge,
+    LongSpan,
     Reaction,
     Mode,
     ModuleName,
@@ -304,7 +304,8 @@ parsed_alike!(
     SizeBound,
     String,
     TerminationMessage,
-    Uri
+    Uri,
+    u64
 );
 
 fn some<T, E: Display>(parsed: Result<T, E>) -> Result<Option<T>, String> {

@@ -41,7 +41,7 @@ pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use deadlines::SecondOrMore;
 pub use downloads::DownloadFragment;
 pub use environment::is_of_service;
-pub use freshness::{DriverMinimum, SetDigest};
+pub use freshness::{DriverMinimum, LongSpan, SetDigest};
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use next_kernel::NextKernelMode;
 pub use operator::{

@@ -213,7 +213,7 @@ impl Setting {
 }
 
 /// Types of fields, in words.
-const KINDS: [(&str, &str); 39] = [
+const KINDS: [(&str, &str); 40] = [
     ("AbsolutePath", "path"),
     ("ArchiveSource", "table"),
     ("BTreeMap<ModuleName, String", "table of texts"),
@@ -232,7 +232,7 @@ const KINDS: [(&str, &str); 39] = [
     ("Hash", "sha256, sha384 or sha512"),
     ("Host", "host, or host and port"),
     ("Listen", "address and port, unix:PATH, or off"),
-    ("MaxAge", "span of time from 1h to 3650d, such as 14d, or none"),
+    ("LongSpan", "span of time from 1h to 10y, such as 12h, 7d or 1y"),
     ("Mode", "auto, on or off"),
     ("ModuleName", "name of a kernel module"),
     ("ModuleParameter", "MODULE.NAME=VALUE"),
@@ -253,6 +253,7 @@ const KINDS: [(&str, &str); 39] = [
     ("TrustEntry", "table; ROLE+ROLE=FILE in a flag or variable"),
     ("Uri", "URI"),
     ("bool", "true or false"),
+    ("u64", "number"),
 ];
 
 /// Returns Markdown without its marks: the text of a link, and words without backticks.

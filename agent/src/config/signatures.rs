@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::Fragment;
+use super::freshness::LongSpan;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::value::AbsolutePath;
 use longshore_modules::signature::statement::PredicateType;
@@ -20,8 +22,14 @@ pub struct SignatureConfig {
     pub entries: Vec<TrustEntry>,
     /// Types of the attestations by one of the keys that modules need, too.
     pub attestations: Vec<PredicateType>,
+    /// Age above which a required attestation does not count; None for any.
+    pub attestation_max_age: Option<Duration>,
     /// Manifests (`sha256:...`) of sets that are refused whatever signs them.
     pub denied: BTreeSet<String>,
+    /// True if sets of registries count only if a signed index lists them.
+    pub index_required: bool,
+    /// Lowest version of such an index.
+    pub index_minimum: Option<u64>,
 }
 
 impl SignatureConfig {
@@ -33,7 +41,19 @@ impl SignatureConfig {
         let attestations = all.require_attestation.clone().unwrap_or_default();
         let required = all.require_signature.unwrap_or(!keys.is_empty() || !entries.is_empty());
         let denied = all.denied_sets.iter().flatten().map(|set| set.as_str().to_owned()).collect();
-        Self { required, keys, entries, attestations, denied }
+        let attestation_max_age = all.attestation_max_age.map(LongSpan::duration);
+        let (index_required, index_minimum) =
+            (all.require_index.unwrap_or(false), all.index_minimum);
+        Self {
+            required,
+            keys,
+            entries,
+            attestations,
+            attestation_max_age,
+            denied,
+            index_required,
+            index_minimum,
+        }
     }
 
     /// Reads the keys.
@@ -42,7 +62,8 @@ impl SignatureConfig {
     /// Exit code 2 where one cannot be read.
     pub fn trust(&self) -> Result<Trust, Failure> {
         let trust = Trust::read(self.required, &self.keys, &self.entries)?;
-        Ok(trust.requiring(self.attestations.clone()).denying(self.denied.clone()))
+        let trust = trust.requiring(self.attestations.clone()).denying(self.denied.clone());
+        Ok(trust.within_age(self.attestation_max_age))
     }
 
     fn has_keys(&self) -> bool {
@@ -77,6 +98,7 @@ impl SignatureConfig {
                 "name the public keys (signature-keys, --signature-key, LONGSHORE_SIGNATURE_KEYS)",
             ));
         }
+        self.check_index()?;
         let wanted = self.attestations.iter().cloned().map(Role::Attestation);
         let mut wanted = std::iter::once(Role::Modules).chain(wanted);
         match wanted.find(|role| self.required && !self.has(role)) {
@@ -86,8 +108,28 @@ impl SignatureConfig {
         Ok(())
     }
 
-    /// Warns about keys without effect.
+    /// Refuses an index that no key could sign, or beside sets that need no signature.
+    fn check_index(&self) -> Result<(), Failure> {
+        let cause = match () {
+            () if !self.index_required => return Ok(()),
+            () if !self.has(&Role::Index) => "require-index is set, and no key has the role index",
+            () if !self.required => "require-index is set, and require-signature is false",
+            () => return Ok(()),
+        };
+        Err(Failure::new(FailureKind::Usage, cause).remedy(
+            "give a key that role (signature-keys alone have every role; [[trust]] key = \"/keys/cosign.pub\", roles = \
+             [\"index\"]), and let signatures be required",
+        ))
+    }
+
+    /// Warns about settings and keys without effect.
     fn warn(&self) {
+        if !self.index_required && self.index_minimum.is_some() {
+            tracing::warn!("index-minimum has no effect: require-index is not set");
+        }
+        if self.attestations.is_empty() && self.attestation_max_age.is_some() {
+            tracing::warn!("attestation-max-age has no effect: require-attestation is not set");
+        }
         if !self.required && self.has_keys() {
             tracing::warn!(
                 "require-signature is false though keys are set (signature-keys, trust): unsigned \
@@ -108,7 +150,9 @@ impl SignatureConfig {
 
 fn without_key(role: &Role) -> Failure {
     let cause = match role {
-        Role::Modules => "signatures are required, and no key of trust has the role modules".into(),
+        Role::Modules | Role::Index => {
+            format!("signatures are required, and no key of trust has the role {role}")
+        }
         Role::Attestation(kind) => format!(
             "require-attestation names {kind}, and no key has that role: beside entries of trust, \
              signature-keys sign modules alone"
@@ -116,7 +160,7 @@ fn without_key(role: &Role) -> Failure {
     };
     let short = match role {
         Role::Modules => ", or name it in signature-keys (--signature-key)",
-        Role::Attestation(_) => "",
+        Role::Index | Role::Attestation(_) => "",
     };
     Failure::new(FailureKind::Usage, cause).remedy(format!(
         "give a key that role: [[trust]] key = \"/keys/cosign.pub\", roles = [\"{role}\"]{short}"

@@ -9,7 +9,7 @@ use super::cluster::ClusterFragment;
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
 use super::fragment::decided;
-use super::freshness::{DriverMinimum, SetDigest};
+use super::freshness::{DriverMinimum, LongSpan, SetDigest};
 use super::layer::settings;
 use super::module_signing::ModuleSigningFragment;
 use super::next_kernel::NextKernelMode;
@@ -206,7 +206,7 @@ settings! {
         default "none"
     /// Public key with roles, and the builder of its provenance
     ///
-    /// Roles are `modules`, `provenance`, `spdx`, `test-result` and URIs of predicates' types
+    /// Roles are `modules`, `index`, `provenance`, `spdx`, `test-result` and URIs of predicates' types
     /// ([roles](../supply-chain/registry.md#roles-of-keys)). As a flag or variable
     /// `ROLE+ROLE=FILE`, or `ROLE=FILE=BUILDER-ID`. Beside it, `signature-keys` sign modules alone.
     trust: Option<Vec<TrustEntry>>;
@@ -219,6 +219,25 @@ settings! {
     /// a predicate's type ([attestations](../supply-chain/registry.md#attestations)).
     require_attestation: Option<Vec<PredicateType>>;
         key "require-attestation" flag "require-attestation" "TYPE" env "LONGSHORE_REQUIRE_ATTESTATION"
+        default "none"
+    /// Greatest age of a required attestation
+    ///
+    /// By the [time that it states](../supply-chain/registry.md#age-of-attestations), from `1h` to `10y`; one without a
+    /// time does not count then.
+    attestation_max_age: Option<LongSpan>;
+        key "attestation-max-age" flag "attestation-max-age" "SPAN" env "LONGSHORE_ATTESTATION_MAX_AGE"
+        default "none"
+    /// Count only sets of registries that a signed index lists
+    ///
+    /// By a key with the role `index` ([index](../supply-chain/registry.md#index-of-a-repository)).
+    require_index: Option<bool>;
+        key "require-index" flag "require-index" "BOOL" alone "true" env "LONGSHORE_REQUIRE_INDEX"
+        default "`false`"
+    /// Lowest version of the index of a registry's sets
+    ///
+    /// For hosts whose store has seen none yet; `longshore index` prints it.
+    index_minimum: Option<u64>;
+        key "index-minimum" flag "index-minimum" "VERSION" env "LONGSHORE_INDEX_MINIMUM"
         default "none"
     /// Module set that is taken back, by the digest of its manifest
     ///

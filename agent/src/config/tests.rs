@@ -267,6 +267,51 @@ fn keys_have_roles(#[case] flags: &[&str], #[case] refused: Option<&str>) {
     }
 }
 
+#[rstest]
+#[case::of_the_short_form(&["--signature-key", "/k.pub"], None)]
+#[case::of_an_entry(&["--trust", "modules+index=/k.pub"], None)]
+#[case::without_keys(&[], Some("no key has the role index"))]
+#[case::of_the_short_form_beside_entries(
+    &["--signature-key", "/k.pub", "--trust", "provenance=/ci.pub"],
+    Some("no key has the role index")
+)]
+#[case::without_signatures(
+    &["--signature-key", "/k.pub", "--require-signature=false"],
+    Some("require-signature is false")
+)]
+#[case::index_alone(&["--trust", "index=/k.pub"], Some("no key of trust has the role modules"))]
+#[case::not_required(&["--require-index=false"], None)]
+fn a_required_index_needs_a_key_with_the_role(
+    #[case] flags: &[&str],
+    #[case] refused: Option<&str>,
+) {
+    let loaded = load_with(flags, &[("LONGSHORE_REQUIRE_INDEX", "true")], None);
+    match refused {
+        None => assert!(loaded.is_ok(), "{loaded:?}"),
+        Some(why) => {
+            let failure = loaded.expect_err("refused");
+            assert_eq!(failure.code(), ExitCode::Usage);
+            assert!(failure.to_string().contains(why), "{failure}");
+            assert!(failure.remedy_text().is_some());
+        }
+    }
+}
+
+#[test]
+fn bounds_of_indexes_and_attestations_are_read() {
+    let file = "signature-keys = ['/k.pub']\nrequire-index = true\nindex-minimum = 1795183200\n\
+                require-attestation = ['test-result']\nattestation-max-age = '30d'";
+    let signatures = load_with(&[], &[], Some(file)).expect("loads").signatures;
+    assert!(signatures.index_required);
+    assert_eq!(signatures.index_minimum, Some(1_795_183_200));
+    let month = Duration::from_secs(30 * 86_400);
+    assert_eq!(signatures.attestation_max_age, Some(month));
+    assert_eq!(signatures.trust().map(|_| ()).expect_err("no such key").code(), ExitCode::Usage);
+    for wrong in ["index-minimum = -1", "attestation-max-age = '1m'", "require-index = 'yes'"] {
+        assert!(load_with(&[], &[], Some(wrong)).is_err(), "{wrong}");
+    }
+}
+
 #[test]
 fn keys_with_roles_come_from_file_variable_and_flag() {
     let config = load_with(&[], &[], Some(TRUST)).expect("loads");

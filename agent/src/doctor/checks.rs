@@ -242,6 +242,7 @@ pub(super) const ALL: [Definition; 34] = [
         &[
             Code::SignatureMissing,
             Code::AttestationMissing,
+            Code::IndexRefused,
             Code::SetDenied,
             Code::DriverBelowMinimum,
             Code::DriverNotOffered,

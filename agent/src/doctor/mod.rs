@@ -35,10 +35,11 @@ use longshore_host::HostFacts;
 const OF_SOURCES: [Code; 4] =
     [Code::ArchivesUnread, Code::RegistryUnread, Code::RunFileUnread, Code::HeadersUnknown];
 /// Codes that a set of a registry would prevent.
-const OF_MISSING_SET: [Code; 7] = [
+const OF_MISSING_SET: [Code; 8] = [
     Code::NothingBuilt,
     Code::SignatureMissing,
     Code::AttestationMissing,
+    Code::IndexRefused,
     Code::SetDenied,
     Code::DriverBelowMinimum,
     Code::HostBringsDriver,

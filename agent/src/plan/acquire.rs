@@ -9,7 +9,7 @@ use super::mofed;
 use super::signing::{self, Standing};
 use super::sources;
 use super::{Acquire, BuildSet, Reason};
-use crate::catalog::{AvailableSet, Catalog, SetPlace};
+use crate::catalog::{AvailableSet, Catalog, Lack, SetPlace};
 use crate::config::{Config, PublishConfig};
 use longshore_build::build;
 use longshore_build::source::driver::AvailableDriver;
@@ -394,12 +394,13 @@ fn will_sign(signer: &Signer) -> String {
     format!("by {signer}, with {with}")
 }
 
-/// Returns the finding that signatures are required, and attestations where configured, and no
+/// Returns the finding that signatures are required, an index and attestations where configured, and no
 /// available set has them.
 fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
     let release = &facts.kernel.release;
     let refused = || catalog.refused.iter().filter(|r| is_for_kernel(&r.at_hand, facts));
-    let is_any_signed = refused().any(|r| r.is_signed);
+    // That lacks least which lacks an attestation alone.
+    let least = refused().map(|r| r.lacks).max();
     let refused: Vec<String> = refused()
         .map(|r| {
             let key = &r.at_hand.set.key;
@@ -418,21 +419,20 @@ fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
         )
         .remedy("push a signed one (`longshore push --sign-key`), or require no signature");
     }
-    // A set that is signed lacks least.
-    if is_any_signed {
-        let why = refused.join("; ");
-        return Finding::refusal(
+    let (code, cause) = match least.unwrap_or(Lack::Signature) {
+        Lack::Attestation => (
             Code::AttestationMissing,
-            format!("attestations are required, and no set for {release} has all of them: {why}"),
-        );
-    }
-    Finding::refusal(
-        Code::SignatureMissing,
-        format!(
-            "a signature is required, and no set for {release} has one: {}",
-            refused.join("; ")
+            format!("attestations are required, and no set for {release} has all of them"),
         ),
-    )
+        Lack::Listing => {
+            (Code::IndexRefused, format!("an index is required, and lists no set for {release}"))
+        }
+        Lack::Signature => (
+            Code::SignatureMissing,
+            format!("a signature is required, and no set for {release} has one"),
+        ),
+    };
+    Finding::refusal(code, format!("{cause}: {}", refused.join("; ")))
 }
 
 /// Returns the finding about sets for this kernel that the configuration takes back; it refuses where there are no other

@@ -159,7 +159,7 @@ impl<'a> Inventory<'a> {
         if from_registries {
             let prebuilt = self.sources.prebuilt()?;
             let ask = async || {
-                let offers = prebuilt.ask_registries(kernel).await?;
+                let offers = prebuilt.ask_registries(kernel, store).await?;
                 let failed = |failure| self.telemetry.source_failed(SourceKind::Registry, failure);
                 offers.failures.iter().for_each(failed);
                 Ok::<_, Failure>(offers)

@@ -19,9 +19,10 @@ use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
-const ABOUT_SOURCES: [Code; 10] = [
+const ABOUT_SOURCES: [Code; 11] = [
     Code::SignatureMissing,
     Code::AttestationMissing,
+    Code::IndexRefused,
     Code::SetDenied,
     Code::DriverBelowMinimum,
     Code::DriverNotOffered,

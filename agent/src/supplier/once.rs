@@ -293,7 +293,8 @@ impl SharedBuild<'_> {
 
     fn published(&self) -> Result<Published<'_>, Failure> {
         let prebuilt = Prebuilt::new(self.provisioner.config())?;
-        Ok(Published { shared: self, prebuilt, registry: self.open()? })
+        let registry = prebuilt.requiring_index(self.open()?, &self.provisioner.store()?);
+        Ok(Published { shared: self, prebuilt, registry })
     }
 
     /// Opens the registry itself, without mirrors, which may lag behind.

@@ -15,6 +15,7 @@ mod cut;
 mod failing;
 mod fallback;
 mod faults;
+mod freshness;
 mod hub;
 mod matrix;
 mod mofed;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use longshore::catalog::{AvailableSet, Catalog, SetPlace};
+use longshore::catalog::{AvailableSet, Catalog, Lack, SetPlace};
 use longshore::config::{self, Config, Fragment};
 use longshore::prebuilt::Prebuilt;
 use longshore_core::digest::digest_of;
@@ -20,10 +20,10 @@ use super::*;
 use longshore_tests::scene::{finish, longshore as program};
 
 /// A scene whose registry is configured, with a key that signatures are required of.
-struct Strict {
-    scene: Scene,
-    key: SecretKey,
-    config: Config,
+pub(super) struct Strict {
+    pub(super) scene: Scene,
+    pub(super) key: SecretKey,
+    pub(super) config: Config,
 }
 
 impl Strict {
@@ -32,7 +32,7 @@ impl Strict {
     }
 
     /// Makes one with further settings.
-    fn with(settings: &str) -> Self {
+    pub(super) fn with(settings: &str) -> Self {
         let scene = Scene::new();
         let key = SecretKey::generate();
         let public = scene.dir.path().join("cosign.pub");
@@ -60,7 +60,7 @@ impl Strict {
         }
     }
 
-    async fn sign(&self, digest: &str, key: &SecretKey) {
+    pub(super) async fn sign(&self, digest: &str, key: &SecretKey) {
         let repository = self.scene.name().parse().expect("a repository");
         let registry =
             Registry::open_to_push(&repository, Path::new("/"), &self.scene.env()).expect("opens");
@@ -77,10 +77,14 @@ impl Strict {
         registry.attest(&set.descriptor(), &[made]).await.expect("attests");
     }
 
-    async fn ask(&self) -> Catalog {
+    pub(super) async fn ask(&self) -> Catalog {
         let mut catalog = nothing();
         let prebuilt = Prebuilt::new(&self.config).expect("keys");
-        prebuilt.ask_registries(&self.kernel()).await.expect("asks").add_to(&mut catalog);
+        prebuilt
+            .ask_registries(&self.kernel(), &self.scene.other)
+            .await
+            .expect("asks")
+            .add_to(&mut catalog);
         catalog
     }
 
@@ -114,7 +118,7 @@ fn nothing() -> Catalog {
     }
 }
 
-fn counts(catalog: &Catalog, why: &str) -> bool {
+pub(super) fn counts(catalog: &Catalog, why: &str) -> bool {
     if let Some(refused) = catalog.refused.first() {
         assert!(refused.why.contains(why), "{}", refused.why);
     }
@@ -141,7 +145,7 @@ async fn a_signed_set_counts_once_it_has_every_required_attestation() {
     strict.sign(&digest, &strict.key).await;
     let refused = |catalog: Catalog, why: &str| {
         assert!(!counts(&catalog, why), "{why}");
-        assert!(catalog.refused[0].is_signed);
+        assert_eq!(catalog.refused[0].lacks, Lack::Attestation);
     };
     refused(strict.ask().await, "it has no attestation, and one of the type provenance");
     strict.attest(&digest, "provenance", &strict.key).await;
@@ -402,7 +406,7 @@ async fn a_set_for_another_build_of_the_kernel_is_not_taken() {
     kernel.version = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.177-1 (2026-11-01)".into();
     let mut catalog = nothing();
     let prebuilt = Prebuilt::new(&strict.config).expect("keys");
-    prebuilt.ask_registries(&kernel).await.expect("asks").add_to(&mut catalog);
+    prebuilt.ask_registries(&kernel, &strict.scene.other).await.expect("asks").add_to(&mut catalog);
     assert!(catalog.sets.is_empty() && catalog.refused.is_empty() && catalog.unread.is_empty());
 }
 

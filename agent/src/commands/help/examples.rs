@@ -155,6 +155,19 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "index",
+        &[
+            (
+                "The signed sets of a repository, for a month",
+                "longshore index registry.example.com/nvidia/modules --sign-key cosign.key --expires 30d",
+            ),
+            (
+                "The index that is there, and who signed it",
+                "longshore index r.example.com/nvidia/modules --show --trust index=/keys/cosign.pub",
+            ),
+        ],
+    ),
+    (
         "generate-key-pair",
         &[
             ("cosign.key and cosign.pub in this directory", "longshore generate-key-pair"),

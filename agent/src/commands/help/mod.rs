@@ -25,7 +25,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Agent", &["run", "unload"]),
     ("Look", &["plan", "doctor", "status", "explain", "settings"]),
     ("Supply", &["fetch", "build", "build-root", "bundle", "import", "gc", "store"]),
-    ("Registry", &["push", "list", "sign", "verify", "attest"]),
+    ("Registry", &["push", "list", "index", "sign", "verify", "attest"]),
     ("Signing", &["sign-modules", "generate-key-pair"]),
     ("Containers", &["cdi", "runtime", "docker-args"]),
     ("Cluster", &["fleet", "evictor"]),

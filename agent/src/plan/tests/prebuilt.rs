@@ -4,7 +4,7 @@ use longshore_core::failure::ExitCode;
 use std::time::Duration;
 
 use super::*;
-use crate::catalog::{RefusedSet, UnreadRegistry};
+use crate::catalog::{Lack, RefusedSet, UnreadRegistry};
 use crate::config::PublishConfig;
 
 fn in_registry(facts: &HostFacts) -> AvailableSet {
@@ -179,7 +179,7 @@ fn without_a_signature_nothing_is_loaded_and_nothing_compiled() {
     let mut catalog = archives();
     let at_hand = set(&facts, Flavour::Open, SetPlace::Store);
     let why = "it has no signature".to_owned();
-    catalog.refused.push(RefusedSet { at_hand, why, is_signed: false });
+    catalog.refused.push(RefusedSet { at_hand, why, lacks: Lack::Signature });
     let plan = plan(&strict("535.261.03"), &facts, &catalog).unwrap();
     let refusal = plan.refusal().unwrap();
     assert_eq!(refusal.code(), ExitCode::Verification);
@@ -192,10 +192,8 @@ fn without_a_signature_nothing_is_loaded_and_nothing_compiled() {
 fn a_set_that_only_lacks_an_attestation_is_named_before_unsigned_ones() {
     let facts = facts("bookworm-t4");
     let mut catalog = archives();
-    for (why, is_signed) in [("it has no signature", false), ("it has no attestation", true)] {
-        let at_hand = set(&facts, Flavour::Open, SetPlace::Store);
-        catalog.refused.push(RefusedSet { at_hand, why: why.to_owned(), is_signed });
-    }
+    refuse(&mut catalog, &facts, &[("it has no signature", Lack::Signature)]);
+    refuse(&mut catalog, &facts, &[("it has no attestation", Lack::Attestation)]);
     let plan = plan(&strict("535.261.03"), &facts, &catalog).unwrap();
     assert_eq!(plan.refusal().map(|refusal| refusal.code()), Some(ExitCode::Verification));
     let refusals: Vec<_> =
@@ -204,6 +202,37 @@ fn a_set_that_only_lacks_an_attestation_is_named_before_unsigned_ones() {
     assert_eq!(finding.code, Code::AttestationMissing);
     assert!(finding.detail.contains("the store: it has no attestation"), "{}", finding.detail);
     assert!(finding.detail.contains("the store: it has no signature"), "{}", finding.detail);
+}
+
+fn refuse(catalog: &mut Catalog, facts: &HostFacts, sets: &[(&str, Lack)]) {
+    for (why, lacks) in sets {
+        let (at_hand, why) = (set(facts, Flavour::Open, SetPlace::Store), (*why).to_owned());
+        catalog.refused.push(RefusedSet { at_hand, why, lacks: *lacks });
+    }
+}
+
+#[rstest]
+#[case::unlisted_alone(&[("not listed", Lack::Listing)], Code::IndexRefused)]
+#[case::beside_an_unsigned_one(&[("unsigned", Lack::Signature), ("not listed", Lack::Listing)], Code::IndexRefused)]
+#[case::beside_one_that_is_not_attested(
+    &[("not listed", Lack::Listing), ("not attested", Lack::Attestation)],
+    Code::AttestationMissing
+)]
+fn a_set_that_no_index_lists_is_a_finding_of_its_own(
+    #[case] sets: &[(&str, Lack)],
+    #[case] expected: Code,
+) {
+    let facts = facts("bookworm-t4");
+    let mut catalog = archives();
+    refuse(&mut catalog, &facts, sets);
+    let plan = plan(&strict("535.261.03"), &facts, &catalog).unwrap();
+    assert_eq!(plan.refusal().map(|refusal| refusal.code()), Some(ExitCode::Verification));
+    let refusal =
+        plan.findings.iter().find(|f| f.severity == Severity::Refusal).expect("a refusal");
+    assert_eq!(refusal.code, expected);
+    for (why, _) in sets {
+        assert!(refusal.detail.contains(why), "{}", refusal.detail);
+    }
 }
 
 #[test]

@@ -40,7 +40,8 @@ impl FromStr for Role {
             INDEX => return Ok(Self::Index),
             _ => {}
         }
-        let wanted = "modules, index, provenance, spdx, test-result or the URI of a predicate's type";
+        let wanted =
+            "modules, index, provenance, spdx, test-result or the URI of a predicate's type";
         text.parse().map(Self::Attestation).map_err(|_| BadValue::new(text, wanted))
     }
 }

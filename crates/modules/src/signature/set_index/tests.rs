@@ -41,7 +41,10 @@ fn a_signed_index_is_read_back_and_says_who_signed_it() {
     let made = SignedIndex::sign(&index(), &key).expect("signs");
     let read = SignedIndex::from_bytes(made.as_bytes().to_vec()).expect("reads");
     assert_eq!(read.verify(&keys(&key)), Ok((index(), "the signing key".to_owned())));
-    assert_eq!(signed(payload().to_string().as_bytes(), &key).verify(&keys(&key)).map(|v| v.0), Ok(index()));
+    assert_eq!(
+        signed(payload().to_string().as_bytes(), &key).verify(&keys(&key)).map(|v| v.0),
+        Ok(index())
+    );
 }
 
 #[test]
