@@ -70,7 +70,7 @@ async fn a_set_is_taken_once_an_index_lists_it() {
     put(&registry, &strict.key, &[&absent(), &digest]).await;
     assert!(counts(&strict.ask().await, ""));
     prebuilt.pull(source, &digest, other, &Silent).await.expect("pulls");
-    // The index does not stand in for a signature.
+    // By nobody who is trusted.
     put(&registry, &SecretKey::generate(), &[&digest]).await;
     assert_unlisted(&strict, "not signed by a key with the role index").await;
 }
@@ -94,12 +94,8 @@ async fn a_replayed_index_is_refused_and_the_next_one_counts() {
     let why = format!("has the version {version}, and this store has seen {seen}");
     assert_unlisted(&strict, &why).await;
 
-    let third = put(&registry, &strict.key, &[&digest]).await;
-    assert!(third.version > first.version);
-    // The store has seen the second, whatever the registry shows.
-    if third.version >= second.version {
-        assert!(counts(&strict.ask().await, ""));
-    }
+    put(&registry, &strict.key, &[&digest]).await;
+    assert!(counts(&strict.ask().await, ""));
 }
 
 #[tokio::test]
@@ -183,7 +179,8 @@ async fn an_attestation_counts_until_it_is_too_old() {
     strict.sign(&digest, &strict.key).await;
     let registry = writer(&strict.scene, &strict.scene.name());
     let set = registry.describe(&digest).await.expect("describes");
-    let hours_ago = |hours: i64| Timestamp::from_second(Timestamp::now().as_second() - hours * 3600);
+    let hours_ago =
+        |hours: i64| Timestamp::from_second(Timestamp::now().as_second() - hours * 3600);
     for (hours, why) in [(2, "attestation-max-age permits none before"), (-1, "in the future")] {
         attest(&strict, &registry, &set, hours_ago(hours).expect("a time")).await;
         let catalog = strict.ask().await;

@@ -81,9 +81,8 @@ pub(super) async fn set_tags(session: &Session) -> Result<Vec<String>, Failure> 
 fn is_of_set(candidate: &str) -> bool {
     let Some((version, rest)) = candidate.split_once('-') else { return false };
     let is_version = DriverVersion::new(version).is_complete() && version == legal(version);
-    let kernel = [Flavour::Open, Flavour::Proprietary]
-        .iter()
-        .find_map(|flavour| rest.strip_prefix(&format!("{flavour}"))?.strip_prefix('-'));
+    let mut flavours = [Flavour::Open, Flavour::Proprietary].into_iter();
+    let kernel = flavours.find_map(|flavour| rest.strip_prefix(&format!("{flavour}-")));
     is_version && kernel.is_some_and(|kernel| kernel.contains('-'))
 }
 

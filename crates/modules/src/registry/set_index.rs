@@ -170,9 +170,10 @@ impl Registry {
                 Err(failure) => self.next_mirror(session, failure, &mut failed),
             }
         }
-        Err(match (unlisted, failed) {
-            (Some(why), _) => why.refusal(&format!("{}@{digest}", self.name())),
-            (None, Some(failure)) => failure,
+        // A set counts as not listed only if every repository answered.
+        Err(match (failed, unlisted) {
+            (Some(failure), _) => failure,
+            (None, Some(why)) => why.refusal(&format!("{}@{digest}", self.name())),
             (None, None) => super::nobody(self.name()),
         })
     }

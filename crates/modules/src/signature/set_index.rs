@@ -10,14 +10,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::dsse::Envelope;
+use super::dsse::{ENVELOPE_TYPE, Envelope};
 use super::foreign::{is_json_text, place_of, shortened};
 use super::key::SecretKey;
 use super::trust::{Role, TrustedKey};
 use crate::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, hex_of, json};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
-
-pub(crate) use super::dsse::ENVELOPE_TYPE;
 
 /// Tag of the index in its repository.
 pub const INDEX_TAG: &str = "longshore-index";
