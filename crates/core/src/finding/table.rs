@@ -159,7 +159,7 @@ codes! {
         matters "a signature says who released the modules, and not how they were made or that they were tested"
         remedy "attest the set with a key that has that role (signature-keys, trust; `longshore attest`, `longshore push --attest`), or do not require it"
     IndexRefused "index-refused" Sources Refuses Verification
-        means "an index of the registry's sets is required (require-index), and none that counts lists a set for this kernel; the finding names the reason for each set: no index, an unreadable one, one that no key with the role index signed, one that has expired or is older than one seen before, or one that does not list the set"
+        means "an index is required (require-index), and none that counts lists a set for this kernel; the finding names the reason for each set: the index is missing, unreadable, not signed by a key with that role, expired, or older than one seen before, or it does not list the set"
         matters "a signature stays true when a set is outdated: a registry or a mirror could show old sets alone"
         remedy "make a new index of the registry (`longshore index REPOSITORY --sign-key`) by a key that has that role, bring outdated mirrors up to date, or do not require it"
     SetDenied "set-denied" Sources RefusesOrWarns Verification
