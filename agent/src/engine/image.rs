@@ -16,7 +16,7 @@ use longshore_core::module_dir::module_dir;
 use longshore_core::paths::Paths;
 use longshore_core::root::{Root, is_absent};
 use longshore_core::store::Store;
-use longshore_debian::compression::xz_stream;
+use longshore_debian::compression::{Extent, Format, decompressed_as, host_failure};
 use longshore_modules::kernel::index::KernelIndex;
 use longshore_modules::sets::SetStore;
 
@@ -167,15 +167,17 @@ fn is_plain(file: &File) -> bool {
 /// 13 where it is none of these, or does not unpack to an ELF file within the size limit.
 pub fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let what = |why: &str| format!("{} {why}", path.display());
-    let unpacked = match bytes.as_slice() {
-        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => xz_stream(0)
-            .map(|stream| liblzma::bufread::XzDecoder::new_stream(&*bytes, stream))
-            .and_then(bounded),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => zstd::Decoder::new(&*bytes).and_then(bounded),
-        [0x1f, 0x8b, ..] => bounded(flate2::read::MultiGzDecoder::new(&*bytes)),
-        _ => Ok(bytes),
-    }
-    .or_fail(FailureKind::Verification, || what("cannot be unpacked"))?;
+    let unpacked = match Format::of(&bytes) {
+        Some(format) => decompressed_as(format, Extent::All, bytes.as_slice())
+            .and_then(bounded)
+            .map_err(|error| {
+                host_failure(&error).unwrap_or_else(|| {
+                    Failure::new(FailureKind::Verification, what("cannot be unpacked"))
+                        .with_source(error)
+                })
+            })?,
+        None => bytes,
+    };
     if unpacked.starts_with(ELF_MAGIC) {
         return Ok(unpacked);
     }

@@ -438,7 +438,7 @@ async fn give(
     given.or_fail(FailureKind::Bug, || "the thread that processes a package panicked")?
 }
 
-fn processors() -> usize {
+pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

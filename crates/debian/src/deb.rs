@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::bounds::{Bounded, Budget, MOST_BETWEEN};
-use super::compression::decompressed;
+use super::compression::{decompressed, host_failure};
 use super::tree::{self, Tree};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::read_ahead::read_ahead;
@@ -284,9 +284,12 @@ pub fn bad(package: &str, what: &str) -> Failure {
 
 /// The failure of a package that cannot be read to its end.
 pub fn damaged(package: &str, error: io::Error) -> Failure {
-    Failure::new(FailureKind::Verification, format!("the package {package} is cut off or damaged"))
-        .with_source(error)
-        .remedy("remove its blob from the store and run again, so that it is fetched anew")
+    host_failure(&error).unwrap_or_else(|| {
+        let cause = format!("the package {package} is cut off or damaged");
+        Failure::new(FailureKind::Verification, cause)
+            .with_source(error)
+            .remedy("remove its blob from the store and run again, so that it is fetched anew")
+    })
 }
 
 /// A reader of ar archives that reads the current member's bytes.

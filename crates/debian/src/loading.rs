@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use futures_util::stream;
 
-use super::archive::holds;
-use super::compression::decompressed;
+use super::archive::{holds, processors};
+use super::compression::{decompressed, host_failure};
 use super::packages::{Index, MOST_BYTES, Origin};
 use super::release::{self, IndexFile, Release, Rules, is_flat};
 use super::rollback::Seen;
@@ -19,6 +19,7 @@ use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::redact::redacted;
 use longshore_core::store::Store;
 use longshore_fetch::http::{Expected, FetchError, Fetcher, WriterGroup, WriterGuard};
+use tokio::sync::Semaphore;
 
 /// Compression suffixes of an index, best first.
 const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];
@@ -49,6 +50,7 @@ pub(super) async fn load(
         task: task.as_ref(),
         alive: writers.alive(),
         total: AtomicU64::new(0),
+        readers: Semaphore::new(processors()),
     };
     let suites: Vec<_> = wanted.iter().map(|wanted| loader.suite(wanted)).collect();
     let loaded = stream::iter(suites).buffered(MOST_AT_ONCE).collect().await;
@@ -69,6 +71,8 @@ struct Loader<'a> {
     alive: &'a WriterGuard,
     /// Total size of all indexes that are fetched.
     total: AtomicU64,
+    /// Permits for reading an index, which takes a processor, and a process with three pipes.
+    readers: Semaphore,
 }
 
 impl Loader<'_> {
@@ -219,16 +223,20 @@ impl Loader<'_> {
         origin: Origin,
     ) -> Result<Index, Failure> {
         let blob = self.store.blob_path(&file.sha256);
+        // The semaphore is never closed, so this cannot fail.
+        let _reader = self.readers.acquire().await;
         let read = move || {
             let what = format!("reading {path} of {} {}", redacted(&origin.base_url), origin.suite);
             let open = File::open(blob).and_then(|blob| {
                 let reader = decompressed(&path, BufReader::with_capacity(1 << 16, blob))?;
                 Index::read(reader, promised, origin)
             });
-            open.or_fail(FailureKind::Verification, || what).map_err(|failure| {
-                failure.remedy(
-                    "the archive signed for it like this: report it there, or use another mirror",
-                )
+            open.map_err(|error| {
+                host_failure(&error).unwrap_or_else(|| {
+                    Failure::new(FailureKind::Verification, what).with_source(error).remedy(
+                        "the archive signed for it like this: report it there, or use another mirror",
+                    )
+                })
             })
         };
         let read = tokio::task::spawn_blocking(read).await;

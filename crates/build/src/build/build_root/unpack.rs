@@ -24,7 +24,7 @@ use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::ownership::{self, Untrusted};
 use longshore_debian::bounds::{Bounded, Budget, MOST_BETWEEN};
-use longshore_debian::compression::decompressed;
+use longshore_debian::compression::{Extent, Format, decompressed_as, host_failure};
 
 /// Prefix of a whiteout's name, and of the names that other tools use beside them.
 const WHITEOUT: &[u8] = b".wh.";
@@ -32,9 +32,6 @@ const RESERVED: &[u8] = b".wh..wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Room for headers and padding of a tar beside the files' bytes.
 const MOST_OVERHEAD: u64 = 1 << 30;
-
-/// Ending of a tar file's name without compression.
-const PLAIN: &str = "tar";
 
 /// Error of a layer, or of the disk.
 #[derive(Debug)]
@@ -62,14 +59,13 @@ impl Refusal {
                 let cause = format!("the build root {place} cannot be used");
                 ownership::failure(kind, cause, untrusted.into(), "")
             }
-            Self::Read(error) => Failure::new(
-                kind,
-                format!("the build root {place} is cut off or damaged"),
-            )
-            .with_source(error)
-            .remedy(
-                "make the build root again; a file in the store is fetched anew once it is removed",
-            ),
+            Self::Read(error) => host_failure(&error).unwrap_or_else(|| {
+                Failure::new(kind, format!("the build root {place} is cut off or damaged"))
+                    .with_source(error)
+                    .remedy(
+                        "make the build root again; a file in the store is fetched anew once it is removed",
+                    )
+            }),
             Self::Write(path, error) => write_failure(&path, error),
         }
     }
@@ -328,24 +324,16 @@ fn visit_entries(
 /// Decompresses by the first bytes: media types and file names may name another compression.
 fn unpacked<'a>(layer: impl Read + 'a) -> Outcome<Box<dyn Read + 'a>> {
     let mut layer = BufReader::with_capacity(1 << 16, layer);
-    let kind = packing(layer.fill_buf().map_err(Refusal::Read)?);
-    decompressed(kind, layer).map_err(Refusal::Read)
-}
-
-/// Returns the compression of a tar file by its first bytes, as the ending of its name.
-fn packing(begin: &[u8]) -> &'static str {
-    match begin {
-        [0x1f, 0x8b, ..] => "tar.gz",
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => "tar.zst",
-        [0xfd, b'7', b'z', b'X', b'Z', ..] => "tar.xz",
-        _ => PLAIN,
+    match Format::of(layer.fill_buf().map_err(Refusal::Read)?) {
+        Some(format) => decompressed_as(format, Extent::All, layer).map_err(Refusal::Read),
+        None => Ok(Box::new(layer)),
     }
 }
 
 /// True for a tar file that is compressed.
 pub(super) fn is_compressed(from: impl Read) -> io::Result<bool> {
     let mut from = BufReader::with_capacity(1 << 9, from);
-    Ok(packing(from.fill_buf()?) != PLAIN)
+    Ok(Format::of(from.fill_buf()?).is_some())
 }
 
 /// Copies everything; returns its size.

@@ -208,9 +208,11 @@ fn unpack(path: &Path, store: &Store) -> Result<ScratchDir, Failure> {
     let name = path.display().to_string();
     let dir = claim(store, "headers")?;
     let damaged = |e| {
-        Failure::new(FailureKind::Verification, format!("{name} is not a readable tar file"))
-            .with_source(e)
-            .remedy("give a directory, or a tar file (.tar, .tar.gz, .tar.xz, .tar.zst)")
+        compression::host_failure(&e).unwrap_or_else(|| {
+            Failure::new(FailureKind::Verification, format!("{name} is not a readable tar file"))
+                .with_source(e)
+                .remedy("give a directory, or a tar file (.tar, .tar.gz, .tar.xz, .tar.zst)")
+        })
     };
     let file = BufReader::with_capacity(1 << 16, File::open(path).map_err(damaged)?);
     let mut reader = compression::decompressed(&name, file).map_err(damaged)?;

@@ -2,10 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
-use flate2::bufread::GzDecoder;
-use liblzma::bufread::XzDecoder;
-
-use longshore_debian::compression::xz_stream;
+use longshore_debian::compression::{Extent, Format, decompressed_as};
 
 /// Offset of `magic` in a tar's first header (POSIX ustar).
 const USTAR: std::ops::Range<usize> = 257..262;
@@ -19,37 +16,22 @@ const BLOCK: usize = 512;
 pub(super) fn open<'a>(mut reader: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut head = Vec::with_capacity(BLOCK);
     Read::take(&mut reader, BLOCK as u64).read_to_end(&mut head)?;
-    let kind = Kind::of(&head)?;
+    let format = format(&head)?;
     let whole = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(reader));
-    Ok(match kind {
-        Kind::Tar => Box::new(whole),
-        Kind::Gzip => Box::new(GzDecoder::new(whole)),
-        Kind::Xz => Box::new(XzDecoder::new_stream(whole, xz_stream(0)?)),
-        Kind::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(whole)?.single_frame()),
-    })
+    match format {
+        Some(format) => decompressed_as(format, Extent::First, whole),
+        None => Ok(Box::new(whole)),
+    }
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Tar,
-    Gzip,
-    Xz,
-    Zstd,
-}
-
-impl Kind {
-    fn of(head: &[u8]) -> io::Result<Self> {
-        Ok(match head {
-            [0x1f, 0x8b, ..] => Self::Gzip,
-            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
-            _ if head.get(USTAR) == Some(b"ustar") => Self::Tar,
-            [] => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has no payload")),
-            [b'B', b'Z', b'h', ..] => return Err(unknown("bzip2, which NVIDIA's files are not")),
-            _ => {
-                return Err(unknown("neither xz, zstd, gzip nor tar begins where its header says"));
-            }
-        })
+/// Returns the format of a payload; None for a plain tar.
+fn format(head: &[u8]) -> io::Result<Option<Format>> {
+    match head {
+        _ if Format::of(head).is_some() => Ok(Format::of(head)),
+        _ if head.get(USTAR) == Some(b"ustar") => Ok(None),
+        [] => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has no payload")),
+        [b'B', b'Z', b'h', ..] => Err(unknown("bzip2, which NVIDIA's files are not")),
+        _ => Err(unknown("neither xz, zstd, gzip nor tar begins where its header says")),
     }
 }
 
