@@ -1,0 +1,155 @@
+//! Rights of the process, and the end of one that asks for more.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+
+use longshore_debian::compression::{Format, SUBCOMMAND};
+use longshore_tests::packages;
+use longshore_tests::scene::{Scene, longshore, names, send, start, until, wait};
+
+use crate::packed::packed;
+use crate::process::{Counted, decompressing};
+
+/// Returns the program that decompresses.
+fn command(words: &[&str]) -> Command {
+    assert!(nix::unistd::geteuid().is_root(), "this test needs root: run it as root");
+    let mut command = Command::new(longshore());
+    command.arg(SUBCOMMAND).args(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn the_process_has_no_rights_before_it_reads() {
+    let _counted = Counted::begin();
+    let mut child = command(&["gzip", "all"]).spawn().expect("started");
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(&packed(Format::Gzip, b"text")).expect("written");
+    // It has read by now, and waits for more.
+    let mut plain = [0; 4];
+    child.stdout.as_mut().expect("a pipe").read_exact(&mut plain).expect("read");
+    assert_eq!(&plain, b"text");
+    let dir = format!("/proc/{}", child.id());
+    let status = fs::read_to_string(format!("{dir}/status")).expect("its status");
+    let fields: BTreeMap<&str, Vec<&str>> = status
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name, value.split_whitespace().collect()))
+        .collect();
+    for name in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        assert_eq!(fields[name], ["0000000000000000"], "{name}");
+    }
+    for name in ["Uid", "Gid"] {
+        assert_eq!(fields[name], ["65534"; 4], "{name}");
+    }
+    assert_eq!(fields["Groups"], [""; 0]);
+    assert_eq!(fields["Threads"], ["1"]);
+    assert_eq!(fields["NoNewPrivs"], ["1"]);
+    assert_eq!(fields["Seccomp"], ["2"]);
+    assert_eq!(names(Path::new(&format!("{dir}/fd"))), ["0", "1", "2"]);
+    assert_eq!(fs::read_link(format!("{dir}/cwd")).expect("its directory"), Path::new("/"));
+    let limits = fs::read_to_string(format!("{dir}/limits")).expect("its limits");
+    for name in ["Max open files", "Max processes", "Max file size", "Max core file size"] {
+        let line = limits.lines().find(|line| line.starts_with(name)).expect(name);
+        let words: Vec<&str> = line[name.len()..].split_whitespace().take(2).collect();
+        assert_eq!(words, ["0", "0"], "{line}");
+    }
+    assert!(limits.contains(&format!("Max address space         {}", 512 << 20)), "{limits}");
+    // Not dumpable: its files below /proc are root's (proc_pid(5)).
+    assert_eq!(fs::metadata(format!("{dir}/environ")).expect("there").uid(), 0);
+    drop(input);
+    assert!(child.wait().expect("ended").success());
+}
+
+#[test]
+fn a_process_that_asks_for_more_is_killed() {
+    let _counted = Counted::begin();
+    for call in ["open", "socket", "thread", "program", "kill"] {
+        let ended = command(&["forbidden", call]).output().expect("ended");
+        assert_eq!(ended.stdout, b"confined\n", "{call}");
+        assert_eq!(ended.status.signal(), Some(Signal::SIGSYS as i32), "{call}: {}", ended.status);
+    }
+}
+
+#[test]
+fn other_words_are_refused() {
+    let _counted = Counted::begin();
+    for words in [&[][..], &["xz"], &["lzma", "all"], &["xz", "some"], &["xz", "all", "more"]] {
+        let ended = command(words).output().expect("ended");
+        assert_eq!(ended.status.code(), Some(2), "{words:?}");
+        assert!(!ended.stderr.is_empty(), "{words:?}");
+    }
+}
+
+/// A package with one file of so many zeros.
+fn large(size: u64) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_path("usr/lib/zeros").expect("a path");
+    header.set_mode(0o644);
+    header.set_size(size);
+    header.set_cksum();
+    let data = std::io::repeat(0).take(size.next_multiple_of(512) + 1024);
+    let mut packed = zstd::Encoder::new(Vec::new(), 1).expect("an encoder");
+    std::io::copy(&mut header.as_bytes().chain(data), &mut packed).expect("packed");
+    let data = packed.finish().expect("packed");
+    let mut deb = b"!<arch>\n".to_vec();
+    for (name, bytes) in [("debian-binary", &b"2.0\n"[..]), ("data.tar.zst", &data)] {
+        deb.extend(format!("{name:<16}{:<12}{:<6}{:<6}{:<8}", 0, 0, 0, 100644).bytes());
+        deb.extend(format!("{:<10}`\n", bytes.len()).bytes());
+        deb.extend(bytes);
+        deb.resize(deb.len().next_multiple_of(2), b'\n');
+    }
+    deb
+}
+
+/// Returns the bytes that a process has written; 0 for one that has ended.
+fn written(pid: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn a_killed_process_is_an_error_and_nothing_half_is_left() {
+    let _counted = Counted::begin();
+    let scene = Scene::with(packages::buildable(&[("gcc-12", large(1 << 30))]));
+    let agent = start(&mut scene.agent(&["fetch", "--kernel", packages::KERNEL]));
+    let mut found = None;
+    until("a package is decompressed", || {
+        found = decompressing(agent.id()).into_iter().find(|pid| written(*pid) > 1 << 20);
+        found.is_some()
+    });
+    let pid = nix::unistd::Pid::from_raw(found.expect("a process").try_into().expect("an id"));
+    nix::sys::signal::kill(pid, Signal::SIGKILL).expect("killed");
+    let ended = wait(agent);
+    ended.assert_failed(13, &["gcc-12".to_owned(), "signal 9 ended the process".to_owned()]);
+    scene.assert_sound();
+    assert_eq!(names(&scene.path("store/tmp")), [""; 0]);
+    assert_eq!(names(&scene.path("store/roots")), [""; 0], "an unfinished root");
+}
+
+#[test]
+fn an_agent_that_is_killed_leaves_no_process() {
+    let _counted = Counted::begin();
+    let scene = Scene::with(packages::buildable(&[("gcc-12", large(1 << 30))]));
+    let agent = start(&mut scene.agent(&["fetch", "--kernel", packages::KERNEL]));
+    let id = agent.id();
+    let mut found = None;
+    until("a package is decompressed", || {
+        found = decompressing(id).into_iter().find(|pid| written(*pid) > 1 << 20);
+        found.is_some()
+    });
+    let process = format!("/proc/{}", found.expect("a process"));
+    send(&agent, Signal::SIGKILL);
+    wait(agent);
+    until("its process is gone", || {
+        fs::read_to_string(format!("{process}/stat")).map_or(true, |stat| stat.contains(") Z "))
+    });
+}
