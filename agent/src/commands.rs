@@ -3,6 +3,7 @@
 mod attest;
 mod background;
 mod build_root;
+mod builder;
 mod bundle;
 pub mod called;
 mod cdi;
@@ -124,6 +125,8 @@ enum Command {
         #[arg(long, conflicts_with_all = ["out", "retry"])]
         print_inputs: bool,
     },
+    /// Compile, sign and push the modules that a fleet's kernels need, until SIGTERM
+    Builder(builder::Builder),
     /// List the kernels and compilers in a build root
     #[command(subcommand)]
     BuildRoot(build_root::BuildRootCommand),
@@ -257,6 +260,11 @@ pub fn execute(
     {
         return ended.map(CommandOutcome::Code);
     }
+    if let Command::Builder(asked) = &cli.command
+        && let Some(ended) = builder::at_once(&cli.settings, &env, asked)
+    {
+        return ended.map(CommandOutcome::Code);
+    }
     check_environment()?;
     log.start(cli.log.volume(), &env)?;
     let flags = cli.settings;
@@ -364,6 +372,14 @@ async fn dispatch(
             let layout = out.map(|dir| Layout { dir, sign_key, attest });
             stoppable(build(config, &provisioner, kernel, layout)).await
         }
+        Command::Builder(asked) => {
+            let stays = asked.stays();
+            match stoppable(builder::builder(config, telemetry, asked)).await {
+                // A stop is how it ends.
+                Ok(CommandOutcome::Stopped(_)) if stays => Ok(CommandOutcome::Code(ExitCode::Done)),
+                ended => ended,
+            }
+        }
         Command::BuildRoot(asked) => stoppable(build_root::build_root(config, asked)).await,
         Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
@@ -375,10 +391,7 @@ async fn dispatch(
         Command::GenerateKeyPair(generate) => {
             registry::generate_key_pair(&generate, config.disk()).map(CommandOutcome::Code)
         }
-        Command::Fetch { kernels, .. } => {
-            let provisioner = Provisioner::new(config).claiming(claims);
-            stoppable(fetch(&provisioner, &kernels)).await
-        }
+        Command::Fetch { kernels, .. } => stoppable(fetch(config, claims, &kernels)).await,
         Command::Bundle(asked) => {
             let provisioner = Provisioner::new(config).claiming(claims);
             stoppable(bundle::bundle(&provisioner, asked)).await

@@ -6,6 +6,7 @@
 //! docs/internals/architecture.md.
 
 pub mod build_lease;
+mod build_service;
 pub mod bundle;
 pub mod catalog;
 pub mod cdi;

@@ -1,5 +1,7 @@
 //! Prebuilt sets: found in registries, verified by their signatures, and copied into the store.
 
+mod offered;
+
 use std::path::Path;
 
 use crate::catalog::{self, AvailableSet, Catalog, Lack, RefusedSet, SetPlace, UnreadRegistry};

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::journal::PlanSummary;
 use crate::plan::Plan;
 use crate::steps::Step;
+use crate::telemetry::Awaited;
 use longshore_core::failure::Failure;
 use longshore_host::HostFacts;
 
@@ -36,6 +37,14 @@ pub trait Provider: Send + Sync {
     /// Acquires the items of `plan.acquire` into the store. Dropping the future cancels it:
     /// processes it started must end with it (`kill_on_drop`).
     fn acquire(&self, plan: &Plan) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Returns the modules that the refused `plan` lacks, where the configuration waits for a registry to get them.
+    fn awaits(&self, _plan: &Plan) -> Option<Awaited> {
+        None
+    }
+    /// Returns the sets that registries offer now for the host's kernel, in any spelling that names each of them.
+    fn offered(&self) -> impl Future<Output = Vec<String>> + Send {
+        async { Vec::new() }
+    }
     /// Follows up on the driver of `plan`, which `steps` installed. Its errors fail nothing any
     /// more; it may be cancelled.
     fn installed(&self, _plan: &PlanSummary, _steps: &[Step]) -> impl Future<Output = ()> + Send {

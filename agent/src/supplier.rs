@@ -3,8 +3,10 @@
 
 mod acquire;
 mod attest;
+mod awaited;
 mod finished;
 mod fits;
+mod for_registry;
 mod inventory;
 mod mofed;
 mod next_kernel;
@@ -13,12 +15,15 @@ mod once;
 mod other_kernel;
 mod post_install;
 mod provisioner;
+mod publication;
 mod run_files;
 mod signing;
 mod sources;
 mod store_access;
 
 pub(crate) use attest::{attest_compiled, compile_record};
+pub(crate) use awaited::OfferWait;
+pub(crate) use for_registry::{ForRegistry, NotMade};
 pub use inventory::Inventory;
 pub(crate) use inventory::failure_behind;
 pub use next_kernel::HostKernels;

@@ -19,7 +19,8 @@ NO_RIGHTS = "tests/chart/no-rights.yaml"
 BEGIN, END = "<!-- rights: begin -->", "<!-- rights: end -->"
 HEAD = ["Account", "Value, hook or file", "Scope", "API group", "Resource", "Verbs", "Reason", "Worst use by one taken node"]
 VERBS = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
-HOOKS = {"test": "test", "clean": "pre-delete"}
+# Accounts that are there with tests/chart/every-value.yaml, and their values or hooks.
+OF_EVERY = {"builder": "builder.enabled=true", "test": "test", "clean": "pre-delete"}
 # Rights that change what others rely on, with the operations of the policy that restricts them.
 RESTRICTED = {("core", "nodes"): {"patch": "UPDATE", "update": "UPDATE", "create": "CREATE", "delete": "DELETE"},
               ("core", "nodes/status"): {"patch": "UPDATE", "update": "UPDATE"},
@@ -65,7 +66,7 @@ def rights_of(found):
 
 def account_of(name):
     """Returns the table's name of a service account."""
-    for ending in ("evictor", "test", "clean"):
+    for ending in ("evictor", "builder", "test", "clean"):
         if name.endswith(f"-{ending}"):
             return ending
     return "operator" if name == "nvidia-driver" else "agent"
@@ -130,8 +131,8 @@ def found_rights(helm, chart, operator):
             if rights - before:
                 yield account, value, rights - before
     every = by_account(rendered(helm, chart, "--values", "tests/chart/every-value.yaml", "--set", "fullnameOverride=longshore"))
-    for account, hook in HOOKS.items():
-        yield account, hook, every[account]
+    for account, value in OF_EVERY.items():
+        yield account, value, every[account]
     yield "operator", "rights.yaml", by_account(objects(pathlib.Path(operator).read_text("utf-8")))["operator"]
 
 

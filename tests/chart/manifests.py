@@ -64,6 +64,7 @@ def pod(path):
     found = documents(path)
     sets = daemonsets(found)
     wrong = [problem for one in sets for problem in of_pod(one["spec"]["template"]["spec"], found)]
+    wrong += of_builder(found)
     for one in sets:
         selector, template = one["spec"]["selector"]["matchLabels"], one["spec"]["template"]["metadata"]["labels"]
         for other in sets:
@@ -92,19 +93,18 @@ def pod(path):
         raise SystemExit(f"{path}: " + "; ".join(wrong))
 
 
-def of_pod(spec, found):
-    """Yields what is wrong in the pod of a DaemonSet, among all objects."""
+def of_containers(spec, own):
+    """Yields what is wrong in longshore's own containers of a pod, and in its volumes."""
     with open("docs/reference/configuration.md", encoding="utf-8") as file:
         settings = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", file.read()))
     volumes = [volume["name"] for volume in spec["volumes"]]
     if len(set(volumes)) != len(volumes):
         yield f"volumes of the same name: {volumes}"
     used = set()
-    own = [one for one in spec["containers"] + spec.get("initContainers", []) if one["name"] in ("longshore", "import")]
     for container in own:
         names = [one["name"] for one in container["env"]]
         yield from (f"two variables {name}" for name in sorted(set(names)) if names.count(name) > 1)
-        yield from (f"{name} is no setting of the agent" for name in names if name not in settings | OTHER_VARIABLES)
+        yield from (f"{name} is no setting" for name in names if name not in settings | OTHER_VARIABLES)
         mounts = container["volumeMounts"]
         paths = [mount["mountPath"] for mount in mounts]
         yield from (f"two mounts on {path}" for path in sorted(set(paths)) if paths.count(path) > 1)
@@ -117,8 +117,58 @@ def of_pod(spec, found):
         # In a namespace with a quota of them, a pod without is refused.
         if "requests" not in container.get("resources", {}):
             yield f"container {container['name']} has no requests of resources"
+        if container["securityContext"].get("readOnlyRootFilesystem") is not True:
+            yield f"the root of container {container['name']} is writable"
+        yield from (f"container {container['name']} has no {path} to write to" for path in ("/run", "/tmp")
+                    if path not in paths)
     if used != set(volumes):
         yield f"volumes and mounts differ: {sorted(used ^ set(volumes))}"
+
+
+def secrets_of(spec):
+    """Returns the Secrets that a pod uses, but for those of `env`, `envFrom` and `mounts`, which are of the user's own."""
+    of_volumes = {one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one and not one["name"].startswith("mount-")}
+    own = ("COSIGN_PASSWORD", "KBUILD_SIGN_PIN")
+    return of_volumes | {one["valueFrom"]["secretKeyRef"]["name"] for container in spec["containers"]
+                         for one in container.get("env", []) if one["name"] in own}
+
+
+# Rights of the build sandbox: docs/supply-chain/builder.md.
+SANDBOX = {"SYS_ADMIN", "SYS_CHROOT", "SETUID", "SETGID", "CHOWN", "FOWNER", "DAC_OVERRIDE", "KILL"}
+
+
+def of_builder(found):
+    """Yields what is wrong in the builder's pod: it alone has the keys and the login that pushes."""
+    builders = [one["spec"]["template"]["spec"] for (kind, name), one in found.items()
+                if kind == "Deployment" and name.endswith("-builder")]
+    of_agents = set().union(*(secrets_of(one["spec"]["template"]["spec"]) for one in daemonsets(found)))
+    for daemonset in daemonsets(found):
+        names = {one["name"] for container in daemonset["spec"]["template"]["spec"]["containers"]
+                 for one in container.get("env", [])}
+        wrong = names & {"COSIGN_PASSWORD", "KBUILD_SIGN_PIN", "LONGSHORE_PUBLISH_KEY", "LONGSHORE_MODULE_KEY"}
+        if wrong:
+            yield f"agents with {sorted(wrong)}"
+    for spec in builders:
+        (container,) = spec["containers"]
+        yield from of_containers(spec, [container])
+        if secrets_of(spec) & of_agents:
+            yield f"agents with Secrets of the builder: {sorted(secrets_of(spec) & of_agents)}"
+        context = container["securityContext"]
+        if set(context["capabilities"]["add"]) != SANDBOX or context["capabilities"]["drop"] != ["ALL"] or "privileged" in context:
+            yield f"the builder's rights: {context}"
+        if any("hostPath" in volume for volume in spec["volumes"]) or spec.get("hostPID") or spec.get("hostNetwork"):
+            yield "the builder's pod reaches the node"
+        for name, option in (("livenessProbe", "--alive"), ("readinessProbe", "--ready")):
+            if container[name]["exec"]["command"] != ["longshore", "builder", option]:
+                yield f"{name} is {container[name]}"
+        tomllib.loads(config_of(spec, found))
+
+
+def of_pod(spec, found):
+    """Yields what is wrong in the pod of a DaemonSet, among all objects."""
+    own = [one for one in spec["containers"] + spec.get("initContainers", []) if one["name"] in ("longshore", "import")]
+    yield from of_containers(spec, own)
+    volumes = [volume["name"] for volume in spec["volumes"]]
     # The agent recognizes its own container by this name: agent/src/cluster.rs.
     if spec["containers"][0]["name"] != "longshore":
         yield "the agent's container is not named longshore"
@@ -132,11 +182,6 @@ def of_pod(spec, found):
         has_token = TOKEN in [mount["mountPath"] for mount in container.get("volumeMounts", [])]
         if has_token != (container["name"] == "longshore" and "api-access" in volumes):
             yield f"container {container['name']}: token {has_token}"
-    for container in own:
-        if container["securityContext"].get("readOnlyRootFilesystem") is not True:
-            yield f"the root of container {container['name']} is writable"
-        yield from (f"container {container['name']} has no {path} to write to" for path in ("/run", "/tmp")
-                    if path not in [mount["mountPath"] for mount in container["volumeMounts"]])
 
 
 def config_of(spec, found):
@@ -241,11 +286,12 @@ def control_plane(path, wanted):
 
 
 def environment(path, into):
-    """Writes the variables of each DaemonSet's agent to the file `into`/NUMBER/environment, each ended by a 0 byte, and
+    """Writes the variables of each DaemonSet's agent, and of the builder, to the file `into`/NUMBER/environment, each ended by a 0 byte, and
     its configuration to config.toml beside it."""
     found = documents(path)
-    for number, daemonset in enumerate(daemonsets(found)):
-        spec = daemonset["spec"]["template"]["spec"]
+    builders = [one for (kind, name), one in found.items() if kind == "Deployment" and name.endswith("-builder")]
+    for number, one in enumerate(daemonsets(found) + builders):
+        spec = one["spec"]["template"]["spec"]
         given = {one["name"]: one["value"] for one in spec["containers"][0]["env"] if "value" in one}
         place = pathlib.Path(into, str(number))
         place.mkdir()

@@ -14,7 +14,8 @@ import yaml
 
 # Keys of the schema without a default: those of Kubernetes, and former names, which a template refuses.
 WITHOUT_DEFAULT = {"limits", "ephemeral-storage", "initialDelaySeconds", "successThreshold", "maxSurge",
-                   "image.pullSecrets", "updateStrategy.maxUnavailable", "kubectl"}
+                   "image.pullSecrets", "updateStrategy.maxUnavailable", "kubectl", "publish.signKeySecret",
+                   "moduleSigning"}
 BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
 WIDTH = 118
 

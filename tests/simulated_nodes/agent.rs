@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use longshore::cluster::VersionUnknown;
 use longshore::config::{self, Config, DEFAULT_FILE, Fragment};
@@ -15,14 +15,15 @@ use longshore::logging::Log;
 use longshore::plan::{Acquire, Plan};
 use longshore::provider::{Configurations, Gathered, Provider};
 use longshore::steps::Step;
-use longshore::telemetry::Telemetry;
+use longshore::telemetry::{Awaited, Telemetry};
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::finding::{Code, Finding};
 use longshore_core::paths::Paths;
 use longshore_host::fake::FakeHost;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::{build, host};
+use crate::{build, host, pulled};
 
 /// Variables of an agent beside those of its pod.
 pub(crate) mod variables {
@@ -134,17 +135,38 @@ impl Configurations for Simulated {
     fn keep_image_version(&self, _: Option<String>) {}
 
     fn provider<'a>(&self, config: &'a Config) -> impl Provider + 'a {
-        Script { nodes: self.clone(), config }
+        Script { nodes: self.clone(), config, offered: Mutex::default() }
     }
 }
 
 struct Script<'a> {
     nodes: Simulated,
     config: &'a Config,
+    /// Sets that the registry offered when the host was read.
+    offered: Mutex<Vec<String>>,
+}
+
+impl Script<'_> {
+    fn kernel(&self) -> String {
+        pulled::kernel(&self.nodes.dir)
+    }
+
+    /// True if modules of a builder are to be pulled first.
+    fn pulls(&self) -> bool {
+        pulled::is_wanted(self.config) && !pulled::is_stored(self.config, &self.kernel())
+    }
+
+    fn first(&self) -> Option<String> {
+        self.offered.lock().unwrap_or_else(PoisonError::into_inner).first().cloned()
+    }
 }
 
 impl Provider for Script<'_> {
     async fn gather(&self) -> Result<Gathered, Failure> {
+        if self.pulls() {
+            let offered = self.offered().await;
+            *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = offered;
+        }
         Ok(scripted::gathered())
     }
 
@@ -156,7 +178,12 @@ impl Provider for Script<'_> {
             plan = scripted::with_refused_module(plan);
         }
         plan.replaces = scripted::replaced(&self.nodes.host.state(), &plan);
-        if build::is_wanted(self.config) {
+        if self.pulls() && self.first().is_none() {
+            let detail = format!("no signed set of {version} is available for {}", self.kernel());
+            let missing = Finding::refusal(Code::NothingBuilt, detail);
+            return Ok(Plan { findings: vec![missing], ..plan });
+        }
+        if build::is_wanted(self.config) || self.pulls() {
             let driver_version = version.to_owned();
             let acquire =
                 Acquire::AssembleUserspace { driver_version, run_file: None, sources: None };
@@ -166,7 +193,19 @@ impl Provider for Script<'_> {
     }
 
     async fn acquire(&self, _: &Plan) -> Result<(), Failure> {
-        build::once(self.config).await
+        match self.first().filter(|_| self.pulls()) {
+            Some(manifest) => pulled::pull(self.config, &manifest).await,
+            None => build::once(self.config).await,
+        }
+    }
+
+    fn awaits(&self, _: &Plan) -> Option<Awaited> {
+        let waits = self.pulls() && self.first().is_none() && !self.config.registry_wait.is_zero();
+        waits.then(|| pulled::awaited(self.config, &self.kernel()))
+    }
+
+    async fn offered(&self) -> Vec<String> {
+        pulled::offered(self.config, &self.kernel()).await
     }
 
     async fn installed(&self, _: &PlanSummary, _: &[Step]) {}

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 /// File with the host's state.
-const STATE: &str = "host.json";
+pub(crate) const STATE: &str = "host.json";
 /// File with the users of its driver.
 pub(crate) const USERS: &str = "users.json";
 /// Interval between two looks at that file. Instances of inotify are too few for a thousand agents (128 for a

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, pin_mut, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Client, Config, ResourceExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -76,12 +76,36 @@ pub(crate) async fn run(options: Options) -> Result<(), Error> {
     let mut term = signal(SignalKind::terminate())?;
     tokio::select! {
         ended = kubelet.follow() => ended?,
+        ended = kubelet.boot_when_asked() => ended?,
         _ = term.recv() => {}
     }
     kubelet.summarize()
 }
 
 impl Kubelet {
+    /// Boots the kernel of the file `next-kernel` on all nodes, at each SIGUSR1.
+    async fn boot_when_asked(&self) -> Result<(), Error> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let mut asked = signal(SignalKind::user_defined1())?;
+        while asked.recv().await.is_some() {
+            let release = fs::read_to_string(self.options.dir.join("next-kernel"))?;
+            let release = release.trim();
+            let booted =
+                stream::iter(self.nodes.values()).map(Ok).try_for_each_concurrent(CALLS, |node| {
+                    let api = &api;
+                    async move {
+                        let patch = Patch::Merge(node.boot(release)?);
+                        let parameters = PatchParams::default();
+                        persist(|| api.patch_status(&node.name, &parameters, &patch)).await?;
+                        Ok::<_, Error>(())
+                    }
+                });
+            booted.await?;
+            println!("booted {release}");
+        }
+        Ok(())
+    }
+
     /// Makes the nodes' objects.
     async fn register(&self) -> Result<(), Error> {
         let api: Api<Node> = Api::all(self.client.clone());

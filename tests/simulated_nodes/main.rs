@@ -5,8 +5,12 @@
 //! simulated-nodes --dir DIR --port PORT --nodes 50 [--failing N --refused VERSION] [--kill VERSION]
 //! ```
 //!
+//! At SIGUSR1 all nodes boot the kernel of the file `next-kernel` in DIR. `simulated-nodes archive DIR` writes an archive and
+//! the configuration of a builder.
+//!
 //! KUBECONFIG names the cluster. Pods of the chart get an agent, and that of its controller of evictions the
-//! controller; all others run at once, and use the driver where they have the label `uses-driver=true`. Needs root. Ends at SIGTERM, with its agents.
+//! controller; all others run at once, and use the driver where they have the label `uses-driver=true`. Needs root. Ends at
+//! SIGTERM, with its agents.
 #![recursion_limit = "512"]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -18,6 +22,7 @@ mod kubelet;
 mod node;
 mod pod;
 mod proxy;
+mod pulled;
 mod volumes;
 
 use std::path::PathBuf;
@@ -28,6 +33,8 @@ use clap::Parser;
 /// First argument of an agent, and of the controller of evictions.
 const AGENT: &str = "agent";
 const EVICTOR: &str = "evictor";
+/// First argument of a call that writes an archive for a builder into the directory that follows.
+const ARCHIVE: &str = "archive";
 
 #[derive(Debug, Clone, Parser)]
 struct Options {
@@ -59,6 +66,17 @@ fn main() -> ExitCode {
         Some(AGENT) => return agent::main(),
         Some(EVICTOR) => return evictor::main(),
         _ => {}
+    }
+    if let (Some(ARCHIVE), Some(dir)) =
+        (std::env::args().nth(1).as_deref(), std::env::args().nth(2))
+    {
+        return match pulled::write_archive(dir.as_ref()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("simulated-nodes: writing the archive to {dir}: {error}");
+                ExitCode::FAILURE
+            }
+        };
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     match runtime.expect("a runtime").block_on(kubelet::run(Options::parse())) {

@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longshore_host::verbs::DriverUser;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::Options;
-use crate::host::USERS;
+use crate::host::{STATE, USERS};
 use crate::proxy::{self, Death, Way};
+use crate::pulled::{self, KERNEL_FILE};
 
 /// A node.
 pub(crate) struct SimulatedNode {
@@ -98,6 +101,24 @@ impl SimulatedNode {
         fs::write(&fresh, text).and_then(|()| fs::rename(fresh, file)).expect("written");
     }
 
+    /// Boots another kernel: the driver is no longer loaded, and the agent is gone. Returns the change of the node's
+    /// status.
+    pub(crate) fn boot(&self, release: &str) -> std::io::Result<Value> {
+        let agent = self.way.agent.load(Ordering::SeqCst);
+        if agent > 0 {
+            // One that has just ended needs no signal.
+            let _ = kill(Pid::from_raw(agent), Signal::SIGKILL);
+        }
+        fs::write(self.dir.join(KERNEL_FILE), release)?;
+        let id = self.dir.join("proc/sys/kernel/random/boot_id");
+        fs::write(id, format!("boot-of-{}-{release}\n", self.name))?;
+        match fs::remove_file(self.dir.join(STATE)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        Ok(json!({ "status": { "nodeInfo": { "kernelVersion": release } } }))
+    }
+
     /// The node's object.
     pub(crate) fn object(&self, now: &str) -> Value {
         let room = json!({ "cpu": "64", "memory": "512Gi", "pods": "110" });
@@ -116,7 +137,7 @@ impl SimulatedNode {
                 "capacity": room, "allocatable": room, "conditions": [ready],
                 "nodeInfo": {
                     "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "none://1",
-                    "kernelVersion": "6.1", "kubeProxyVersion": "", "kubeletVersion": "v1.20.2",
+                    "kernelVersion": pulled::kernel(&self.dir), "kubeProxyVersion": "", "kubeletVersion": "v1.20.2",
                     "machineID": "", "operatingSystem": "linux", "osImage": "simulated",
                     "systemUUID": "",
                 },

@@ -9,4 +9,5 @@ pub mod run_file;
 pub mod scene;
 pub mod server;
 pub mod signer;
+pub mod stand_in;
 pub mod tls;

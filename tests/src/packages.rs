@@ -11,7 +11,6 @@ pub const DRIVER: &str = "535.261.03";
 
 /// Version that the compiler reports.
 pub const COMPILER: &str = "gcc-12 (Test 12.2.0-1) 12.2.0";
-const HEADERS: &str = "linux-headers-6.1.0-50-amd64";
 
 /// Packages that a build needs beside headers and compiler.
 pub const TOOLS: [&str; 10] = [
@@ -73,24 +72,13 @@ pub fn deb(items: &[Item<'_>]) -> Vec<u8> {
 /// Makes driver, headers, compiler and tools, as `build` requires them. `replaced` are packages by
 /// name that replace the good ones.
 pub fn buildable(replaced: &[(&str, Vec<u8>)]) -> Suite {
-    let headers_dir = format!("./usr/src/{HEADERS}/include");
-    let compile_h = format!("{headers_dir}/generated/compile.h");
-    let auto_conf = format!("{headers_dir}/config/auto.conf");
-    let build = format!("./usr/lib/modules/{KERNEL}/build");
-    let lead = format!("/usr/src/{HEADERS}");
-    let cc = format!("CONFIG_CC_VERSION_TEXT={COMPILER}\n");
-    let headers = deb(&[
-        File(&compile_h, b"#define UTS_VERSION \"#1 SMP Test 6.1.176-1\"\n"),
-        File(&auto_conf, cc.as_bytes()),
-        Link(&build, &lead),
-    ]);
     let kbuild = format!("ccflags-y += -DNV_VERSION_STRING=\\\"{DRIVER}\\\"\n");
     let driver = deb(&[
         File("./usr/src/nvidia/Kbuild", kbuild.as_bytes()),
         File("./usr/src/nvidia/conftest.sh", b""),
     ]);
     let mut packages = vec![
-        stanza(HEADERS, "6.1.176-1", "Depends: gcc-12\n", headers),
+        headers_of(KERNEL),
         stanza(
             "gcc-12",
             "12.2.0-1",
@@ -109,6 +97,23 @@ pub fn buildable(replaced: &[(&str, Vec<u8>)]) -> Suite {
         package.unwrap_or_else(|| panic!("no package {name}")).1 = other.clone();
     }
     Suite { packages, ..Suite::usual() }
+}
+
+/// Makes the package with the headers of a kernel.
+pub fn headers_of(release: &str) -> (String, Vec<u8>) {
+    let name = format!("linux-headers-{release}");
+    let dir = format!("./usr/src/{name}/include");
+    let compile_h = format!("{dir}/generated/compile.h");
+    let auto_conf = format!("{dir}/config/auto.conf");
+    let build = format!("./usr/lib/modules/{release}/build");
+    let lead = format!("/usr/src/{name}");
+    let cc = format!("CONFIG_CC_VERSION_TEXT={COMPILER}\n");
+    let headers = deb(&[
+        File(&compile_h, b"#define UTS_VERSION \"#1 SMP Test 6.1.176-1\"\n"),
+        File(&auto_conf, cc.as_bytes()),
+        Link(&build, &lead),
+    ]);
+    stanza(&name, "6.1.176-1", "Depends: gcc-12\n", headers)
 }
 
 fn stanza(name: &str, version: &str, more: &str, deb: Vec<u8>) -> (String, Vec<u8>) {

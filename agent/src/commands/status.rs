@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::config::{self, BoundedDuration, Config, Fragment};
-use crate::lifecycle::probe::{Question, probe};
+use crate::lifecycle::probe::{Asked, Question, probe};
 use crate::lifecycle::signals;
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
@@ -62,10 +62,10 @@ pub(super) fn at_once(
     // It dies by a signal as usual.
     signals::release();
     let paths = config::probed(flags.clone(), env, &config::usual_file());
-    Some(paths.and_then(|paths| told(probe(&paths, question))))
+    Some(paths.and_then(|paths| told(probe(&paths, Asked::Agent, question))))
 }
 
-fn told((yes, why): (bool, String)) -> Result<ExitCode, Failure> {
+pub(super) fn told((yes, why): (bool, String)) -> Result<ExitCode, Failure> {
     print(&format!("{why}\n"))?;
     Ok(if yes { ExitCode::Done } else { ExitCode::NotReady })
 }
@@ -75,7 +75,8 @@ pub(super) async fn status(config: &Config, asked: Status) -> Result<ExitCode, F
     let until = Instant::now() + asked.wait.map_or(Duration::ZERO, BoundedDuration::duration);
     loop {
         let paths = config.paths.clone();
-        let asked = tokio::task::spawn_blocking(move || probe(&paths, question)).await;
+        let asked =
+            tokio::task::spawn_blocking(move || probe(&paths, Asked::Agent, question)).await;
         let (yes, why) = asked.or_fail(FailureKind::Bug, || "asking the agent")?;
         if yes || Instant::now() >= until {
             return told((yes, why));

@@ -60,6 +60,7 @@ fn use_by(command: &Command) -> StoreUse {
     match command {
         Command::Run
         | Command::Build { .. }
+        | Command::Builder(_)
         | Command::BuildRoot(_)
         | Command::SignModules(_)
         | Command::Push(_)

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use super::{print, print_json, registry};
+use crate::build_lease::Claims;
 use crate::config::Config;
-use crate::supplier::{Provisioner, attest_compiled};
+use crate::supplier::{OfferWait, Provisioner, attest_compiled};
+use crate::telemetry::Awaited;
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_modules::artifact::ModuleSet;
@@ -73,11 +75,35 @@ pub(super) async fn print_inputs(
     Ok(ExitCode::Done)
 }
 
+/// Fetches; where no registry has the modules yet, again until `registry-wait` is over.
 pub(super) async fn fetch(
-    provisioner: &Provisioner<'_>,
+    config: &Config,
+    claims: &Claims,
     kernels: &[String],
 ) -> Result<ExitCode, Failure> {
-    for (set, tree) in fetched(provisioner, kernels).await? {
+    let mut waits: Option<OfferWait> = None;
+    let fetched = loop {
+        // A new one for each try: it reads each source once.
+        let provisioner = Provisioner::new(config).claiming(claims);
+        match fetched(&provisioner, kernels).await {
+            Ok(fetched) => break fetched,
+            Err(failure) => {
+                let Some(awaited) = provisioner.missing() else { return Err(failure) };
+                if waits.is_none() {
+                    let limit = config.registry_wait.as_secs();
+                    tracing::info!(
+                        driver = awaited.driver,
+                        kernel = awaited.kernel,
+                        "waiting for {awaited}, for {limit} s at most: {}",
+                        failure.one_line()
+                    );
+                }
+                let wait = waits.get_or_insert_with(|| OfferWait::begin(config.registry_wait));
+                until_offered(&provisioner, &awaited, wait).await.map_err(|()| failure)?;
+            }
+        }
+    };
+    for (set, tree) in fetched {
         let of_build = match set.key.kernel_build() {
             Some(_) => "",
             None => " (a package's modules; its build is not known, and is compared before a load)",
@@ -93,6 +119,24 @@ pub(super) async fn fetch(
         ))?;
     }
     Ok(ExitCode::Done)
+}
+
+/// Waits until a registry has another set for the kernel than at the last try.
+///
+/// # Errors
+/// The time is over.
+async fn until_offered(
+    provisioner: &Provisioner<'_>,
+    awaited: &Awaited,
+    wait: &mut OfferWait,
+) -> Result<(), ()> {
+    while let Some(pause) = wait.pause() {
+        tokio::time::sleep(pause).await;
+        if wait.is_new(provisioner.offered_for(Some(&awaited.kernel)).await) {
+            return Ok(());
+        }
+    }
+    Err(())
 }
 
 /// Fetches what each of these kernels needs into the store; by default, what this host's kernel

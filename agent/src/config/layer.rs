@@ -290,6 +290,7 @@ parsed_alike!(
     Host,
     Listen,
     LongSpan,
+    MaxAge,
     Reaction,
     Mode,
     ModuleName,

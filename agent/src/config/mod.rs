@@ -1,5 +1,6 @@
 //! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
 
+mod builder;
 mod cdi;
 mod cluster;
 mod daemons;
@@ -13,6 +14,7 @@ mod malformed;
 mod module_signing;
 mod next_kernel;
 mod operator;
+mod own_signature;
 #[cfg(test)]
 mod page;
 pub mod parameters;
@@ -35,6 +37,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use builder::{BuilderConfig, BuilderFragment};
 pub use cdi::{CdiSpecs, DriverCapability};
 pub use cluster::{ClusterConfig, ClusterFragment};
 pub use daemons::{DaemonConfig, DaemonFragment, Mode};
@@ -48,6 +51,7 @@ pub use operator::{
     ConfigDigest, FABRIC_VARIABLES, OPERATOR_FILE, OPERATOR_VARIABLES, OperatorConfig,
     OperatorFragment, unknown_fabric_variable, usual_file,
 };
+pub use own_signature::{ATTESTED, OwnSignature};
 pub use patches::PatchFragment;
 pub use places::probed;
 pub use publish::{PublishConfig, PublishFragment};
@@ -104,8 +108,14 @@ pub struct Config {
     pub logins: LoginRules,
     /// Registry that compiled modules are pushed to; also part of `registries`.
     pub publish: Option<PublishConfig>,
+    /// Drivers and flavours that `longshore builder` builds.
+    pub builder: BuilderConfig,
+    /// Time limit for waiting on a set that the registries lack.
+    pub registry_wait: Duration,
     /// Trusted signature keys, and whether a signature is required.
     pub signatures: SignatureConfig,
+    /// Standing of sets that are compiled here among the required signatures.
+    pub own_signature: OwnSignature,
     /// Identity of this host in the provenance of the sets that it compiles.
     pub builder_id: Uri,
     /// Signing of modules for the kernel, where configured.
@@ -176,9 +186,9 @@ impl Config {
         self.build_root.is_some() && !self.run_files.is_empty() && !signs
     }
 
-    /// True if a set compiled here may be loaded: it has no signature.
+    /// True if a set compiled here may be loaded: where signatures are required, one by this host's own key counts.
     pub fn may_compile(&self) -> bool {
-        self.compile && !self.signatures.required
+        self.compile && (!self.signatures.required || self.own_signature.counts())
     }
 
     /// True if finished modules of packages may be loaded: no signature key signs them.
@@ -235,6 +245,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     if !config.signatures.required {
         sources::refuse_plain_http(&config.registries, &config.logins.insecure)?;
     }
+    config.own_signature = OwnSignature::of(&config, env);
     Ok(config)
 }
 
@@ -275,8 +286,8 @@ impl Config {
         let signatures = SignatureConfig::with_defaults(&all);
         let paths = places::paths(&all);
         let serving = ServingConfig::of(&all, &paths.state)?;
+        let driver = DriverConfig::with_defaults(&all, parameters);
         Ok(Self {
-            driver: DriverConfig::with_defaults(&all, parameters),
             archives: archives(&all),
             run_files: all.all_run_files()?,
             operator: OperatorConfig::of(&all),
@@ -290,7 +301,11 @@ impl Config {
                 realms: all.registry_realms.unwrap_or_default(),
             },
             publish,
+            builder: all.builder.clone().with_defaults(&driver),
+            driver,
+            registry_wait: all.registry_wait.map_or(Duration::ZERO, BoundedDuration::duration),
             signatures,
+            own_signature: OwnSignature::default(),
             builder_id: all.builder_id.clone().map_or_else(usual_builder, Ok)?,
             module_signing: all.module_signing.validated()?,
             headers: AbsolutePath::list(all.headers),

@@ -213,7 +213,7 @@ impl Setting {
 }
 
 /// Types of fields, in words.
-const KINDS: [(&str, &str); 40] = [
+const KINDS: [(&str, &str); 41] = [
     ("AbsolutePath", "path"),
     ("ArchiveSource", "table"),
     ("BTreeMap<ModuleName, String", "table of texts"),
@@ -233,6 +233,7 @@ const KINDS: [(&str, &str); 40] = [
     ("Host", "host, or host and port"),
     ("Listen", "address and port, unix:PATH, or off"),
     ("LongSpan", "span of time from 1h to 10y, such as 12h, 7d or 1y"),
+    ("MaxAge", "span of time from 1h to 3650d, such as 14d, or none"),
     ("Mode", "auto, on or off"),
     ("ModuleName", "name of a kernel module"),
     ("ModuleParameter", "MODULE.NAME=VALUE"),

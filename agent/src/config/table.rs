@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::builder::BuilderFragment;
 use super::cdi::{CdiSpecs, DriverCapability};
 use super::cluster::ClusterFragment;
 use super::daemons::DaemonFragment;
@@ -188,11 +189,20 @@ settings! {
     registry_realms: Option<Vec<Host>>;
         key "registry-realms" flag "registry-realm" "HOST" env "LONGSHORE_REGISTRY_REALMS"
         default "none"
+    /// Time limit for waiting on modules that no registry has
+    ///
+    /// An agent that compiles nothing asks the registries again for so long before it ends, for a
+    /// [builder](../supply-chain/builder.md) that makes them meanwhile; `0s` to `1h`.
+    registry_wait: Option<BoundedDuration>;
+        key "registry-wait" flag "registry-wait" "SPAN" env "LONGSHORE_REGISTRY_WAIT"
+        default "`0s`"
     /// Registry to push compiled modules to.
     publish: PublishFragment; section "publish" group "Publishing"
+    /// Drivers and flavours of `longshore builder`.
+    builder: BuilderFragment; section "builder" group "Builder"
     /// Load only modules signed by one of the signature keys
     ///
-    /// Nothing is compiled to be loaded then.
+    /// Nothing is compiled to be loaded then, unless `publish-key` is one of them.
     require_signature: Option<bool>;
         group "Signatures of module sets"
         key "require-signature" flag "require-signature" "BOOL" alone "true" env "LONGSHORE_REQUIRE_SIGNATURE"

@@ -1,5 +1,6 @@
 //! One agent run, over a host and a provider that may be the real ones or a test's.
 
+mod awaiting;
 mod change;
 pub(super) mod drain;
 mod ending;
@@ -26,7 +27,8 @@ use crate::journal::phase::Phase;
 use crate::next_kernel::Permission;
 use crate::provider::Configurations;
 use crate::steps::{LoadModule, Step};
-use crate::telemetry::Telemetry;
+use crate::supplier::OfferWait;
+use crate::telemetry::{Awaited, Telemetry};
 pub(super) use ending::remove;
 pub use held::{Conduct, HeldChange, OnlyLogged, Successors};
 use longshore_core::cancel::CancelFlag;
@@ -115,6 +117,8 @@ pub struct Agent {
     postponed: Option<Postponed>,
     /// Name of the last change.
     change: String,
+    /// Wait for modules that no registry has yet.
+    awaiting: Option<OfferWait>,
 }
 
 /// Reason that a run did not reach Ready.
@@ -128,6 +132,8 @@ enum Outcome {
     },
     /// No GPU is here, and the configuration says to wait for one; nothing of ours is on the host.
     NoGpu,
+    /// The plan lacks modules that a registry may get, and was refused with this failure.
+    Unpublished(Box<Awaited>, Failure),
     /// Something failed. The journal records whether the previous driver is there, whole.
     Failed(Failure),
 }
@@ -165,6 +171,7 @@ impl Agent {
             refused_by: None,
             postponed: None,
             change: String::new(),
+            awaiting: None,
         }
     }
 
@@ -212,7 +219,9 @@ impl Agent {
                     lived = self.install_wanted(&mut config, configurations).await;
                     continue;
                 }
-                Err(Outcome::Failed(failure)) => return Err(self.fail(failure).await),
+                Err(Outcome::Failed(failure) | Outcome::Unpublished(_, failure)) => {
+                    return Err(self.fail(failure).await);
+                }
             }
             self.world.permission.give(&config);
             let stayed = self.stay().await;

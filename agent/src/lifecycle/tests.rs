@@ -17,6 +17,7 @@ use crate::plan::Acquire;
 use crate::plan::Plan;
 use crate::provider::{Gathered, Provider};
 use crate::steps::{Bind, MakeDir, ModuleOrigin, MountTmpfs, Step};
+use crate::telemetry::Awaited;
 use longshore_core::disk::Disk;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
@@ -25,6 +26,7 @@ use longshore_host::fake::{FakeHost, FakeModule, FakeState};
 use longshore_host::verbs::{Node, Owner};
 
 mod adopt;
+mod awaiting;
 mod change;
 mod cluster;
 mod crash;
@@ -58,6 +60,7 @@ struct Script {
     /// Number of times that it read the host.
     gathered: Arc<AtomicUsize>,
     images: Arc<version::Images>,
+    offers: Arc<awaiting::Offers>,
 }
 
 impl Configurations for Script {
@@ -133,6 +136,14 @@ impl Provider for Script {
         }
     }
 
+    fn awaits(&self, plan: &Plan) -> Option<Awaited> {
+        awaiting::awaited(plan)
+    }
+
+    async fn offered(&self) -> Vec<String> {
+        self.offers.next()
+    }
+
     async fn installed(&self, plan: &PlanSummary, steps: &[Step]) {
         self.installed.lock().unwrap().push((plan.clone(), steps.to_vec()));
         if self.at == At::Installed {
@@ -175,6 +186,7 @@ struct Scene {
     installed: Installed,
     gathered: Arc<AtomicUsize>,
     images_of_pod: Arc<version::Images>,
+    offers: Arc<awaiting::Offers>,
     telemetry: Telemetry,
     step_limit: Duration,
     missing_gpus: Reaction,
@@ -203,6 +215,7 @@ impl Scene {
             installed: Arc::default(),
             gathered: Arc::default(),
             images_of_pod: Arc::default(),
+            offers: Arc::default(),
             telemetry: Telemetry::default(),
             step_limit: Duration::from_secs(600),
             missing_gpus: Reaction::Warn,
@@ -259,6 +272,7 @@ impl Scene {
             installed: Arc::clone(&self.installed),
             gathered: Arc::clone(&self.gathered),
             images: Arc::clone(&self.images_of_pod),
+            offers: Arc::clone(&self.offers),
         };
         let journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());

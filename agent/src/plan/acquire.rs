@@ -6,6 +6,7 @@ use super::driver::Choice;
 use super::finished;
 use super::live;
 use super::mofed;
+use super::own_signature::{may_load_own, why_not_own};
 use super::signing::{self, Standing};
 use super::sources;
 use super::{Acquire, BuildSet, Reason};
@@ -71,7 +72,7 @@ impl<'a> Supply<'a> {
         let live_with_all =
             choice.live && wanted.iter().all(|name| live::has_parameters(config, facts, name));
         let complete = |s: &&AvailableSet| of_choice(s) && s.set.has_all(wanted);
-        let buildable = config.may_compile() && has_headers(catalog);
+        let buildable = may_load_own(config, catalog) && has_headers(catalog);
         let signer = catalog.signer.as_ref();
         let compiles = buildable && signing::may_load_compiled(facts, signer);
         let finished = finished::of_choice(config, facts, catalog, choice)
@@ -169,8 +170,8 @@ impl<'a> Supply<'a> {
         wanted: &[&str],
     ) {
         let release = &facts.kernel.release;
-        if config.signatures.required {
-            self.findings.push(unsigned(facts, catalog, choice));
+        if config.signatures.required && !may_load_own(config, catalog) {
+            self.findings.push(unsigned(config, facts, catalog, choice));
             return;
         }
         if !config.compile {
@@ -396,7 +397,7 @@ fn will_sign(signer: &Signer) -> String {
 
 /// Returns the finding that signatures are required, an index and attestations where configured, and no
 /// available set has them.
-fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
+fn unsigned(config: &Config, facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
     let release = &facts.kernel.release;
     let refused = || catalog.refused.iter().filter(|r| is_for_kernel(&r.at_hand, facts));
     // That lacks least which lacks an attestation alone.
@@ -412,9 +413,10 @@ fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
         return Finding::refusal(
             Code::NothingBuilt,
             format!(
-                "no signed set of {} {} is available for {release}, and modules compiled here have \
-                 no signature, which is required",
-                choice.version, choice.flavour
+                "no signed set of {} {} is available for {release}, and {}",
+                choice.version,
+                choice.flavour,
+                why_not_own(config, catalog)
             ),
         )
         .remedy("push a signed one (`longshore push --sign-key`), or require no signature");

@@ -18,6 +18,7 @@ mod live;
 mod mofed;
 mod next_kernel;
 mod operator;
+mod own_signature;
 mod preflight;
 mod render;
 mod signing;

@@ -95,6 +95,9 @@ fn write_live(live: &Live, line: &mut impl FnMut(&str, String)) {
     let ready =
         if live.ready { "yes".to_owned() } else { format!("no: {}", live.not_ready.join("; ")) };
     line("ready", ready);
+    if let Some(awaited) = &live.awaited {
+        line("waiting", format!("for {awaited}, since {:.0}", awaited.since));
+    }
     if let Some(step) = &live.current_step {
         let undo = if step.undo { "undoing " } else { "" };
         line("step", format!("{undo}{} {}, for {:.0} s", step.step, step.subject, step.seconds));

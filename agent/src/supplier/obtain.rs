@@ -19,7 +19,7 @@ use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
-const ABOUT_SOURCES: [Code; 11] = [
+pub(super) const ABOUT_SOURCES: [Code; 11] = [
     Code::SignatureMissing,
     Code::AttestationMissing,
     Code::IndexRefused,
@@ -152,7 +152,10 @@ impl Provisioner<'_> {
         let complete = stored.iter().find(|s| s.has_all(&self.config().driver.extra_modules));
         match complete.or(stored.first()).copied() {
             Some(set) => Ok((set.clone(), signs)),
-            None => Err(Missed::Failed(no_source(&plan))),
+            None => {
+                self.note_awaited(&plan);
+                Err(Missed::Failed(no_source(&plan)))
+            }
         }
     }
 

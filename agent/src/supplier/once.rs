@@ -2,12 +2,12 @@
 //! one.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use super::Provisioner;
+use super::publication::Publication;
 use super::run_files::Archives;
-use super::{Provisioner, attest_compiled, compile_record};
 use crate::build_lease::claims::ClaimTag;
 use crate::build_lease::objects::ClaimObject;
 use crate::build_lease::{Alone, Election, Forecast, Outcome, Search, Times};
@@ -15,32 +15,25 @@ use crate::config::{Config, PublishConfig};
 use crate::plan::BuildSet;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::{Origin, SourceKind};
-use crate::terminal;
 use longshore_build::build::{Failed, KnownFailure};
 use longshore_build::builder::Builder;
-use longshore_build::source::headers;
-use longshore_build::source::headers::AvailableHeaders;
 use longshore_core::digest::hex;
 use longshore_core::failure::Failure;
 use longshore_core::failure::FailureKind;
 use longshore_core::kernel_id::KernelId;
-use longshore_fetch::http::Policy;
 use longshore_modules::artifact::SetQuery;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::artifact::{ModuleSet, tag};
 use longshore_modules::registry::RegistrySource;
 use longshore_modules::registry::{Judge, Registry, Wish};
-use longshore_modules::signature::key::SecretKey;
 
-/// Time limit of a push, which must not keep a node from its driver for longer.
-const PUSH_LIMIT: Duration = Duration::from_secs(600);
 /// Prefix of a claim's tag.
 const CLAIM: &str = "claim-";
 /// Longest tag that the distribution specification allows.
 const LONGEST_TAG: usize = 128;
 
 /// Returns the tag of a build's sets.
-fn tag_of(build: &BuildSet) -> String {
+pub(super) fn tag_of(build: &BuildSet) -> String {
     tag(&build.driver_version, build.flavour, &build.kernel_release, std::env::consts::ARCH)
 }
 
@@ -55,7 +48,8 @@ fn claim_tag(build: &BuildSet, config: &Config) -> String {
     format!("{CLAIM}{}-{}", &tag[..tag.len().min(room)], &digest[..12])
 }
 
-fn is_met_by(build: &BuildSet, set: &ModuleSet, config: &Config) -> bool {
+/// True if a set of the registry is what a build would make.
+pub(super) fn is_met_by(build: &BuildSet, set: &ModuleSet, config: &Config) -> bool {
     let query = SetQuery {
         kernel: KernelId {
             release: &build.kernel_release,
@@ -140,10 +134,8 @@ impl Provisioner<'_> {
     /// invalid content. An unusable registry is a warning.
     pub(super) async fn build_once(&self, build: &BuildSet) -> Result<ModuleSet, Failure> {
         let Some(publish) = &self.config().publish else { return self.compile_alone(build).await };
-        let password = std::env::var("COSIGN_PASSWORD").ok();
-        let read = |path| SecretKey::read(path, password.as_deref());
-        let key = publish.sign_key.as_deref().map(read).transpose()?;
-        SharedBuild { provisioner: self, publish, key, build }.run().await
+        let publication = Publication::new(self, publish)?;
+        SharedBuild { provisioner: self, publication, build }.run().await
     }
 
     /// Compiles here, even if other hosts do the same.
@@ -155,27 +147,25 @@ impl Provisioner<'_> {
 /// A build whose set is published for other hosts.
 struct SharedBuild<'p> {
     provisioner: &'p Provisioner<'p>,
-    publish: &'p PublishConfig,
-    /// Key that signs the published set, where configured.
-    key: Option<SecretKey>,
+    publication: Publication<'p>,
     build: &'p BuildSet,
 }
 
 impl SharedBuild<'_> {
     async fn run(&self) -> Result<ModuleSet, Failure> {
-        if let Some(place) = self.unsigned_headers().await {
+        if let Some(place) = self.publication.unsigned_headers(self.build).await {
             return self.build_unshared(&place).await;
         }
-        let reference = &self.publish.reference;
+        let reference = &self.publish().reference;
         match self.elect().await? {
             Outcome::Found(manifest) => self.take(&manifest).await,
             Outcome::Mine(held) => {
                 tracing::info!("building {}; will publish to {reference}", tag_of(self.build));
-                match self.compile_to_publish().await {
+                match self.publication.compile(self.build).await {
                     Ok(set) => {
-                        self.publish(&set).await;
+                        self.publish_or_warn(&set).await;
                         held.release().await;
-                        Ok(set)
+                        self.vouched(set)
                     }
                     Err(Failed { failure, known: Some(known) }) => {
                         held.fail(*known).await;
@@ -190,53 +180,39 @@ impl SharedBuild<'_> {
             Outcome::Alone(Alone::NoBackend(failure)) => {
                 let why = failure.one_line();
                 tracing::warn!("building for this host only: {reference}: {why}");
-                self.provisioner.compile_alone(self.build).await
+                self.compile_alone().await
             }
             Outcome::Alone(Alone::InVain(why)) => {
                 tracing::warn!("stopped waiting for other hosts, compiling here: {why}");
-                let set = self.compile_to_publish().await.map_err(|failed| failed.failure)?;
-                self.publish(&set).await;
-                Ok(set)
+                let set = self.publication.compile(self.build).await;
+                let set = set.map_err(|failed| failed.failure)?;
+                self.publish_or_warn(&set).await;
+                self.vouched(set)
             }
         }
     }
 
-    /// Returns the location of the headers for the compile, if they are unsigned and may not be
-    /// used for published modules.
-    async fn unsigned_headers(&self) -> Option<String> {
-        // Hosts without this MOFED look for a set by the same name.
-        if let Some(mofed) = &self.build.mofed {
-            return Some(mofed.place().display().to_string());
-        }
-        if self.publish.unsigned_headers {
-            return None;
-        }
-        if let Some(root) = &self.provisioner.config().build_root {
-            return Some(root.to_string());
-        }
-        match self.headers().await? {
-            AvailableHeaders::Local { place, .. } | AvailableHeaders::BuildRoot { place, .. } => {
-                Some(place)
-            }
-            AvailableHeaders::Archive { .. } | AvailableHeaders::Missing { .. } => None,
-        }
+    fn publish(&self) -> &PublishConfig {
+        self.publication.publish
     }
 
-    /// Returns the plan's headers, or searches for them where no plan did. None without the
-    /// archives: nothing is compiled here then; a host that has them may have published.
-    async fn headers(&self) -> Option<AvailableHeaders> {
-        let Self { provisioner, build, .. } = self;
-        if let Some(headers) = &build.headers {
-            return Some(headers.clone());
+    /// Compiles for this host, which signs the set for itself where signatures are required and its key counts.
+    async fn compile_alone(&self) -> Result<ModuleSet, Failure> {
+        if !self.provisioner.config().signatures.required {
+            return self.provisioner.compile_alone(self.build).await;
         }
-        let store = provisioner.store().ok()?;
-        let archive = provisioner.inventory.sources.archive(&store).await.ok()?;
-        let version = build.kernel_version.as_deref();
-        let kernel = headers::Wanted { release: &build.kernel_release, version };
-        Some(headers::at_hand(kernel, &provisioner.config().header_places(), archive))
+        let set = self.publication.compile(self.build).await.map_err(|failed| failed.failure)?;
+        self.vouched(set)
     }
 
-    /// Uses a published set, or compiles for this host only: no other host waits for it.
+    /// Returns a set that was compiled here, with this host's own signature beside it where that counts.
+    fn vouched(&self, set: ModuleSet) -> Result<ModuleSet, Failure> {
+        self.publication.vouch(&set)?;
+        Ok(set)
+    }
+
+    /// Uses a published set, or compiles for this host only: no other host waits for it. Where signatures are
+    /// required, a set of unsigned headers gets none, and is not loaded.
     async fn build_unshared(&self, place: &str) -> Result<ModuleSet, Failure> {
         match self.published()?.look().await {
             Ok(Some(manifest)) => return self.take(&manifest).await,
@@ -261,7 +237,7 @@ impl SharedBuild<'_> {
     }
 
     fn election<B>(&self, backend: Arc<B>) -> Election<'_, B> {
-        let Self { provisioner, publish, build, .. } = self;
+        let (Self { provisioner, build, .. }, publish) = (self, self.publish());
         Election {
             backend,
             me: Builder::here(tag_of(build)),
@@ -273,7 +249,7 @@ impl SharedBuild<'_> {
 
     /// Returns the claim in the cluster; None outside of one, and where it is not wanted.
     fn claim_object(&self) -> Result<Option<ClaimObject<ClaimTag>>, Failure> {
-        let Self { provisioner, publish, build, .. } = self;
+        let (Self { provisioner, build, .. }, publish) = (self, self.publish());
         if !provisioner.config().cluster.build_lease {
             return Ok(None);
         }
@@ -288,30 +264,19 @@ impl SharedBuild<'_> {
     }
 
     fn claim_tag(&self) -> Result<ClaimTag, Failure> {
-        Ok(ClaimTag::of(self.open()?, claim_tag(self.build, self.provisioner.config())))
+        Ok(ClaimTag::of(self.publication.open()?, claim_tag(self.build, self.provisioner.config())))
     }
 
     fn published(&self) -> Result<Published<'_>, Failure> {
         let prebuilt = Prebuilt::new(self.provisioner.config())?;
-        let registry = prebuilt.requiring_index(self.open()?, &self.provisioner.store()?);
+        let registry = self.publication.open()?;
+        let registry = prebuilt.requiring_index(registry, &self.provisioner.store()?);
         Ok(Published { shared: self, prebuilt, registry })
-    }
-
-    /// Opens the registry itself, without mirrors, which may lag behind.
-    fn open(&self) -> Result<Registry, Failure> {
-        let config = self.provisioner.config();
-        // A fallback always exists: to compile.
-        let policy = Policy::of(&config.downloads).for_registry();
-        let env = |name: &str| std::env::var(name).ok();
-        let host_root = &config.paths.host_root;
-        let reference = &self.publish.reference;
-        let registry = Registry::open_to_push_with(policy, reference, host_root, &env)?;
-        Ok(registry.with_login_rules(&config.logins))
     }
 
     /// Returns the registry as sets are fetched from it, with the mirrors configured for it.
     fn source(&self) -> RegistrySource {
-        let reference = &self.publish.reference;
+        let reference = &self.publish().reference;
         let mut configured = self.provisioner.config().registries.iter();
         configured
             .find(|source| source.reference == *reference)
@@ -328,7 +293,7 @@ impl SharedBuild<'_> {
             Err(failure) if failure.kind() == FailureKind::Download => {
                 provisioner.telemetry.source_failed(SourceKind::Registry, &failure);
                 tracing::warn!("building for this host only: {}", failure.one_line());
-                provisioner.compile_alone(build).await
+                self.compile_alone().await
             }
             pulled => {
                 let set = pulled?;
@@ -339,70 +304,20 @@ impl SharedBuild<'_> {
         }
     }
 
-    /// Compiles the set that is published. One that is to be signed is of a compile that this store
-    /// has the record of: another with the same key may have been pulled from a registry.
-    async fn compile_to_publish(&self) -> Result<ModuleSet, Failed> {
-        match self.key {
-            Some(_) => self.provisioner.compile_recorded(self.build).await,
-            None => self.provisioner.compile(self.build).await,
-        }
-    }
-
     /// Pushes a set for other hosts. A failed push does not affect this host's driver.
-    async fn publish(&self, set: &ModuleSet) {
-        let Self { publish, .. } = self;
-        if !set.has_signed_headers() && !publish.unsigned_headers {
-            tracing::warn!("not published: unsigned headers from {}", set.headers_origin());
-            return;
-        }
-        let pushed = match tokio::time::timeout(PUSH_LIMIT, self.push(set)).await {
-            Ok(pushed) => pushed,
-            Err(_) => Err(Failure::new(
-                FailureKind::Download,
-                format!("pushing to {} took more than {PUSH_LIMIT:?}", publish.reference),
-            )),
-        };
-        match pushed {
-            Ok(digest) => {
-                let tag = set.key.tag();
-                tracing::info!("published {}:{tag}@{digest}", publish.reference);
-            }
-            Err(failure) => {
+    async fn publish_or_warn(&self, set: &ModuleSet) {
+        if let Err(failure) = self.publication.push(set).await {
+            if failure.kind() != FailureKind::Usage {
                 self.provisioner.telemetry.source_failed(SourceKind::Publish, &failure);
-                tracing::warn!("not published: {}", failure.one_line());
             }
+            tracing::warn!("not published: {}", failure.one_line());
         }
-    }
-
-    async fn push(&self, set: &ModuleSet) -> Result<String, Failure> {
-        let registry = self.open()?;
-        let (store, described) = (self.provisioner.store()?, Described::of(set)?);
-        // Signed and attested before any host can find it.
-        if let Some(key) = &self.key {
-            compile_record(set, &store)?;
-            registry.sign(&described.digest(), key).await?;
-            if self.publish.attest {
-                let builder = &self.provisioner.config().builder_id;
-                let name = self.publish.reference.name();
-                let attestations = attest_compiled(set, &described, &store, builder, &name, key)?;
-                registry.attest(&described.descriptor(), &attestations).await?;
-            }
-        }
-        // Uploads are not counted as downloads.
-        let shown = terminal::progress();
-        let pushed = registry.push(set, &set.key.tag(), &store, shown.as_ref()).await?;
-        Ok(pushed.digest)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_page_about_deadlines_has_the_push() {
-        longshore_core::testing::assert_in_page("A registry that takes", PUSH_LIMIT);
-    }
 
     use crate::config::{self, Fragment};
     use longshore_core::flavour::Flavour;

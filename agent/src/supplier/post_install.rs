@@ -46,7 +46,7 @@ impl Inventory<'_> {
     }
 
     /// Returns None where there is no size limit.
-    async fn collect(&self) -> Result<Option<Report>, Failure> {
+    pub(super) async fn collect(&self) -> Result<Option<Report>, Failure> {
         let Some(bound) = self.config.store_max_size else { return Ok(None) };
         let store = self.store.open()?;
         let alone = store.lock_exclusive(LOCK_LIMIT).await?;

@@ -2,6 +2,7 @@
 //! fallback (`acquire`); and the same for the commands that fill a store (`obtain`).
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use tracing::Instrument;
 
@@ -16,7 +17,7 @@ use crate::journal::PlanSummary;
 use crate::plan::{self, BuildSet, Plan};
 use crate::provider::{Gathered, Provider};
 use crate::steps::Step;
-use crate::telemetry::{Origin, Telemetry};
+use crate::telemetry::{Awaited, Origin, Telemetry};
 use longshore_build::build::build_root::{Contents, Run, inspect};
 use longshore_build::build::{self, Failed, KnownFailure};
 use longshore_build::source::driver::{self, AvailableDriver};
@@ -38,6 +39,8 @@ pub struct Provisioner<'a> {
     pub(super) claims: Claims,
     /// True to retry a compile that failed before.
     pub(super) retry: bool,
+    /// Modules that the last fetch failed for.
+    pub(super) missing: Mutex<Option<Awaited>>,
 }
 
 impl<'a> Provisioner<'a> {
@@ -49,6 +52,7 @@ impl<'a> Provisioner<'a> {
             signing: Signing::new(config),
             claims: Claims::default(),
             retry: false,
+            missing: Mutex::default(),
         }
     }
 
@@ -333,6 +337,14 @@ impl Provider for Provisioner<'_> {
 
     async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
         self.acquire_with_fallback(plan.clone()).await
+    }
+
+    fn awaits(&self, plan: &Plan) -> Option<Awaited> {
+        self.awaited(plan)
+    }
+
+    async fn offered(&self) -> Vec<String> {
+        self.offered_for(None).await
     }
 
     async fn installed(&self, plan: &PlanSummary, steps: &[Step]) {

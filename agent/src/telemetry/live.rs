@@ -6,7 +6,9 @@ use std::time::Instant;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DaemonState, NodeDrain, Origin, SourceErrors, State, StepOutcome};
+use super::{
+    Awaited, BuilderStatus, DaemonState, NodeDrain, Origin, SourceErrors, State, StepOutcome,
+};
 use crate::journal::phase::Phase;
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding};
@@ -92,6 +94,12 @@ pub struct Live {
     /// The GPUs that the driver is to have, and has; None before it was installed.
     #[serde(default)]
     pub gpus: Option<GpuCount>,
+    /// Modules that the agent waits for, because no registry has them yet.
+    #[serde(default)]
+    pub awaited: Option<Awaited>,
+    /// State of a builder; None for an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub builder: Option<BuilderStatus>,
     /// Number of failures of this agent.
     pub failures: u64,
     /// The last failure, of this agent or one before it.
@@ -377,6 +385,8 @@ impl State {
             store_limit_bytes: self.watched.store_limit,
             node: self.watched.node,
             gpus: self.condition.gpus,
+            awaited: self.awaited.clone(),
+            builder: self.builder.as_ref().map(super::builder::Builder::status),
             failures: self.failures,
             last_failure: self.last_failure.clone(),
         }
@@ -390,6 +400,9 @@ impl State {
 
     pub(super) fn not_ready(&self) -> Vec<String> {
         let mut why = Vec::new();
+        if let Some(builder) = &self.builder {
+            return builder.not_ready();
+        }
         match self.phase {
             Some((Phase::Ready | Phase::Idle, ..)) => {}
             Some((phase, since, _)) => {

@@ -3,6 +3,8 @@
 //! Every label has few values: of longshore's own lists, or as many as a host has modules, daemons and steps of a
 //! plan. Processes, pods and texts of failures are in /status alone.
 
+mod builder;
+
 use std::collections::BTreeSet;
 
 use super::exposition::{Family, Kind, Sample};
@@ -58,6 +60,7 @@ pub fn families(live: &Live, seen: &HostSample) -> Vec<Family> {
     all.extend(changes(live));
     all.extend(sources(live));
     all.extend(store(live, seen));
+    all.extend(builder::builder(live));
     all.extend(process(live, seen));
     all
 }

@@ -4,6 +4,8 @@
 //! ([`serve`](crate::serve), `longshore status`) take a [`Live`] from it. Its size is bounded: some
 //! kilobytes, however long the agent runs.
 
+mod awaited;
+mod builder;
 mod counted;
 pub mod exposition;
 mod live;
@@ -20,6 +22,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::span::EnteredSpan;
 
+pub use awaited::Awaited;
+pub use builder::{BuilderSets, BuilderStatus};
 pub use counted::Counted;
 pub use live::{
     Condition, CurrentStep, DEGRADED, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live,
@@ -135,6 +139,8 @@ struct State {
     failures: u64,
     last_failure: Option<FailureRecord>,
     watched: watched::Watched,
+    awaited: Option<Awaited>,
+    builder: Option<builder::Builder>,
 }
 
 impl Default for State {
@@ -164,6 +170,8 @@ impl Default for State {
             failures: 0,
             last_failure: None,
             watched: watched::Watched::default(),
+            awaited: None,
+            builder: None,
         }
     }
 }

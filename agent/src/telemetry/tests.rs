@@ -206,3 +206,18 @@ fn patches_are_those_of_the_last_plan_that_was_installed() {
     telemetry.enter(Phase::Removed);
     assert!(patches(&telemetry).is_empty());
 }
+
+#[test]
+fn a_builder_is_ready_where_it_says_so_and_needs_no_driver() {
+    let telemetry = Telemetry::default();
+    telemetry.builder_not_ready(Some("the registry cannot be used: no answer".to_owned()));
+    let live = telemetry.live();
+    assert_eq!((live.ready, live.not_ready.len()), (false, 1));
+    telemetry.builder_not_ready(None);
+    telemetry.builder_asked(BuilderSets { served: 1, ..BuilderSets::default() }, 0);
+    telemetry.builder_tried(false);
+    let live = telemetry.live();
+    let status = live.builder.expect("a builder");
+    assert!(live.ready && status.sets.served == 1 && status.failed == 1 && status.pushed == 0);
+    assert_eq!(Telemetry::default().live().builder, None);
+}

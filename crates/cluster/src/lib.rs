@@ -16,6 +16,7 @@ mod evictor;
 mod image;
 mod lease;
 pub mod names;
+mod node_kernels;
 mod owner;
 mod pods;
 mod report;
@@ -35,6 +36,7 @@ pub use evict::{
 pub use evictor::{Evictor, EvictorOptions, Health, NodePace, Share};
 pub use image::{OwnImage, driver_version};
 pub use lease::{LeaseRecord, LeaseVersion, StoredLease};
+pub use node_kernels::{FollowedNodes, KernelsOfNode, NodeKernels};
 pub use owner::Owner;
 pub use pods::PodRef;
 pub use report::{

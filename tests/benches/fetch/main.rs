@@ -20,6 +20,7 @@ use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
 use longshore_debian::compression;
+use longshore_debian::max_age::MaxAge;
 use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
 use longshore_tests::archive::{self, Suite};
 use longshore_tests::scene::disk;

@@ -47,6 +47,7 @@ async fn open_configured(scene: &Scene, server: &Server, suite: &str) -> Result<
         suites: vec![suite.to_owned()],
         components: Vec::new(),
         keyring: scene.dir.path().join("keyring.asc"),
+        max_age: None,
     };
     let config = ArchiveConfig { sources: vec![source], ..scene.config() };
     scene.open_with(&config).await

@@ -6,6 +6,7 @@ use std::path::Path;
 use longshore_core::failure::ExitCode;
 use longshore_core::progress::Silent;
 use longshore_debian::archive::Archive;
+use longshore_debian::max_age::MaxAge;
 use longshore_debian::settings::ArchiveConfig;
 
 use super::{Scene, hasty};
@@ -38,6 +39,7 @@ pub(super) async fn open(
         host_suites: owned(suites),
         container_lists: None,
         frozen: false,
+        max_age: MaxAge::default(),
     };
     let root = scene.dir.path().join("host");
     Archive::open_with(hasty(), &config, &root, &scene.store, &Silent).await

@@ -132,7 +132,8 @@ fn a_killed_process_is_an_error_and_nothing_half_is_left() {
     ended.assert_failed(13, &["gcc-12".to_owned(), "signal 9 ended the process".to_owned()]);
     scene.assert_sound();
     assert_eq!(names(&scene.path("store/tmp")), [""; 0]);
-    assert_eq!(names(&scene.path("store/roots")), [""; 0], "an unfinished root");
+    let roots = names(&scene.path("store/roots"));
+    assert!(roots.iter().all(|name| name.ends_with(".lock")), "an unfinished root: {roots:?}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod any_artifact;
 mod attested;
 mod behind;
 mod build_root;
+mod builder;
 mod compiled_elsewhere;
 mod cosign;
 mod cut;

@@ -57,7 +57,7 @@ pub(super) fn describe(
         holders: holders(source, live, pods),
     };
     let passes = match live.phase {
-        None | Some(Phase::Probing | Phase::Planning) => true,
+        None | Some(Phase::Probing | Phase::Planning) => live.awaited.is_none(),
         // A try of a change that waits, and its end.
         Some(Phase::Acquiring | Phase::Changing) => source.was_in_use,
         Some(Phase::Ready) => !live.ready,
@@ -75,6 +75,9 @@ fn condition(live: &Live, loaded: Option<&str>) -> (Reason, String) {
     let wanted_name = named(wanted);
     if live.kept {
         return kept(live, loaded);
+    }
+    if let Some(awaited) = &live.awaited {
+        return (Reason::DriverChanging, format!("waiting for {awaited}"));
     }
     match live.phase {
         None | Some(Phase::Probing | Phase::Planning) => {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::journal::phase::Phase;
-use crate::telemetry::{Condition, DaemonState, DriverInfo, NextKernel, Unprepared};
+use crate::telemetry::{Awaited, Condition, DaemonState, DriverInfo, NextKernel, Unprepared};
 use longshore_cluster::testing::{Answer, Api, SHORT, refused};
 use longshore_cluster::{Limits, NodeStatus};
 use longshore_core::failure::FailureKind;
@@ -75,6 +75,18 @@ fn with_daemon(state: DaemonState) -> Telemetry {
     telemetry
 }
 
+fn awaiting(phase: Phase) -> Telemetry {
+    let telemetry = at(phase);
+    telemetry.awaits(Some(Awaited {
+        driver: "550".to_owned(),
+        flavour: "open".to_owned(),
+        kernel: "6.1".to_owned(),
+        registries: vec!["registry.example.com/a".to_owned()],
+        since: Timestamp::UNIX_EPOCH,
+    }));
+    telemetry
+}
+
 fn kept(telemetry: Telemetry) -> Telemetry {
     telemetry.kept();
     telemetry.enter(Phase::InUse);
@@ -105,6 +117,12 @@ fn host(version: Option<&str>) -> tempfile::TempDir {
     at(Phase::Acquiring),
     Reason::DriverChanging,
     "driver 550.163.01 is being downloaded or compiled",
+    false
+)]
+#[case::waiting(
+    awaiting(Phase::Planning),
+    Reason::DriverChanging,
+    "waiting for modules of driver 550 (open) for kernel 6.1 in registry.example.com/a",
     false
 )]
 #[case::changing(

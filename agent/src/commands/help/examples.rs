@@ -74,6 +74,20 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
+    (
+        "builder",
+        &[
+            (
+                "Two drivers for the kernels of a cluster's GPU nodes, in a pod",
+                "longshore builder --cluster --selector gpu=true --builder-driver 535 \
+                 --builder-driver 550",
+            ),
+            (
+                "One kernel, and end",
+                "longshore builder --once --kernel 6.1.0-50-amd64 --publish registry.example.com/a",
+            ),
+        ],
+    ),
     ("build-root", &[("The build root of a configuration", "longshore build-root inspect")]),
     (
         "build-root inspect",

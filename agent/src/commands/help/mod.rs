@@ -21,14 +21,13 @@ const WIDTH: usize = 100;
 const TEXT_COLUMN: usize = 40;
 
 /// Commands by what they are for.
-const GROUPS: [(&str, &[&str]); 8] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Agent", &["run", "unload"]),
     ("Look", &["plan", "doctor", "status", "explain", "settings"]),
-    ("Supply", &["fetch", "build", "build-root", "bundle", "import", "gc", "store"]),
+    ("Supply", &["fetch", "build", "builder", "build-root", "bundle", "import", "gc", "store"]),
     ("Registry", &["push", "list", "index", "sign", "verify", "attest"]),
     ("Signing", &["sign-modules", "generate-key-pair"]),
-    ("Containers", &["cdi", "runtime", "docker-args"]),
-    ("Cluster", &["fleet", "evictor"]),
+    ("Containers and clusters", &["cdi", "runtime", "docker-args", "fleet", "evictor"]),
     ("Shell", &["completions", "man"]),
 ];
 

@@ -73,7 +73,9 @@ impl Agent {
         self.follow(&next);
         let changed = self.change(&configurations.provider(&next)).await;
         match changed {
-            Err(Outcome::Failed(failure)) if self.journal.state().whole => {
+            Err(Outcome::Failed(failure) | Outcome::Unpublished(_, failure))
+                if self.journal.state().whole =>
+            {
                 self.follow(running);
                 self.world.telemetry.failed(&failure);
                 warn_of(&failure, "the running configuration and its driver stay");

@@ -19,10 +19,24 @@ impl Agent {
         config: &mut Config,
         configurations: &impl Configurations,
     ) -> Result<(), Outcome> {
+        let ended = self.install_until(config, configurations).await;
+        self.awaits_no_longer();
+        ended
+    }
+
+    async fn install_until(
+        &mut self,
+        config: &mut Config,
+        configurations: &impl Configurations,
+    ) -> Result<(), Outcome> {
         loop {
-            let renewed = match self.install(&configurations.provider(config)).await {
+            let installed = self.install(&configurations.provider(config)).await;
+            let renewed = match installed {
                 Err(Outcome::Again { renewed }) => renewed,
                 Err(Outcome::NoGpu) => self.idle().await?,
+                Err(Outcome::Unpublished(awaited, failure)) => {
+                    self.await_modules(*awaited, failure, config, configurations).await?
+                }
                 ended => return ended,
             };
             if renewed {
@@ -57,12 +71,16 @@ impl Agent {
         if plan.idle {
             return Err(self.without_gpu(&plan));
         }
+        if let (Some(awaited), Some(failure)) = (provider.awaits(&plan), plan.refusal()) {
+            return Err(Outcome::Unpublished(Box::new(awaited), failure));
+        }
         let mut plan = refused(plan)?;
         if !plan.acquire.is_empty() {
             let ready = self.journal.phase() == Phase::Ready;
             if !ready {
                 self.enter(Phase::Acquiring)?;
             }
+            self.awaits_no_longer();
             or_stop(&self.stop, provider.acquire(&plan)).await?;
             let again =
                 if ready { self.plan(provider).await? } else { self.decide(provider).await? };

@@ -131,7 +131,7 @@ async fn a_new_driver_that_fails_leaves_the_former_one_and_a_pod_that_is_not_rea
         let state = scene.state();
         assert!(state.whole && state.refused.is_some() && state.previous.is_empty());
         assert_eq!(scene.phase(), Some(Phase::Failed));
-        let (ready, why) = probe::probe(&scene.paths, probe::Question::Ready);
+        let (ready, why) = probe::probe(&scene.paths, probe::Asked::Agent, probe::Question::Ready);
         assert!(!ready, "{why}");
         tries.push(scene.module_verbs().len() - before);
         assert_eq!(node.ended.load(Ordering::Relaxed), failed, "the node is uncordoned");

@@ -7,8 +7,8 @@ use super::*;
 use crate::steps::{MakeDir, Step};
 use crate::telemetry::exposition::{Format, write};
 use crate::telemetry::{
-    Condition, DaemonState, DriverInfo, GpuCount, NextKernel, NodeDrain, SourceKind, StepOutcome,
-    Telemetry, Unprepared,
+    BuilderSets, Condition, DaemonState, DriverInfo, GpuCount, NextKernel, NodeDrain, SourceKind,
+    StepOutcome, Telemetry, Unprepared,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{Code, Finding};
@@ -46,6 +46,10 @@ fn state() -> Live {
     telemetry.reused(longshore_core::progress::Reused::Conftest, 3, 1);
     telemetry.failed(&Failure::new(FailureKind::InUse, "in use"));
     telemetry.enter(Phase::Ready);
+    // No agent is a builder, too; the table has the metrics of both.
+    telemetry.builder_asked(BuilderSets { served: 3, waiting: 1, failing: 1 }, 2);
+    telemetry.builder_builds(Some("535.1 (open) for 6.1".into()));
+    telemetry.builder_tried(true);
     let timer = telemetry.begin(&step, true);
     let live = telemetry.live();
     timer.end(StepOutcome::Undone);
@@ -143,6 +147,9 @@ fn metrics_page_and_the_exposition_of_the_monitoring_checks_are_of_one_agent() {
     live.steps.iter_mut().for_each(|step| step.seconds = 1.0);
     if let Some(step) = &mut live.current_step {
         step.seconds = 1.0;
+    }
+    if let Some((_, seconds)) = live.builder.as_mut().and_then(|b| b.building.as_mut()) {
+        *seconds = 1.0;
     }
     if let Some(failure) = &mut live.last_failure {
         failure.time = Timestamp::UNIX_EPOCH;

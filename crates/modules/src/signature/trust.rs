@@ -252,6 +252,16 @@ impl Trust {
         self.keys.iter().filter(|key| key.has(role)).map(|key| key.key.clone()).collect()
     }
 
+    /// True if a statement of this kind counts by this key; one of provenance, where it names this builder.
+    pub fn counts(&self, key: &PublicKey, role: &Role, builder: &Uri) -> bool {
+        let own = self.keys.iter().filter(|one| one.key.fingerprint() == key.fingerprint());
+        let is_provenance = matches!(role, Role::Attestation(kind)
+            if *kind == PredicateType::named(PredicateType::PROVENANCE));
+        own.filter(|one| one.has(role)).any(|one| {
+            !is_provenance || one.builder.as_ref().is_none_or(|wanted| wanted == builder)
+        })
+    }
+
     /// Returns the keys that sign sets of modules.
     pub fn module_keys(&self) -> Vec<PublicKey> {
         self.keys_for(&Role::Modules)

@@ -12,9 +12,7 @@
 {{- if and .Values.podMonitor.enabled (not (include "longshore.metricsPort" .)) }}
 {{- fail (printf "podMonitor.enabled needs an address that Prometheus reaches: set listen to 0.0.0.0:9470 (it is %s now)" .Values.listen) }}
 {{- end }}
-{{- if and .Values.publish.signKeySecret (not .Values.publish.reference) }}
-{{- fail "publish.signKeySecret needs publish.reference, the repository to push to" }}
-{{- end }}
+{{- include "longshore.builderChecked" . }}
 {{- if and (eq .Values.dnsPolicy "None") (not .Values.dnsConfig) }}
 {{- fail "dnsPolicy None needs dnsConfig, with the name servers" }}
 {{- end }}
@@ -27,6 +25,41 @@
 {{- end }}
 {{- range $pools }}
 {{- include "longshore.poolChecked" . }}
+{{- end }}
+{{- end }}
+
+{{/* Fails where a builder has not all that it needs, or the agents would push beside it. */}}
+{{- define "longshore.builderChecked" -}}
+{{- with .Values.builder }}
+{{- if .enabled }}
+{{- if not .reference }}
+{{- fail "builder.enabled needs builder.reference, the repository to push to" }}
+{{- end }}
+{{- if not .signKeySecret }}
+{{- fail "builder.enabled needs builder.signKeySecret: the agents take no modules of a builder without a signature" }}
+{{- end }}
+{{- if not $.Values.signatures.secret }}
+{{- fail "builder.enabled needs signatures.secret, with the public key of builder.signKeySecret" }}
+{{- end }}
+{{- if $.Values.publish.reference }}
+{{- fail "builder.enabled and publish.reference exclude each other: agents beside a builder push nothing" }}
+{{- end }}
+{{- if eq .signKeySecret $.Values.signatures.secret }}
+{{- fail (printf "signatures.secret is builder.signKeySecret (%s), and would bring the private key to every node: make a Secret of cosign.pub alone" .signKeySecret) }}
+{{- end }}
+{{- if and .loginSecret (eq .loginSecret $.Values.registries.loginSecret) }}
+{{- fail (printf "registries.loginSecret is builder.loginSecret (%s), and would bring the login that pushes to every node: use one that pulls" .loginSecret) }}
+{{- end }}
+{{- if gt (include "longshore.seconds" .wait | int) 3600 }}
+{{- fail (printf "builder.wait (%s) is longer than an hour" .wait) }}
+{{- end }}
+{{- $reserved := include "longshore.builderReserved" $ | fromYaml }}
+{{- range $index, $one := .env }}
+{{- if hasKey $reserved $one.name }}
+{{- fail (printf "builder.env[%d]: %s is set by %s" $index $one.name (get $reserved $one.name)) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -111,6 +144,16 @@ defaults, which are values then. */}}
 {{- $older := "a value of an older chart (helm upgrade --reuse-values repeats them: use --reset-then-reuse-values)" }}
 {{- if not (hasKey . "evictor") }}
 {{- fail "the values of an older chart are repeated, without the defaults of this one (helm upgrade --reuse-values does so): use --reset-then-reuse-values" }}
+{{- end }}
+{{- if hasKey .publish "signKeySecret" }}
+{{- fail (printf "publish.signKeySecret is %s, and brought the private key to every node: it is builder.signKeySecret now, of a Deployment that alone signs and pushes (docs/supply-chain/builder.md)" $older) }}
+{{- end }}
+{{- $pools := list . }}
+{{- range .pools }}{{ $pools = append $pools . }}{{ end }}
+{{- range $pools }}
+{{- if hasKey . "moduleSigning" }}
+{{- fail (printf "moduleSigning is %s, and brought the private key to every node: it is builder.moduleSigningSecret now, of a Deployment that alone signs and pushes (docs/supply-chain/builder.md)" $older) }}
+{{- end }}
 {{- end }}
 {{- if hasKey .image "pullSecrets" }}
 {{- fail (printf "image.pullSecrets is %s: it is imagePullSecrets now, a list of {name: SECRET}" $older) }}

@@ -28,7 +28,12 @@
 {{- $_ := set $env "LONGSHORE_LISTEN" .Values.listen }}
 {{- $_ := set $env "LONGSHORE_LOG" .Values.log.level }}
 {{- $_ := set $env "LONGSHORE_LOG_FORMAT" .Values.log.format }}
-{{- with .Values.registries.references }}{{ $_ := set $env "LONGSHORE_REGISTRIES" (join "," .) }}{{ end }}
+{{- $registries := .Values.registries.references }}
+{{- if .Values.builder.enabled }}
+{{- $registries = prepend $registries .Values.builder.reference | uniq }}
+{{- $_ := set $env "LONGSHORE_REGISTRY_WAIT" .Values.builder.wait }}
+{{- end }}
+{{- with $registries }}{{ $_ := set $env "LONGSHORE_REGISTRIES" (join "," .) }}{{ end }}
 {{- if .Values.registries.loginSecret }}{{ $_ := set $env "DOCKER_CONFIG" "/secrets/registry-login" }}{{ end }}
 {{- if .Values.signatures.secret }}
 {{- $files := list }}
@@ -36,16 +41,19 @@
 {{- $_ := set $env "LONGSHORE_SIGNATURE_KEYS" (join "," $files) }}
 {{- end }}
 {{- with .Values.signatures.attestations }}{{ $_ := set $env "LONGSHORE_REQUIRE_ATTESTATION" (join "," .) }}{{ end }}
+{{- if .Values.signatures.requireIndex }}{{ $_ := set $env "LONGSHORE_REQUIRE_INDEX" "true" }}{{ end }}
+{{- with int64 .Values.signatures.indexMinimum }}{{ $_ := set $env "LONGSHORE_INDEX_MINIMUM" (printf "%d" .) }}{{ end }}
 {{- with .Values.publish.reference }}{{ $_ := set $env "LONGSHORE_PUBLISH" . }}{{ end }}
-{{- if .Values.publish.signKeySecret }}{{ $_ := set $env "LONGSHORE_PUBLISH_KEY" "/secrets/publish/cosign.key" }}{{ end }}
-{{- if .Values.moduleSigning.secret }}
-{{- $_ := set $env "LONGSHORE_MODULE_KEY" "/secrets/module-signing/tls.key" }}
-{{- $_ := set $env "LONGSHORE_MODULE_CERTIFICATE" "/secrets/module-signing/tls.crt" }}
-{{- end }}
-{{- with .Values.proxy.http }}{{ $_ := set $env "http_proxy" . }}{{ end }}
-{{- with .Values.proxy.https }}{{ $_ := set $env "https_proxy" . }}{{ end }}
-{{- with .Values.proxy.none }}{{ $_ := set $env "no_proxy" . }}{{ end }}
+{{- include "longshore.proxyInto" (dict "values" .Values.proxy "env" $env) }}
 {{- toYaml $env }}
+{{- end }}
+
+{{/* Sets the proxies in `env`. */}}
+{{- define "longshore.proxyInto" -}}
+{{- $env := .env }}
+{{- with .values.http }}{{ $_ := set $env "http_proxy" . }}{{ end }}
+{{- with .values.https }}{{ $_ := set $env "https_proxy" . }}{{ end }}
+{{- with .values.none }}{{ $_ := set $env "no_proxy" . }}{{ end }}
 {{- end }}
 
 {{/* Variables that `env` may not set, each with the value that does. */}}
@@ -54,8 +62,10 @@ NODE_NAME: the pod
 NODE_IP: the pod
 POD_NAME: the pod
 POD_NAMESPACE: the pod
-COSIGN_PASSWORD: publish.signKeySecret
-KBUILD_SIGN_PIN: moduleSigning.secret
+COSIGN_PASSWORD: builder.signKeySecret, at the builder alone
+KBUILD_SIGN_PIN: builder.moduleSigningSecret, at the builder alone
+LONGSHORE_PUBLISH_KEY: builder.signKeySecret, at the builder alone
+LONGSHORE_MODULE_KEY: builder.moduleSigningSecret, at the builder alone
 LONGSHORE_STORE: store.hostPath
 LONGSHORE_STATE_DIR: the chart
 LONGSHORE_CONFIG: config

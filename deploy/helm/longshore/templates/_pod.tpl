@@ -33,14 +33,6 @@ env:
     value: {{ $value | quote }}
   {{- end }}
   {{- end }}
-  {{- with .Values.publish.signKeySecret }}
-  - name: COSIGN_PASSWORD
-    valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: cosign.password, optional: true}}
-  {{- end }}
-  {{- with .Values.moduleSigning.secret }}
-  - name: KBUILD_SIGN_PIN
-    valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: passphrase, optional: true}}
-  {{- end }}
   - name: NODE_NAME
     valueFrom: {fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}}
   - name: NODE_IP
@@ -95,11 +87,29 @@ volumeMounts:
 
 {{/* Secrets of the values, by the name of their volume. */}}
 {{- define "longshore.secrets" -}}
-{{- range $name, $secret := dict "registry-login" .Values.registries.loginSecret "signatures" .Values.signatures.secret "publish" .Values.publish.signKeySecret "module-signing" .Values.moduleSigning.secret }}
+{{- range $name, $secret := dict "registry-login" .Values.registries.loginSecret "signatures" .Values.signatures.secret }}
 {{- if $secret }}
 {{ $name }}: {{ $secret | quote }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Volume of one of `mounts`. */}}
+{{- define "longshore.mounted" -}}
+- name: mount-{{ .index }}
+  {{- with .mount }}
+  {{- if .secret }}
+  secret:
+    secretName: {{ .secret | quote }}
+    defaultMode: 0400
+  {{- else if .configMap }}
+  configMap:
+    name: {{ .configMap | quote }}
+  {{- else }}
+  hostPath:
+    path: {{ .hostPath | quote }}
+  {{- end }}
+  {{- end }}
 {{- end }}
 
 {{/* Volumes of the pod. */}}
@@ -140,18 +150,7 @@ volumeMounts:
     name: {{ . | quote }}
 {{- end }}
 {{- range $index, $mount := .Values.mounts }}
-- name: mount-{{ $index }}
-  {{- if $mount.secret }}
-  secret:
-    secretName: {{ $mount.secret | quote }}
-    defaultMode: 0400
-  {{- else if $mount.configMap }}
-  configMap:
-    name: {{ $mount.configMap | quote }}
-  {{- else }}
-  hostPath:
-    path: {{ $mount.hostPath | quote }}
-  {{- end }}
+{{ include "longshore.mounted" (dict "index" $index "mount" $mount) }}
 {{- end }}
 {{- with .Values.bundle.hostPath }}
 - name: bundle
@@ -197,6 +196,19 @@ affinity:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* Affinity of pods with more rights than an agent: whoever has taken over a node has the tokens and keys of its pods, so
+nodes without a GPU come first, of these the workers. */}}
+{{- define "longshore.apart" -}}
+nodeAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      preference: {matchExpressions: [{key: nvidia.com/gpu.present, operator: DoesNotExist}]}
+    - weight: 100
+      preference: {matchExpressions: [{key: longshore.dev/driver-version, operator: DoesNotExist}]}
+    - weight: 50
+      preference: {matchExpressions: [{key: node-role.kubernetes.io/control-plane, operator: DoesNotExist}]}
 {{- end }}
 
 {{/* Resources of a container. Amounts are texts: a server-side apply, as by helm 4, is refused by older API servers with
