@@ -25,6 +25,7 @@ use longshore_modules::artifact::{ModuleEntry, index};
 use longshore_modules::kernel::modinfo;
 use longshore_modules::layout;
 use longshore_modules::signature::attestation::{Attestation, AttestationReader};
+use longshore_modules::signature::set_index::{SetIndex, SignedIndex};
 use longshore_modules::signature::{self, Evidence, SignatureReader, Trust};
 
 pub use configurations::{apt_conf, apt_lists, json_edit, toml_edit, units};
@@ -169,6 +170,10 @@ pub fn oci(bytes: &[u8]) {
         attestation
             .verify(&digest(config), &kind, &Trust::default())
             .expect_err("no key signed it");
+    }
+    let _ = SetIndex::parse(manifest);
+    if let Ok(signed) = SignedIndex::from_bytes(manifest.to_vec()) {
+        signed.verify(&[]).expect_err("no key signed it");
     }
     if let Ok(evidence) = serde_json::from_slice::<Evidence>(manifest) {
         let _ = serde_json::to_vec(&evidence);

@@ -142,7 +142,11 @@ impl SetIndex {
         Ok(Self { version, issued, expires, sets: unique })
     }
 
-    fn parse(payload: &[u8]) -> Result<Self, String> {
+    /// Parses the payload of an envelope: JSON with `format`, `version`, `issued`, `expires` and `sets`.
+    ///
+    /// # Errors
+    /// A text that describes the fault.
+    pub fn parse(payload: &[u8]) -> Result<Self, String> {
         let unreadable = |e: serde_json::Error| format!("its payload is damaged: {}", place_of(&e));
         let Format { format } = serde_json::from_slice(payload).map_err(unreadable)?;
         if format != FORMAT {
