@@ -50,7 +50,9 @@ pub(crate) async fn run(
     let of = format!("{}_{}_{}", pod.namespace().unwrap_or_default(), running.name, running.uid);
     let logs = node.dir.join("var/log/pods").join(of);
     fs::create_dir_all(&logs)?;
-    if pod.labels().get(NAME).is_some_and(|name| name == "longshore") {
+    // Their labels differ, so that the selector of the agents' pods takes no other.
+    let is_agent = pod.labels().get(NAME).is_some_and(|name| name == "longshore");
+    if is_agent || evictor::is_in(&pod) {
         let volumes = Volumes::make(kubelet, &pod, node.dir.join("volumes").join(&running.uid));
         let volumes = volumes.await?;
         if evictor::is_in(&pod) {
