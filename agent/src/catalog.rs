@@ -235,7 +235,7 @@ pub struct RefusedSet {
     pub at_hand: AvailableSet,
     /// Reason why it does not count.
     pub why: String,
-    /// What it lacks.
+    /// Missing proof.
     pub lacks: Lack,
 }
 

@@ -54,7 +54,7 @@ enum Unfit {
 pub struct Refusal {
     /// The reason.
     pub why: String,
-    /// What the set lacks.
+    /// Proof that the set lacks.
     pub lacks: Lack,
 }
 

@@ -1,6 +1,6 @@
 //! Owners and modes of files that become kernel code, or that configure what does.
 //!
-//! Whoever can write to such a file, or to a directory on the way to it, decides what the kernel runs. So each of
+//! A writer of such a file, or of a directory on the way to it, decides what the kernel runs. So each of
 //! them belongs to root and is writable by no group or others. A process that is not root has its own files as well.
 //! An access list shows in the mode: its mask is the group's part (acl(5)).
 //!

@@ -97,7 +97,7 @@ pub(super) struct AgeLimits {
     own: MaxAge,
     stated: Stated,
     apt: Arc<AptMaxAges>,
-    /// What the host's source states.
+    /// Statement of the host's source.
     source: ValidUntil,
 }
 

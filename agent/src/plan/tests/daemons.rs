@@ -251,7 +251,7 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
     );
 }
 
-/// Whoever replaces such a file chooses the paths that a daemon with CAP_SYS_ADMIN writes to as root.
+/// A replaced file chooses the paths that a daemon with CAP_SYS_ADMIN writes to as root.
 /// Sockets are for clients in containers; the driver root's `usr` is read-only.
 #[rstest]
 #[case::of_the_host("/run/longshore", false)]

@@ -130,7 +130,7 @@ impl Task {
         let place = Place { node: node.name.clone(), namespace, pod };
         let (cluster, rate) = (Arc::clone(&own.cluster), Arc::clone(&own.rate));
         let drain = Drain::begin(cluster, place, own.pace, rate, tell);
-        // What an earlier controller did for this request counts: a change that it gave up is not begun anew.
+        // The work of an earlier controller for this request counts: a change that it gave up is not begun anew.
         let mut status = node.status.as_deref().and_then(DrainStatus::of_annotation);
         if let Some(status) = &mut status
             && node.has_record

@@ -94,7 +94,7 @@ fn metadata_is_refused_above_its_age(
     limits.check(URL, &release, rules(true)).expect("frozen");
 }
 
-/// Whose limit counts where two entries name one suite.
+/// Origin of a limit, which decides where two entries name one suite.
 #[rstest]
 #[case::the_shorter(Some("14d"), Some("7d"), "7d")]
 #[case::the_shorter_first(Some("7d"), Some("none"), "7d")]

@@ -334,7 +334,7 @@ fn settings_are_written_through_no_link() {
     }
 }
 
-/// Where others can write, the file can be another one by the time the daemon reads it.
+/// In a directory that others can write to, the file can be another one by the time the daemon reads it.
 #[rstest]
 #[case(0o777, None, "others can write to its directory (mode 0777)")]
 #[case(0o1777, None, "others can write to its directory (mode 1777)")]
