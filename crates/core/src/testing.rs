@@ -1,6 +1,7 @@
 //! Helpers of the tests of several crates.
 
 pub mod pages;
+pub mod seccomp;
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};

@@ -121,17 +121,24 @@ fn by_process<'a>(
     Ok(Box::new(BufReader::with_capacity(BUFFER, stream)))
 }
 
-/// Returns the failure of a host on which nothing can be decompressed; None for an error of the data.
+/// Returns the failure of a host on which nothing can be decompressed, or whose memory does not suffice; None for an
+/// error of the data.
 pub fn host_failure(error: &io::Error) -> Option<Failure> {
-    let failure = || {
-        Failure::new(FailureKind::HostUnsupported, error.to_string()).remedy(
+    let (kind, remedy) = match error.kind() {
+        ErrorKind::Unsupported => (
+            FailureKind::HostUnsupported,
             "longshore decompresses in a process without rights: allow it seccomp(2), prctl(2) and a process more",
-        )
+        ),
+        ErrorKind::OutOfMemory => (
+            FailureKind::Preflight,
+            "give the container more memory: the kernel's log names a process that it killed for lack of it",
+        ),
+        _ => return None,
     };
-    (error.kind() == ErrorKind::Unsupported).then(failure)
+    Some(Failure::new(kind, error.to_string()).remedy(remedy))
 }
 
-/// Makes an error of the kind that [`host_failure`] recognizes.
+/// Makes an error of the kind by which [`host_failure`] recognizes a host without the means to decompress.
 fn unavailable(what: String) -> io::Error {
     io::Error::new(ErrorKind::Unsupported, what)
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use longshore_core::sanitize;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::child::{DAMAGED, LONGEST_REASON, SUBCOMMAND, UNCONFINED};
@@ -184,6 +185,11 @@ fn judge(status: ExitStatus, reason: &[u8]) -> io::Result<()> {
         (Some(code), _) if code == i32::from(UNCONFINED) => Err(unavailable(format!(
             "a process that decompresses could not give up its rights: {reason}"
         ))),
+        // Signal of the kernel where memory is short: the end of a process that longshore kills is not judged.
+        (_, Some(signal @ libc::SIGKILL)) => Err(io::Error::new(
+            ErrorKind::OutOfMemory,
+            format!("signal {signal} ended the process that decompresses"),
+        )),
         (_, Some(signal)) => {
             Err(io::Error::other(format!("signal {signal} ended the process that decompresses it")))
         }
@@ -205,7 +211,8 @@ mod tests {
     #[rstest]
     #[case::damaged(1 << 8, ErrorKind::InvalidData, "xz \\u{1b}[2J data")]
     #[case::unconfined(2 << 8, ErrorKind::Unsupported, "could not give up its rights: xz")]
-    #[case::killed(9, ErrorKind::Other, "signal 9 ended the process")]
+    #[case::killed(9, ErrorKind::OutOfMemory, "signal 9 ended the process")]
+    #[case::killed_by_its_filter(31, ErrorKind::Other, "signal 31 ended the process")]
     #[case::panicked(101 << 8, ErrorKind::Other, "exit status: 101")]
     fn an_end_other_than_0_is_an_error(
         #[case] status: i32,

@@ -63,4 +63,7 @@ fn an_error_of_the_data_is_none_of_the_host() {
     assert!(host_failure(&error).is_none(), "{error}");
     let failure = host_failure(&unavailable("no seccomp".into())).expect("a failure");
     assert_eq!(failure.kind(), FailureKind::HostUnsupported);
+    let failure = host_failure(&ErrorKind::OutOfMemory.into()).expect("a failure");
+    assert_eq!(failure.kind(), FailureKind::Preflight);
+    assert!(failure.report().contains("more memory"), "{}", failure.report());
 }

@@ -1,6 +1,7 @@
-//! The compiled filter, run by an interpreter of the few instructions it is made of.
+//! The compiled filter, run by an interpreter.
 
 use super::*;
+use longshore_core::testing::seccomp;
 use rstest::rstest;
 use seccompiler::sock_filter;
 
@@ -20,31 +21,10 @@ fn own_arch() -> u32 {
     if cfg!(target_arch = "x86_64") { X86_64 } else { AARCH64 }
 }
 
-/// Runs the filter on a call with `first` as its first argument; codes as in linux/bpf_common.h.
+/// Runs the filter on a call with `first` as its first argument.
 fn answer(program: &[sock_filter], arch: u32, number: libc::c_long, first: u64) -> u32 {
-    let (mut at, mut accumulator) = (0usize, 0u32);
-    loop {
-        let one = &program[at];
-        at += 1;
-        let jump = |taken: bool| usize::from(if taken { one.jt } else { one.jf });
-        match one.code {
-            // LD | W | ABS: fields of seccomp_data.
-            0x20 => {
-                accumulator = match one.k {
-                    0 => number as u32,
-                    4 => arch,
-                    16 => first as u32,
-                    20 => (first >> 32) as u32,
-                    offset => panic!("the filter reads offset {offset}"),
-                }
-            }
-            0x05 => at += one.k as usize,
-            0x15 => at += jump(accumulator == one.k),
-            0x54 => accumulator &= one.k,
-            0x06 => return one.k,
-            code => panic!("the filter has instruction {code:#x}"),
-        }
-    }
+    let program = program.iter().map(|one| (one.code, one.jt, one.jf, one.k));
+    seccomp::answer(program, arch, number as u32, [first, 0, 0, 0, 0, 0])
 }
 
 fn asked(number: libc::c_long, first: u64) -> u32 {
