@@ -23,6 +23,7 @@ mod report;
 mod safe_load;
 mod text;
 mod token_review;
+mod wishes;
 
 pub use account::{Account, FILES};
 pub use all_nodes::{Fleet, NodePatch, PodsOf, Right};

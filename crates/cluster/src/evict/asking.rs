@@ -18,6 +18,7 @@ use crate::client::{Cluster, Limits, Pauses};
 use crate::error::{Error, Kind};
 use crate::names::EVICT_REQUEST;
 use crate::text::is_name;
+use crate::wishes::{Dropped, Numbered, or_wish, wish_for};
 
 const REQUEST: &str = "writing the request for evictions (patch nodes)";
 
@@ -59,9 +60,6 @@ enum Wish {
     Change { reason: String, pods: BTreeSet<String> },
 }
 
-/// A wish, and the number of wishes before it.
-type Numbered = (u64, Wish);
-
 /// Number of the last wish for nothing that was settled, and true if neither a request nor a cordon of longshore's is
 /// left.
 type Settled = (u64, bool);
@@ -72,7 +70,7 @@ type Tell = Box<dyn Fn(&EvictEvent) + Send + Sync>;
 /// Requests for evictions from the own node, for changes of its driver.
 #[derive(Debug)]
 pub struct Evictions {
-    wish: watch::Sender<Numbered>,
+    wish: watch::Sender<Numbered<Wish>>,
     settled: watch::Receiver<Settled>,
     /// The controller evicts.
     active: Arc<AtomicBool>,
@@ -134,12 +132,12 @@ impl Evictions {
     /// other users goes on; another `reason` begins anew, with the whole time limit.
     pub fn want(&self, reason: &str, pods: impl IntoIterator<Item = String>) {
         let (reason, pods) = (reason_of(reason), pods.into_iter().collect());
-        self.wish_for(Wish::Change { reason, pods });
+        wish_for(&self.wish, Wish::Change { reason, pods });
     }
 
     /// Wishes for none: a request is withdrawn, be it one that an earlier agent left.
     pub fn want_none(&self) {
-        self.wish_for(Wish::Nothing);
+        wish_for(&self.wish, Wish::Nothing);
     }
 
     /// Waits until no request is left, and no cordon of longshore's, `limit` at most; false if one may be left.
@@ -155,16 +153,6 @@ impl Evictions {
     pub fn are_active(&self) -> bool {
         self.active.load(Ordering::Relaxed)
     }
-
-    fn wish_for(&self, next: Wish) {
-        self.wish.send_if_modified(|(number, wish)| {
-            let differs = *wish != next;
-            if differs {
-                (*number, *wish) = (*number + 1, next);
-            }
-            differs
-        });
-    }
 }
 
 fn looks(cluster: &Cluster, pace: &AskPace) -> Pauses {
@@ -177,7 +165,7 @@ struct Asker {
     place: Place,
     pace: AskPace,
     may_request: bool,
-    wishes: watch::Receiver<Numbered>,
+    wishes: watch::Receiver<Numbered<Wish>>,
     done: watch::Sender<Settled>,
     active: Arc<AtomicBool>,
     tell: Tell,
@@ -199,9 +187,6 @@ struct Asker {
     /// Failure that was reported.
     failure: Option<Kind>,
 }
-
-/// The other end of the wishes was dropped.
-struct Dropped;
 
 impl Asker {
     async fn run(mut self) {
@@ -231,14 +216,14 @@ impl Asker {
             Ok(false) => {
                 self.failure = None;
                 let pause = self.pauses.next_pause();
-                self.or_wish(sleep(pause)).await
+                or_wish(&mut self.wishes, sleep(pause)).await
             }
             Err(error) => self.fails(number, &wish, error).await,
         }
     }
 
     /// Returns the wish, and its number. Without any for the time limit of evictions no change waits.
-    async fn next_wish(&mut self) -> Result<Numbered, Dropped> {
+    async fn next_wish(&mut self) -> Result<Numbered<Wish>, Dropped> {
         let wished = self.wishes.wait_for(|(_, wish)| *wish != Wish::Unknown);
         match timeout_at(self.wished_by, wished).await {
             Ok(wished) => wished.map(|wished| wished.clone()).map_err(|_| Dropped),
@@ -366,15 +351,6 @@ impl Asker {
             // A missing node as well: an API server that was just started answers so.
             _ => self.pauses.next_pause(),
         };
-        self.or_wish(sleep(pause)).await
-    }
-
-    /// Waits for the end of a pause, or another wish.
-    async fn or_wish(&mut self, pause: impl Future<Output = ()>) -> Result<(), Dropped> {
-        tokio::select! {
-            biased;
-            changed = self.wishes.changed() => changed.map_err(|_| Dropped),
-            () = pause => Ok(()),
-        }
+        or_wish(&mut self.wishes, sleep(pause)).await
     }
 }

@@ -9,9 +9,10 @@ use tokio::task::JoinHandle;
 
 use super::EvictEvent;
 use super::decision::{Change, EvictPace, Wish};
-use super::keeper::{Ends, Keeper, Numbered, Settled};
+use super::keeper::{Ends, Keeper, Settled};
 use super::rate::Rate;
 use crate::client::Cluster;
+use crate::wishes::{Numbered, wish_for};
 
 /// A node, and the pod of the program that acts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub struct Place {
 /// Cordon of a node and evictions from it, for changes of its driver.
 #[derive(Debug)]
 pub(crate) struct Drain {
-    wish: watch::Sender<Numbered>,
+    wish: watch::Sender<Numbered<Wish>>,
     /// The last wish for nothing that was settled.
     settled: watch::Receiver<Settled>,
     task: JoinHandle<()>,
@@ -59,12 +60,12 @@ impl Drain {
     /// Wishes for a drain. The same change with other users goes on; one with another id begins anew, with the whole
     /// time limit.
     pub(crate) fn want(&self, change: Change) {
-        self.wish_for(Wish::Change(change));
+        wish_for(&self.wish, Wish::Change(change));
     }
 
     /// Wishes for none: a cordon of longshore's is undone, be it one that an earlier controller left.
     pub(crate) fn want_none(&self) {
-        self.wish_for(Wish::Nothing);
+        wish_for(&self.wish, Wish::Nothing);
     }
 
     /// Waits until the last wish for none has come true.
@@ -84,15 +85,5 @@ impl Drain {
         let mut settled = self.settled.clone();
         let done = settled.wait_for(|(done, _)| *done >= number);
         matches!(tokio::time::timeout(limit, done).await, Ok(Ok(settled)) if settled.1)
-    }
-
-    fn wish_for(&self, next: Wish) {
-        self.wish.send_if_modified(|(number, wish)| {
-            let differs = *wish != next;
-            if differs {
-                (*number, *wish) = (*number + 1, next);
-            }
-            differs
-        });
     }
 }

@@ -17,12 +17,10 @@ use crate::client::{Cluster, Limits, Pauses};
 use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
 use crate::error::{Error, Kind};
 use crate::pods::PodRef;
+use crate::wishes::{Dropped, Numbered, or_wish};
 
 /// Time after which a refused call is made again where no change waits, as a multiple of the usual one.
 const SELDOM: u32 = 12;
-
-/// A wish, and the number of wishes before it.
-pub(super) type Numbered = (u64, Wish);
 
 /// Number of the last wish for nothing that was settled, and true if no cordon of longshore's is left.
 pub(super) type Settled = (u64, bool);
@@ -32,7 +30,7 @@ type Tell = Box<dyn Fn(&EvictEvent) + Send + Sync>;
 
 /// The task's ends of its connections with the handle.
 pub(super) struct Ends {
-    pub(super) wishes: watch::Receiver<Numbered>,
+    pub(super) wishes: watch::Receiver<Numbered<Wish>>,
     /// Receives the number of each wish for nothing that came true, or that the cluster refuses.
     pub(super) done: watch::Sender<Settled>,
 }
@@ -54,7 +52,7 @@ pub(super) struct Keeper {
     cluster: Arc<Cluster>,
     place: Place,
     pace: EvictPace,
-    wishes: watch::Receiver<Numbered>,
+    wishes: watch::Receiver<Numbered<Wish>>,
     done: watch::Sender<Settled>,
     rate: Arc<Rate>,
     tell: Tell,
@@ -68,9 +66,6 @@ pub(super) struct Keeper {
     /// The node has longshore's cordon, as far as it is known.
     is_cordoned: bool,
 }
-
-/// The other end of the wishes was dropped.
-struct Dropped;
 
 impl Keeper {
     pub(super) fn new(
@@ -173,7 +168,7 @@ impl Keeper {
 
     /// Returns the wish, and its number. Without any for the time limit of evictions no change waits: an
     /// earlier controller's cordon is undone.
-    async fn next_wish(&mut self) -> Result<Numbered, Dropped> {
+    async fn next_wish(&mut self) -> Result<Numbered<Wish>, Dropped> {
         let wished = self.wishes.wait_for(|(_, wish)| *wish != Wish::Unknown);
         match timeout_at(self.wished_by, wished).await {
             Ok(wished) => wished.map(|wished| wished.clone()).map_err(|_| Dropped),
@@ -402,16 +397,4 @@ impl Keeper {
 
 fn node_is_own(node: &NodeCordon) -> bool {
     node.is_unschedulable && node.has_record
-}
-
-/// Waits for the end of a pause, or another wish.
-async fn or_wish(
-    wishes: &mut watch::Receiver<Numbered>,
-    pause: impl Future<Output = ()>,
-) -> Result<(), Dropped> {
-    tokio::select! {
-        biased;
-        changed = wishes.changed() => changed.map_err(|_| Dropped),
-        () = pause => Ok(()),
-    }
 }

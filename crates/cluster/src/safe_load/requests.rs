@@ -14,14 +14,12 @@ use super::watched::Watched;
 use crate::client::{Cluster, Pauses};
 use crate::error::{Error, Kind};
 use crate::text::is_name;
-
-/// A wish, and the number of wishes before it.
-type Numbered = (u64, Wish);
+use crate::wishes::{Dropped, Numbered, or_wish, wish_for};
 
 /// Requests for a safe load of the driver on one node.
 #[derive(Debug)]
 pub struct Requests {
-    wish: watch::Sender<Numbered>,
+    wish: watch::Sender<Numbered<Wish>>,
     /// Number of the last wish for nothing that came true.
     settled: watch::Receiver<u64>,
     task: JoinHandle<()>,
@@ -58,12 +56,12 @@ impl Requests {
 
     /// Wishes for a request with the names of these users; the same names change nothing.
     pub fn want(&self, holders: &[String]) {
-        self.wish_for(Wish::Request(holders_value(holders)));
+        wish_for(&self.wish, Wish::Request(holders_value(holders)));
     }
 
     /// Wishes for no request, be it one that an earlier agent left.
     pub fn want_none(&self) {
-        self.wish_for(Wish::Nothing);
+        wish_for(&self.wish, Wish::Nothing);
     }
 
     /// Waits until no request of longshore's is left, `limit` at most; false if one may be left.
@@ -79,16 +77,6 @@ impl Requests {
     pub fn are_begun(&self) -> bool {
         self.wish.borrow().0 > 0
     }
-
-    fn wish_for(&self, next: Wish) {
-        self.wish.send_if_modified(|(number, wish)| {
-            let differs = *wish != next;
-            if differs {
-                (*number, *wish) = (*number + 1, next);
-            }
-            differs
-        });
-    }
 }
 
 /// The task.
@@ -96,7 +84,7 @@ struct Keeper {
     cluster: Cluster,
     node: String,
     pace: Pace,
-    wishes: watch::Receiver<Numbered>,
+    wishes: watch::Receiver<Numbered<Wish>>,
     done: watch::Sender<u64>,
     tell: Box<dyn Fn(Standing) + Send + Sync>,
     past: Past,
@@ -104,9 +92,6 @@ struct Keeper {
 
 /// Node as it was last seen, with its version.
 type Last = (Seen, Version);
-
-/// The other end of the wishes was dropped.
-struct Dropped;
 
 impl Keeper {
     async fn run(mut self) {
@@ -281,17 +266,5 @@ impl Keeper {
             tracing::warn!("{error}");
         }
         self.tells(standing);
-    }
-}
-
-/// Waits for the end of a pause, or another wish.
-async fn or_wish(
-    wishes: &mut watch::Receiver<Numbered>,
-    pause: impl Future<Output = ()>,
-) -> Result<(), Dropped> {
-    tokio::select! {
-        biased;
-        changed = wishes.changed() => changed.map_err(|_| Dropped),
-        () = pause => Ok(()),
     }
 }
