@@ -11,6 +11,7 @@ use longshore_build::build::sandbox;
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::{privileges, program_version};
 use longshore_debian::compression;
+use longshore_fetch::http;
 use longshore_host::kernel_call;
 use nix::sys::stat::{Mode, umask};
 
@@ -18,6 +19,10 @@ fn main() -> ProcessExit {
     // Before anything else: this process reads foreign data, and has no rights by then.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == compression::SUBCOMMAND) {
         return ProcessExit::from(compression::decompress_main(std::env::args_os().skip(1)));
+    }
+    // Likewise.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == http::SUBCOMMAND) {
+        return ProcessExit::from(http::fetch_main(std::env::args_os().skip(1)));
     }
     // Before any thread exists: the stages of the build sandbox change namespaces.
     if std::env::args_os().nth(1).is_some_and(|a| a.as_encoded_bytes().starts_with(b"__sandbox")) {
@@ -31,6 +36,7 @@ fn main() -> ProcessExit {
         return ProcessExit::from(kernel_call::kernel_call_main());
     }
     compression::decompress_by("/proc/self/exe");
+    http::fetch_by("/proc/self/exe");
     let log = Log::default();
     // Also before any thread exists: threads inherit the capabilities of their creator.
     if let Err(error) = privileges::drop_unneeded() {

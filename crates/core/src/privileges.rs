@@ -6,8 +6,9 @@
 //! Changes to the host run on a thread of their own, which enables everything the process may have
 //! and ends with its work.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::process::{Child, Command};
+use std::thread;
 
 use nix::sys::signal::SigSet;
 use rustix::thread::{
@@ -175,6 +176,22 @@ pub async fn run_privileged<T: Send + 'static>(
     result.await.map_err(|_| io::Error::other("the worker thread panicked"))
 }
 
+/// Kills a process that this one started, also one of another user, for which CAP_KILL is enabled on a thread of its
+/// own. One that has ended and was waited for is left.
+///
+/// # Errors
+/// The errno of the system call: EPERM where the process may not have CAP_KILL.
+pub fn kill(child: &mut Child) -> io::Result<()> {
+    match child.kill() {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+        result => return result,
+    }
+    thread::scope(|scope| {
+        let killed = scope.spawn(|| raise().and_then(|()| child.kill())).join();
+        killed.unwrap_or_else(|_| Err(io::Error::other("the thread that kills it panicked")))
+    })
+}
+
 fn raise() -> io::Result<()> {
     let have = capabilities(None)?;
     Ok(set_capabilities(None, CapabilitySets { effective: have.permitted, ..have })?)
@@ -209,7 +226,6 @@ pub fn spawn_with_only(names: &[String], mut command: Command) -> io::Result<Chi
 mod tests {
     use super::*;
     use std::fs;
-    use std::thread;
 
     /// Returns the calling thread's set of this name.
     fn own(name: &str) -> u64 {

@@ -1,31 +1,36 @@
 //! Downloads over http and https, and copies from file URLs.
 
 mod certificates;
+mod client;
 mod client_error;
 mod download;
 mod local;
 mod logins;
 mod pace;
 mod policy;
+mod process;
 mod proxy;
 mod reach;
 mod request;
+mod response;
 mod retry;
 mod transport;
 
 use std::path::{Path, PathBuf};
 
 use reqwest::header::HeaderValue;
-use reqwest::redirect::Policy as Redirects;
+use serde::{Deserialize, Serialize};
 
-use client_error::root_cause;
+use client::{Client, Limit, Settings};
 pub use logins::{Login, Logins};
 pub use policy::{Downloads, Policy};
+pub use process::{SUBCOMMAND, fetch_by, fetch_main};
 use proxy::Proxies;
 pub use proxy::{Proxy, ProxyRule};
 pub use reach::{OutOfReach, Reach};
 use request::DownloadRequest;
 pub use request::proxies;
+pub use response::Response;
 pub use retry::{UnreachableHosts, is_busy};
 pub use transport::{AttemptError, Body, Exchange, Request};
 
@@ -79,7 +84,7 @@ impl From<Failure> for FetchError {
 /// Fetches URLs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Fetcher {
-    client: reqwest::Client,
+    client: Client,
     policy: Policy,
     host_root: PathBuf,
     logins: Logins,
@@ -89,7 +94,7 @@ pub struct Fetcher {
 }
 
 /// Redirections of a fetcher for one server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Redirections {
     /// They are followed.
     Followed,
@@ -118,7 +123,7 @@ impl Fetcher {
         policy: Policy,
         host_root: &Path,
     ) -> Result<Self, Failure> {
-        Self::set_up(rules, policy, host_root, |client| client.redirect(Redirects::limited(10)))
+        Self::set_up(rules, policy, host_root, Limit::Any)
     }
 
     /// Like [`Fetcher::new`], for one server, whose answers lead to no host out of `reach`.
@@ -131,17 +136,8 @@ impl Fetcher {
         policy: Policy,
         host_root: &Path,
     ) -> Result<Self, Failure> {
-        let resolver = reach.resolver(Proxies::of_process(Vec::new())?.hosts());
-        let fetcher = Self::set_up(Vec::new(), policy, host_root, |client| {
-            let client = client.dns_resolver(resolver.clone());
-            match redirections {
-                Redirections::Followed => client.redirect(reach.redirections()),
-                Redirections::FollowedOverHttps => {
-                    client.redirect(reach.redirections()).https_only(true)
-                }
-                Redirections::Returned => client.redirect(Redirects::none()),
-            }
-        })?;
+        let limit = Limit::Within(reach.clone(), redirections);
+        let fetcher = Self::set_up(Vec::new(), policy, host_root, limit)?;
         Ok(Self { reach: Some(reach.clone()), ..fetcher })
     }
 
@@ -151,45 +147,25 @@ impl Fetcher {
     /// # Errors
     /// As [`Fetcher::new`].
     pub fn over_https_only(&self) -> Result<Self, Failure> {
-        Self::set_up(self.rules.clone(), self.policy.clone(), &self.host_root, |client| {
-            client.redirect(Redirects::limited(10)).https_only(true)
-        })
+        let (rules, policy) = (self.rules.clone(), self.policy.clone());
+        Self::set_up(rules, policy, &self.host_root, Limit::OverHttps)
     }
 
     fn set_up(
         rules: Vec<ProxyRule>,
         policy: Policy,
         host_root: &Path,
-        with: impl Fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
+        limit: Limit,
     ) -> Result<Self, Failure> {
-        // The first installed provider wins; there is only one here.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (connect, stall) = (policy.connect, policy.stall);
         let proxies = Proxies::of_process(rules.clone())?;
-        let builder = || {
-            let proxies = proxies.clone();
-            let client = reqwest::Client::builder()
-                // The variables are read here, not by the client, which goes direct for a value that it
-                // cannot read.
-                .no_proxy()
-                .proxy(reqwest::Proxy::custom(move |url| proxies.for_url(url)))
-                .connect_timeout(policy.connect)
-                .read_timeout(policy.stall)
-                // A URL's query may contain a token, which a redirection's target must not see.
-                .referer(false)
-                .user_agent(concat!("longshore/", env!("CARGO_PKG_VERSION")));
-            with(client)
-        };
-        let client = builder()
-            .tls_certs_merge(beside_the_own(host_root))
-            .build()
-            // An image without any certificate can still fetch over http: files are verified by
-            // signature and digest anyway.
-            .or_else(|_| builder().tls_certs_only([]).build())
-            .map_err(|e| {
-                Failure::new(FailureKind::Usage, "setting up downloads")
-                    .with_source(root_cause(&e))
-                    .remedy("check the proxy variables and the certificates")
-            })?;
+        let certificates = beside_the_own(host_root);
+        let settings = Settings { connect, stall, proxies, certificates, limit };
+        let client = Client::new(settings).map_err(|cause| {
+            Failure::new(FailureKind::Usage, "setting up downloads")
+                .with_source(cause)
+                .remedy("check the proxy variables and the certificates")
+        })?;
         let (host_root, logins) = (host_root.to_path_buf(), Logins::default());
         Ok(Self { client, policy, host_root, logins, rules, reach: None })
     }
@@ -303,9 +279,9 @@ impl Fetcher {
         self.blob_for(&request, expected, store, task, alive).await
     }
 
-    /// Returns the underlying client, which makes the requests that [`Fetcher::send`] sends.
+    /// Returns the client that writes the requests for [`Fetcher::send`].
     pub fn client(&self) -> &reqwest::Client {
-        &self.client
+        self.client.writer()
     }
 
     async fn blob_for(
@@ -350,26 +326,23 @@ impl Fetcher {
 const BUNDLES: [&str; 2] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
 
-/// Returns the certificates beside those of this file system's bundle.
-fn beside_the_own(host_root: &Path) -> Vec<reqwest::Certificate> {
+/// Returns the certificates, in PEM, beside those of this file system's bundle.
+fn beside_the_own(host_root: &Path) -> Vec<String> {
     let mounted = certificates::mounted(Path::new(certificates::DIR));
     host_certificates(host_root).into_iter().chain(mounted).collect()
 }
 
 /// Reads the host's certificate bundle, if it differs from this file system's. Links are resolved
 /// within the host's root.
-fn host_certificates(host_root: &Path) -> Vec<reqwest::Certificate> {
+fn host_certificates(host_root: &Path) -> Option<String> {
     if host_root == Path::new("/") {
-        return Vec::new();
+        return None;
     }
     let bundle = |path: &&str| match read_below(host_root, Path::new(path)) {
-        Ok(pem) => match reqwest::Certificate::from_pem_bundle(&pem) {
+        Ok(pem) => match certificates::checked(pem) {
             Ok(found) => Some(found),
             Err(e) => {
-                tracing::warn!(
-                    "the host's certificates in {path} are not used: {}",
-                    root_cause(&e)
-                );
+                tracing::warn!("the host's certificates in {path} are not used: {e}");
                 None
             }
         },
@@ -379,7 +352,7 @@ fn host_certificates(host_root: &Path) -> Vec<reqwest::Certificate> {
             None
         }
     };
-    BUNDLES.iter().find_map(bundle).unwrap_or_default()
+    BUNDLES.iter().find_map(bundle)
 }
 
 #[cfg(test)]

@@ -90,8 +90,13 @@ fn other_words_are_refused() {
 
 /// A package with one file of so many zeros.
 fn large(size: u64) -> Vec<u8> {
+    large_at("usr/lib/zeros", size)
+}
+
+/// Likewise, with a path that may be none.
+fn large_at(path: &str, size: u64) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
-    header.set_path("usr/lib/zeros").expect("a path");
+    header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
     header.set_mode(0o644);
     header.set_size(size);
     header.set_cksum();
@@ -134,6 +139,16 @@ fn a_killed_process_is_an_error_and_nothing_half_is_left() {
     assert_eq!(names(&scene.path("store/tmp")), [""; 0]);
     let roots = names(&scene.path("store/roots"));
     assert!(roots.iter().all(|name| name.ends_with(".lock")), "an unfinished root: {roots:?}");
+}
+
+#[test]
+fn a_process_whose_package_is_refused_at_its_beginning_is_ended() {
+    let _counted = Counted::begin();
+    let scene = Scene::with(packages::buildable(&[("gcc-12", large_at("../zeros", 1 << 30))]));
+    let agent = start(&mut scene.agent(&["fetch", "--kernel", packages::KERNEL]));
+    let ended = wait(agent);
+    ended.assert_failed(13, &["gcc-12".to_owned(), "../zeros".to_owned()]);
+    scene.assert_sound();
 }
 
 #[test]

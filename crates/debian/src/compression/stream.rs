@@ -7,9 +7,10 @@ use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use longshore_core::confinement::Confined;
 use longshore_core::sanitize;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
@@ -28,12 +29,13 @@ const STALLED: Duration = Duration::from_secs(600);
 /// It stays on the thread that made it: the process is killed when that thread ends (PR_SET_PDEATHSIG in prctl(2)).
 pub(super) struct ChildStream<R> {
     source: R,
-    process: Process,
     /// None after the end of the source, or of the process's interest in it.
     input: Option<ChildStdin>,
     output: ChildStdout,
     reasons: ChildStderr,
     state: State,
+    /// Dropped after its pipes, by whose end it ends where it cannot be killed.
+    process: Confined,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,18 +44,6 @@ enum State {
     /// The process has ended, and everything was read.
     Complete,
     Failed,
-}
-
-/// The process. It is killed and waited for when it is dropped, which takes milliseconds: that is why this Drop has
-/// an effect.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both do nothing where its exit status was read.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl<R: BufRead> ChildStream<R> {
@@ -77,7 +67,7 @@ impl<R: BufRead> ChildStream<R> {
         // Signals typed at a terminal are meant for the agent alone.
         command.env_clear().process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = Process(command.spawn().map_err(failed)?);
+        let mut process = Confined(command.spawn().map_err(failed)?);
         let ends = (process.0.stdin.take(), process.0.stdout.take(), process.0.stderr.take());
         let (Some(input), Some(output), Some(reasons)) = ends else {
             return Err(failed(ErrorKind::BrokenPipe.into()));
@@ -88,7 +78,7 @@ impl<R: BufRead> ChildStream<R> {
             let _ = fcntl(end, FcntlArg::F_SETPIPE_SZ(PIPE));
         }
         let state = State::Running;
-        Ok(Self { source, process, input: Some(input), output, reasons, state })
+        Ok(Self { source, input: Some(input), output, reasons, state, process })
     }
 
     fn next(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::client_error::root_cause;
 use longshore_core::bounded_read;
 
 /// Directory of local certificates (update-ca-certificates(8)).
@@ -14,20 +15,30 @@ const MOST_BYTES: u64 = 1 << 20;
 
 /// Returns the certificates of all `*.crt` files in `dir`; one that cannot be read is left out, with a
 /// warning.
-pub(super) fn mounted(dir: &Path) -> Vec<reqwest::Certificate> {
-    let read = |file: &PathBuf| {
-        let pem = bounded_read::read(file, MOST_BYTES)?;
-        let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(io::Error::other)?;
-        if found.is_empty() { Err(io::Error::other("no certificate in it")) } else { Ok(found) }
-    };
+pub(super) fn mounted(dir: &Path) -> Vec<String> {
+    let read = |file: &PathBuf| checked(bounded_read::read(file, MOST_BYTES)?);
     let mut all = Vec::new();
     for file in files(dir) {
         match read(&file) {
-            Ok(found) => all.extend(found),
+            Ok(found) => all.push(found),
             Err(e) => tracing::warn!("the certificates in {} are not used: {e}", file.display()),
         }
     }
     all
+}
+
+/// Returns the text of certificates in PEM.
+///
+/// # Errors
+/// The reason why it has none that can be used.
+pub(super) fn checked(pem: Vec<u8>) -> io::Result<String> {
+    let found = reqwest::Certificate::from_pem_bundle(&pem)
+        .map_err(|e| io::Error::other(root_cause(&e)))?;
+    if found.is_empty() {
+        return Err(io::Error::other("no certificate in it"));
+    }
+    // Only comments between the certificates can be anything but ASCII.
+    Ok(String::from_utf8_lossy(&pem).into_owned())
 }
 
 fn files(dir: &Path) -> Vec<PathBuf> {
@@ -52,6 +63,8 @@ mod tests {
         fs::write(dir.path().join("bad.crt"), "nonsense").expect("written");
         fs::write(dir.path().join("large.crt"), vec![b'x'; (1 << 20) + 1]).expect("written");
         fs::write(dir.path().join("key.pem"), pem).expect("written");
-        assert_eq!(mounted(dir.path()).len(), 3);
+        let certificates = mounted(dir.path());
+        let count = |pem: &String| pem.matches("BEGIN CERTIFICATE").count();
+        assert_eq!(certificates.iter().map(count).sum::<usize>(), 3);
     }
 }

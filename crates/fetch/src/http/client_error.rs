@@ -1,15 +1,18 @@
 //! Errors of the HTTP client: their classes, and the texts of their causes.
 
 use std::error::Error;
+use std::time::Duration;
 
-use super::Policy;
+use serde::{Deserialize, Serialize};
+
 use super::reach::OutOfReach;
 use super::transport::{AttemptError, Request};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::redact::redacted_text;
 
 /// Class of a client's error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Class {
     /// The server's certificate is at fault.
     Certificate,
     /// The request or its redirections are at fault.
@@ -18,6 +21,8 @@ enum Class {
     Silent,
     /// The connection failed, or broke.
     Broken,
+    /// This machine does not let a process download.
+    Host,
 }
 
 impl Class {
@@ -32,26 +37,40 @@ impl Class {
     }
 }
 
-/// Returns the failure of an attempt that ended with a client's error.
-pub(super) fn attempt_error<R: Request>(
-    policy: &Policy,
-    request: &R,
-    error: &reqwest::Error,
-) -> AttemptError {
-    let failure = request.failure(&cause(policy, error));
-    match Class::of(error) {
-        Class::Certificate => failure.remedy(R::CERTIFICATE_REMEDY).into(),
-        Class::Request => failure.into(),
-        Class::Silent => AttemptError::Silent(failure),
-        Class::Broken => AttemptError::Retry(failure),
-    }
+/// Error of the client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ClientError {
+    pub(super) class: Class,
+    pub(super) cause: String,
 }
 
-fn cause(policy: &Policy, error: &reqwest::Error) -> String {
-    match (error.is_timeout(), error.is_connect()) {
-        (true, true) => format!("no connection within {:?}", policy.connect),
-        (true, false) => format!("no data for {:?}", policy.stall),
-        (false, _) => root_cause(error),
+impl ClientError {
+    pub(super) fn new(class: Class, cause: impl Into<String>) -> Self {
+        Self { class, cause: cause.into() }
+    }
+
+    /// Returns that of a client with these timeouts.
+    pub(super) fn of(connect: Duration, stall: Duration, error: &reqwest::Error) -> Self {
+        let cause = match (error.is_timeout(), error.is_connect()) {
+            (true, true) => format!("no connection within {connect:?}"),
+            (true, false) => format!("no data for {stall:?}"),
+            (false, _) => root_cause(error),
+        };
+        Self { class: Class::of(error), cause }
+    }
+
+    /// Returns the failure of an attempt that ended with this error.
+    pub(super) fn into_attempt<R: Request>(self, request: &R) -> AttemptError {
+        let failure = request.failure(&self.cause);
+        match self.class {
+            Class::Certificate => failure.remedy(R::CERTIFICATE_REMEDY).into(),
+            Class::Request => failure.into(),
+            Class::Silent => AttemptError::Silent(failure),
+            Class::Broken => AttemptError::Retry(failure),
+            Class::Host => Failure::new(FailureKind::HostUnsupported, self.cause)
+                .remedy("longshore downloads in a process without rights: allow it seccomp(2), prctl(2) and a process more")
+                .into(),
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Download of a file: each attempt resumes at the end of the last.
 
+use reqwest::RequestBuilder;
 use reqwest::header::{AUTHORIZATION, IF_RANGE, RANGE};
-use reqwest::{RequestBuilder, Response};
 
 use super::local::copy;
 use super::request::{DownloadProgress, DownloadRequest, accept, resume_from, strong_etag};
+use super::response::Response;
 use super::transport::{AttemptError, Exchange, Request};
 use super::{FetchError, Fetcher};
 use crate::sink::Sink;
@@ -50,7 +51,7 @@ impl Download<'_> {
     /// Returns the request for the bytes from `offset` on.
     fn from(&self, offset: u64) -> RequestBuilder {
         let request = self.request;
-        let mut builder = self.fetcher.client.get(request.url.clone());
+        let mut builder = self.fetcher.client().get(request.url.clone());
         if let Some(authorization) = &request.authorization {
             builder = builder.header(AUTHORIZATION, authorization);
         } else if let Some(login) = self.fetcher.logins.of(&request.url) {

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Once;
 
 use reqwest::Url;
+use serde::{Deserialize, Serialize};
 
 use longshore_core::failure::{Failure, FailureKind};
 
@@ -19,8 +20,23 @@ const TLS_PORT: u16 = 443;
 const NO_HOST: &str = " \r\n\t/:#?!@{}[]\\$'\"^`*<>=;,+&()%";
 
 /// A proxy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Proxy(Url);
+
+impl From<Proxy> for String {
+    fn from(proxy: Proxy) -> Self {
+        proxy.0.into()
+    }
+}
+
+impl TryFrom<String> for Proxy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Url::parse(&text).map(Self).map_err(|error| error.to_string())
+    }
+}
 
 impl Proxy {
     /// Parses a proxy's URL as curl does: without a scheme it is http; `port` is that of a value without one.
@@ -146,7 +162,7 @@ fn unescaped(text: &str) -> Vec<u8> {
 }
 
 /// A server with a proxy of its own, or none.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyRule {
     /// Scheme of its URLs.
     pub scheme: String,
@@ -157,7 +173,7 @@ pub struct ProxyRule {
 }
 
 /// The proxies of requests.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Proxies {
     rules: Vec<ProxyRule>,
     http: Option<Proxy>,

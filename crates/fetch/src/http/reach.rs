@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::{Action, Attempt, Policy};
+use serde::{Deserialize, Serialize};
 
 /// Maximum number of redirections that are followed.
 const MOST_REDIRECTIONS: usize = 10;
@@ -104,8 +105,22 @@ fn plain(host: &str) -> String {
 }
 
 /// Hosts that the answers of one server may lead to. Clones share what is known of the server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(into = "String", from = "String")]
 pub struct Reach(Arc<Home>);
+
+impl From<Reach> for String {
+    /// Returns the server's host.
+    fn from(reach: Reach) -> Self {
+        reach.0.host.clone()
+    }
+}
+
+impl From<String> for Reach {
+    fn from(host: String) -> Self {
+        Self::of(&host)
+    }
+}
 
 /// The server itself.
 #[derive(Debug)]
@@ -123,6 +138,18 @@ impl Reach {
         let host = plain(host);
         let zone = Zone::of_text(&host);
         Self(Arc::new(Home { host, zone, resolves_to_loopback: OnceLock::new() }))
+    }
+
+    /// Returns whether the server's name resolved to this machine; None before it was first asked.
+    pub(super) fn resolves_to_loopback(&self) -> Option<bool> {
+        self.0.resolves_to_loopback.get().copied()
+    }
+
+    /// Takes over what another process knows of the server; what is known here stays.
+    pub(super) fn learn(&self, resolves_to_loopback: Option<bool>) {
+        if let Some(it_does) = resolves_to_loopback {
+            let _ = self.0.resolves_to_loopback.set(it_does);
+        }
     }
 
     /// Checks the host of a URL, as far as its text tells; see [`Reach::resolver`] for names.

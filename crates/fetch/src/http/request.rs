@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue};
-use reqwest::{Response, StatusCode, Url};
+use reqwest::{StatusCode, Url};
 
 use super::super::sink::Sink;
 use super::FetchError;
+use super::response::Response;
 use super::retry::is_busy;
 use super::transport::{AttemptError, Request, causes};
 use longshore_core::failure::{Failure, FailureKind};

@@ -77,5 +77,5 @@ fn the_hosts_certificates_are_found_behind_an_absolute_link() {
     std::fs::write(host.path().join(bundle).join("tls-ca-bundle.pem"), pem).expect("write");
     let target = Path::new("/").join(bundle).join("tls-ca-bundle.pem");
     symlink(target, host.path().join(link).join("ca-bundle.crt")).expect("link");
-    assert_eq!(host_certificates(host.path()).len(), 1);
+    assert!(host_certificates(host.path()).is_some());
 }

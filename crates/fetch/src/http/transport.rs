@@ -2,14 +2,13 @@
 //! answer, and the time limits of both. A request gives the texts of its failures, an exchange what
 //! is special in an attempt: resuming a file, or logging in.
 
-use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use reqwest::header::HeaderMap;
-use reqwest::{RequestBuilder, Response, Url};
+use reqwest::{RequestBuilder, Url};
 
-use super::client_error::attempt_error;
 use super::pace::StallDetector;
+use super::response::Response;
 use super::retry::{RetryBudget, Trouble, retry_after};
 use super::{FetchError, Fetcher};
 use longshore_core::failure::Failure;
@@ -169,24 +168,23 @@ impl Fetcher {
         request: &impl Request,
         builder: RequestBuilder,
     ) -> Result<Response, AttemptError> {
-        builder.send().await.map_err(|e| attempt_error(&self.policy, request, &e))
+        self.client.send(builder.build()).await.map_err(|error| error.into_attempt(request))
     }
 
     /// Returns the body of a response, of which more than `limit` bytes are refused.
     pub fn body<'r, R: Request>(
-        &'r self,
+        &self,
         request: &'r R,
         response: Response,
         limit: u64,
     ) -> Body<'r, R> {
         let stalls = StallDetector::new(&self.policy);
-        Body { fetcher: self, request, response, stalls, left: limit }
+        Body { request, response, stalls, left: limit }
     }
 }
 
 /// Body of a response, as it arrives: checked for stalls and its length.
 pub struct Body<'r, R> {
-    fetcher: &'r Fetcher,
     request: &'r R,
     response: Response,
     stalls: StallDetector,
@@ -199,13 +197,11 @@ impl<R: Request> Body<'_, R> {
     ///
     /// # Errors
     /// The failure of the attempt.
-    pub(super) async fn chunk(
-        &mut self,
-    ) -> Result<Option<impl Deref<Target = [u8]> + Send + use<R>>, AttemptError> {
+    pub(super) async fn chunk(&mut self) -> Result<Option<Vec<u8>>, AttemptError> {
         let since = Instant::now();
         let arrived = self.response.chunk().await;
-        let broken = |e| attempt_error(&self.fetcher.policy, self.request, &e);
-        let Some(chunk) = arrived.map_err(broken)? else { return Ok(None) };
+        let arrived = arrived.map_err(|error| error.into_attempt(self.request))?;
+        let Some(chunk) = arrived else { return Ok(None) };
         self.stalls
             .note(since.elapsed(), chunk.len())
             .map_err(|slow| AttemptError::Silent(self.request.failure(&slow)))?;

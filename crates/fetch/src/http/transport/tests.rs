@@ -71,7 +71,7 @@ fn serve(text: Option<&'static str>) -> String {
 /// Requests `url` once, and reads at most 5 bytes.
 async fn attempt(fetcher: &Fetcher, url: &str) -> Result<Vec<u8>, AttemptError> {
     let request = DownloadRequest::new(url, None, 5, true).expect("a URL");
-    let response = fetcher.send(&request, fetcher.client.get(url)).await?;
+    let response = fetcher.send(&request, fetcher.client().get(url)).await?;
     fetcher.body(&request, response, request.limit).bytes().await
 }
 

@@ -1,0 +1,258 @@
+//! The side of longshore: starts the process, asks it, and checks what it answers.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_core::confinement::Confined;
+use longshore_core::sanitize;
+use reqwest::Request;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+
+use super::super::client::Settings;
+use super::super::client_error::{Class, ClientError};
+use super::super::response::Response;
+use super::SUBCOMMAND;
+use super::wire::{
+    Answer, DATA, END, FAILURE, MOST_BODY, MOST_MESSAGE, MOST_PIECE, Question, Start, invalid,
+    read_message, receive, receive_bytes, send, write_message,
+};
+
+/// Time limit for the process to begin: it reads the certificates. A loaded machine takes seconds.
+const BEGIN: Duration = Duration::from_secs(60);
+/// Time limit for the control socket to take a byte; only a process that was taken over needs it.
+const CONTROL: Duration = Duration::from_secs(10);
+/// Time limit for a process that has closed its sockets to end.
+const END_OF_PROCESS: Duration = Duration::from_secs(1);
+/// Size of the buffer of received bytes.
+const BUFFER: usize = 256 << 10;
+/// Maximum length of a cause that the process gives, in characters.
+const LONGEST_CAUSE: usize = 1000;
+
+/// Variables that the process gets: places of certificates (rustls-native-certs), and settings of the C library's
+/// resolver (resolv.conf(5)).
+const VARIABLES: [&str; 4] = ["SSL_CERT_FILE", "SSL_CERT_DIR", "LOCALDOMAIN", "RES_OPTIONS"];
+
+/// A process that downloads for one client. It is started for the first request, and anew where it has ended.
+#[derive(Debug)]
+pub(in super::super) struct DownloadProcess {
+    program: PathBuf,
+    settings: Arc<Settings>,
+    running: Mutex<Option<Running>>,
+}
+
+/// A started process.
+#[derive(Debug)]
+struct Running {
+    control: BlockingStream,
+    /// Dropped after its socket, by whose end it ends where it cannot be killed.
+    process: Confined,
+}
+
+impl DownloadProcess {
+    /// Makes the process of a client with these settings; it is not started yet.
+    pub(in super::super) fn new(program: &Path, settings: Arc<Settings>) -> Self {
+        Self { program: program.to_path_buf(), settings, running: Mutex::new(None) }
+    }
+
+    /// Lets the process send a request; returns the response when its headers are there.
+    ///
+    /// # Errors
+    /// The client's error, one of the process, or one of the host where it cannot be started.
+    pub(in super::super) async fn send(&self, request: Request) -> Result<Response, ClientError> {
+        let mut socket = buffered(self.open().await?);
+        let reach = self.settings.reach();
+        let body = request.body().map(|body| body.as_bytes().unwrap_or_default());
+        let known = reach.and_then(|reach| reach.resolves_to_loopback());
+        let question = Question::of(&request, body.map(<[u8]>::len), known);
+        if body.is_some_and(|body| body.len() > MOST_BODY) {
+            return Err(ClientError::new(Class::Request, "its body has more than 2 GiB"));
+        }
+        let answer: io::Result<Answer> = async {
+            send(&mut socket, &question).await?;
+            socket.write_all(body.unwrap_or_default()).await?;
+            receive(&mut socket).await
+        }
+        .await;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.broken(&error).await),
+        };
+        if let Some(reach) = reach {
+            reach.learn(answer.resolves_to_loopback);
+        }
+        match answer.into_head() {
+            Ok(Ok(head)) => Ok(Response::by_process(head, ReceivedBody { socket })),
+            Ok(Err(error)) => Err(believed(error)),
+            Err(cause) => Err(self.broken(&invalid(&cause)).await),
+        }
+    }
+
+    /// Opens the socket of an exchange, and starts the process if there is none.
+    async fn open(&self) -> Result<UnixStream, ClientError> {
+        let mut running = self.running.lock().await;
+        if let Some(process) = &*running {
+            match process.open() {
+                Ok(socket) => return Ok(socket),
+                // It has ended since the last request.
+                Err(_) => *running = None,
+            }
+        }
+        let (program, settings) = (self.program.clone(), self.settings.clone());
+        let started = tokio::task::spawn_blocking(move || Running::start(&program, &settings));
+        let process = match started.await {
+            Ok(process) => process?,
+            Err(error) => return Err(of_host(&io::Error::other(error))),
+        };
+        let socket = process.open().map_err(|e| broken(&e, None));
+        *running = Some(process);
+        socket
+    }
+
+    /// Returns the error of an exchange whose socket failed.
+    async fn broken(&self, error: &io::Error) -> ClientError {
+        let mut running = self.running.lock().await;
+        let signal = match &mut *running {
+            Some(process) => process.signal().await,
+            None => None,
+        };
+        broken(error, signal)
+    }
+}
+
+impl Running {
+    /// Starts the process: `program` with [`SUBCOMMAND`], and next to no environment.
+    fn start(program: &Path, settings: &Settings) -> Result<Self, ClientError> {
+        let (control, theirs) = BlockingStream::pair().map_err(|e| of_host(&e))?;
+        let mut command = Command::new(program);
+        command.arg0("longshore").arg(SUBCOMMAND).env_clear();
+        let set = VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+        command.envs(set);
+        // Signals typed at a terminal are meant for the agent alone.
+        command.process_group(0);
+        command
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let process = Confined(command.spawn().map_err(|e| of_host(&e))?);
+        // The command holds the other end of the socket.
+        drop(command);
+        let process = Self { control, process };
+        let start = process.begin(settings).map_err(|e| of_host(&e))?;
+        match start {
+            Start::Ready => Ok(process),
+            Start::Unusable(cause) => Err(believed(ClientError::new(Class::Request, cause))),
+            Start::Unconfined(cause) => {
+                let cause =
+                    format!("a process that downloads could not give up its rights: {cause}");
+                Err(believed(ClientError::new(Class::Host, cause)))
+            }
+        }
+    }
+
+    fn begin(&self, settings: &Settings) -> io::Result<Start> {
+        self.control.set_read_timeout(Some(BEGIN))?;
+        self.control.set_write_timeout(Some(BEGIN))?;
+        write_message(&self.control, settings)?;
+        let start = read_message(&self.control, MOST_MESSAGE)?;
+        self.control.set_write_timeout(Some(CONTROL))?;
+        Ok(start)
+    }
+
+    /// Opens the socket of an exchange.
+    fn open(&self) -> io::Result<UnixStream> {
+        let (ours, theirs) = BlockingStream::pair()?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let sockets = [theirs.as_fd()];
+        if !ancillary.push(SendAncillaryMessage::ScmRights(&sockets)) {
+            return Err(io::Error::other("a socket has no place in its message"));
+        }
+        sendmsg(&self.control, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+        ours.set_nonblocking(true)?;
+        UnixStream::from_std(ours)
+    }
+
+    /// Returns the signal that ended the process; waits a moment for its end.
+    async fn signal(&mut self) -> Option<i32> {
+        let since = Instant::now();
+        while since.elapsed() < END_OF_PROCESS {
+            match self.process.0.try_wait() {
+                Ok(Some(status)) => return status.signal(),
+                Ok(None) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}
+
+/// Body of a response, as the process passes it on.
+pub(in super::super) struct ReceivedBody {
+    socket: BufReader<UnixStream>,
+}
+
+/// Gives a socket a buffer: pieces are received in fewer calls.
+fn buffered(socket: UnixStream) -> BufReader<UnixStream> {
+    BufReader::with_capacity(BUFFER, socket)
+}
+
+impl ReceivedBody {
+    /// Returns the body that arrives from a socket.
+    #[cfg(test)]
+    pub(super) fn of(socket: UnixStream) -> Self {
+        Self { socket: buffered(socket) }
+    }
+
+    /// Returns the next bytes; None at the end.
+    ///
+    /// # Errors
+    /// The client's error, or one of the process.
+    pub(in super::super) async fn chunk(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        match self.piece().await {
+            Ok(piece) => piece,
+            Err(error) => Err(broken(&error, None)),
+        }
+    }
+
+    async fn piece(&mut self) -> io::Result<Result<Option<Vec<u8>>, ClientError>> {
+        match self.socket.read_u8().await? {
+            DATA => Ok(Ok(Some(receive_bytes(&mut self.socket, MOST_PIECE).await?))),
+            END => Ok(Ok(None)),
+            FAILURE => Ok(Err(believed(receive(&mut self.socket).await?))),
+            _ => Err(invalid("a piece of no known kind")),
+        }
+    }
+}
+
+/// Returns the error of an exchange that the process did not carry on.
+fn broken(error: &io::Error, signal: Option<i32>) -> ClientError {
+    let cause = match (signal, error.kind()) {
+        (Some(signal), _) => format!("signal {signal} ended the process that downloads"),
+        (None, ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+            "the process that downloads has ended".to_owned()
+        }
+        (None, _) => format!("the process that downloads does not answer as it should: {error}"),
+    };
+    believed(ClientError::new(Class::Broken, cause))
+}
+
+/// Returns the error of a host on which the process cannot be started.
+fn of_host(error: &io::Error) -> ClientError {
+    believed(ClientError::new(Class::Host, format!("starting a process that downloads: {error}")))
+}
+
+/// Returns an error of the process with its text cut and escaped: it may write anything.
+fn believed(error: ClientError) -> ClientError {
+    let cause: String = error.cause.chars().take(LONGEST_CAUSE).collect();
+    ClientError { cause: sanitize::in_line(&cause).into_owned(), ..error }
+}
