@@ -313,13 +313,22 @@ impl<'a> Prebuilt<'a> {
 
     /// Counts sets of a registry only if an index lists them, where that is required; versions of indexes are kept in
     /// `store`.
-    pub(crate) fn requiring_index(&self, registry: Registry, store: &Store) -> Registry {
+    ///
+    /// # Errors
+    /// Exit code 2 where `index-minimum-file` cannot be used.
+    pub(crate) fn requiring_index(
+        &self,
+        registry: Registry,
+        store: &Store,
+    ) -> Result<Registry, Failure> {
         let signatures = &self.config.signatures;
         if !signatures.index_required {
-            return registry;
+            return Ok(registry);
         }
-        let seen = IndexVersions::of(store);
-        registry.requiring_index(IndexRule::new(&self.trust, signatures.index_minimum, seen))
+        // Refused here, too: a failure of the search would be that of an unreadable registry.
+        signatures.published_minimums()?;
+        let rule = IndexRule::new(&self.trust, signatures.index_minimum, IndexVersions::of(store));
+        Ok(registry.requiring_index(rule.with_minimum_file(signatures.index_minimum_file.clone())))
     }
 
     fn open(&self, source: &RegistrySource, store: &Store) -> Result<Registry, Failure> {
@@ -328,7 +337,7 @@ impl<'a> Prebuilt<'a> {
         let env = |name: &str| std::env::var(name).ok();
         let registry = Registry::open_with(policy, source, &self.config.paths.host_root, &env)?;
         let registry = registry.with_login_rules(&self.config.logins);
-        Ok(self.requiring_index(registry, store))
+        self.requiring_index(registry, store)
     }
 
     /// Judges a set that was signed here for the kernel by the unsigned set that it was made of.

@@ -64,7 +64,7 @@ def pod(path):
     found = documents(path)
     sets = daemonsets(found)
     wrong = [problem for one in sets for problem in of_pod(one["spec"]["template"]["spec"], found)]
-    wrong += of_builder(found)
+    wrong += [*of_builder(found), *of_index_record(found)]
     for one in sets:
         selector, template = one["spec"]["selector"]["matchLabels"], one["spec"]["template"]["metadata"]["labels"]
         for other in sets:
@@ -162,6 +162,44 @@ def of_builder(found):
             if container[name]["exec"]["command"] != ["longshore", "builder", option]:
                 yield f"{name} is {container[name]}"
         tomllib.loads(config_of(spec, found))
+
+
+def of_index_record(found):
+    """Yields what is wrong in the ConfigMap of the builder's highest index: the builder alone writes it, and the agents that
+    need an index read it as a directory, which the kubelet keeps current."""
+    builders = [one["spec"]["template"]["spec"]["containers"][0]["args"] for (kind, name), one in found.items()
+                if kind == "Deployment" and name.endswith("-builder")]
+    records = [arg.removeprefix("--index-record=") for args in builders for arg in args if arg.startswith("--index-record=")]
+    readers = 0
+    for daemonset in daemonsets(found):
+        spec = daemonset["spec"]["template"]["spec"]
+        agent = spec["containers"][0]
+        env = {one["name"]: one.get("value") for one in agent["env"]}
+        volumes = [one for one in spec["volumes"] if one["name"] == "index-record"]
+        mounts = [one for one in agent["volumeMounts"] if one["name"] == "index-record"]
+        file = env.get("LONGSHORE_INDEX_MINIMUM_FILE")
+        if not (builders and env.get("LONGSHORE_REQUIRE_INDEX")):
+            if volumes or mounts or file:
+                yield f"{daemonset['metadata']['name']} reads a record of an index that it does not need"
+            continue
+        readers += 1
+        if volumes != [{"name": "index-record", "configMap": {"name": one, "optional": True}} for one in records]:
+            yield f"{daemonset['metadata']['name']} reads {volumes}, and the builder writes {records}"
+        if mounts != [{"name": "index-record", "mountPath": "/etc/longshore-index", "readOnly": True}]:
+            yield f"{daemonset['metadata']['name']} mounts the record as {mounts}"
+        if file != "/etc/longshore-index/index-minimum":
+            yield f"{daemonset['metadata']['name']} reads {file}"
+    if len(records) != (1 if readers else 0):
+        yield f"records of the index: {records}, for {readers} DaemonSets"
+    for record in records:
+        # With data, an upgrade would reset it.
+        if "data" in found.get(("ConfigMap", record), {"data": None}):
+            yield f"ConfigMap {record}: absent, or with data"
+    writers = {name: rule for (kind, name), one in found.items() if kind in ("Role", "ClusterRole")
+               for rule in one.get("rules") or [] if "configmaps" in rule["resources"]}
+    if not all(name.endswith("-builder") and rule["resourceNames"] == records and rule["verbs"] == ["get", "patch"]
+               for name, rule in writers.items()) or len(writers) > len(records):
+        yield f"rights to ConfigMaps: {writers}"
 
 
 def of_pod(spec, found):

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::supplier::{ForRegistry, NotMade};
+use longshore_modules::registry::set_index::IndexSummary;
 
 /// The index that the registry has, as this builder wrote it.
 #[derive(Debug)]
@@ -48,14 +49,18 @@ impl Index {
         self.renewed_by
     }
 
-    /// Writes the index where it is due. It lists the sets that the builder's key signed, without those that are denied.
+    /// Writes the index where it is due, and returns it then. It lists the sets that the builder's key signed, without
+    /// those that are denied.
     ///
     /// # Errors
     /// The registry's failure; then it stays due.
-    pub(super) async fn write(&mut self, registry: &ForRegistry<'_>) -> Result<(), NotMade> {
+    pub(super) async fn write(
+        &mut self,
+        registry: &ForRegistry<'_>,
+    ) -> Result<Option<IndexSummary>, NotMade> {
         let now = Instant::now();
         if !self.is_due(now) {
-            return Ok(());
+            return Ok(None);
         }
         let is_renewed = self.renewed_by <= now;
         let sets = match self.sets.take_if(|_| !is_renewed) {
@@ -76,7 +81,7 @@ impl Index {
             written.sets,
             written.expires
         );
-        Ok(())
+        Ok(Some(written))
     }
 }
 

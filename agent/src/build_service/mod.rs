@@ -2,11 +2,13 @@
 //! that; every node pulls with public keys (docs/supply-chain/builder.md).
 //!
 //! [`demand`] has the kernels that are asked for, [`queue`] the sets and when each is looked after,
-//! [`index`] the signed list of them. No driver is installed here, and the host is not changed.
+//! [`index`] the signed list of them, [`record`] its highest version for a cluster's nodes. No driver is installed here,
+//! and the host is not changed.
 
 mod demand;
 mod index;
 mod queue;
+mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -27,6 +29,7 @@ use crate::telemetry::Telemetry;
 use demand::{Asked, Demand};
 use index::Index;
 use queue::{Queue, Work};
+pub(crate) use record::IndexRecord;
 
 /// Interval of reading a list of kernels again.
 const LIST_READ: Duration = Duration::from_secs(10);
@@ -62,6 +65,8 @@ pub(crate) struct BuildService<'a> {
     queue: Queue,
     /// Index of the registry; None without a key that signs it.
     index: Option<Index>,
+    /// Record of the index in the cluster; None where it is not recorded.
+    record: Option<IndexRecord>,
     /// Lines about unmet demand, and about sources of it, that were logged.
     said: BTreeSet<String>,
 }
@@ -80,7 +85,7 @@ enum Tried {
 type Drivers = BTreeMap<(Option<String>, Flavour), Result<AvailableDriver, Failure>>;
 
 impl<'a> BuildService<'a> {
-    /// Takes the sources of what is asked for; reads keys and lists once.
+    /// Takes the sources of what is asked for, and the record of the index; reads keys and lists once.
     ///
     /// # Errors
     /// Exit code 2 where nothing is asked for, no registry is named to push to, or a key or a list cannot be read; 15
@@ -89,6 +94,7 @@ impl<'a> BuildService<'a> {
         config: &'a Config,
         telemetry: &'a Telemetry,
         wishes: Wishes,
+        record: Option<IndexRecord>,
     ) -> Result<Self, Failure> {
         let publish = config.publish.as_ref().ok_or_else(|| {
             Failure::new(FailureKind::Usage, "no registry is named to push modules to")
@@ -104,6 +110,9 @@ impl<'a> BuildService<'a> {
         ForRegistry::new(&provisioner, publish)?;
         if publish.sign_key.is_none() {
             tracing::warn!("no publish-key is set: modules are pushed without a signature");
+            if record.is_some() {
+                tracing::warn!("no index is recorded: without a publish-key none is written");
+            }
         }
         let nodes = wishes.nodes.as_ref().map(NodeKernels::told);
         let index = publish
@@ -120,6 +129,7 @@ impl<'a> BuildService<'a> {
             demand: Demand::default(),
             queue: Queue::default(),
             index,
+            record,
             said: BTreeSet::new(),
         };
         service.listed = service.read_list()?;
@@ -167,6 +177,9 @@ impl<'a> BuildService<'a> {
         loop {
             self.read_list_again();
             self.ask_anew();
+            if let Some(record) = &mut self.record {
+                record.keep_where_due().await;
+            }
             match self.round(None).await {
                 Ok(()) => {
                     pause = FIRST_PAUSE;
@@ -196,10 +209,11 @@ impl<'a> BuildService<'a> {
         told.nodes.is_none().then(|| format!("the nodes are not known: {}", failure()))
     }
 
-    /// Waits until something else is asked for, a set is due, or the list is to be read again.
+    /// Waits until something else is asked for, a set, the index or its record is due, or the list is to be read again.
     async fn until_asked(&mut self) {
         let of_index = self.index.as_ref().map(Index::due);
-        let due = self.queue.next_due().into_iter().chain(of_index).min();
+        let of_record = self.record.as_ref().and_then(IndexRecord::due);
+        let due = self.queue.next_due().into_iter().chain(of_index).chain(of_record).min();
         let has_list = self.wishes.list.is_some();
         let due = async {
             match due {
@@ -369,14 +383,19 @@ impl<'a> BuildService<'a> {
         }
     }
 
-    /// Writes the index where it is due.
+    /// Writes the index where it is due, and records it.
     ///
     /// # Errors
     /// The registry's failure; it is tried again in the next round.
     async fn write_index(&mut self, registry: &ForRegistry<'_>) -> Result<(), Failure> {
         let Some(index) = &mut self.index else { return Ok(()) };
         let written = index.write(registry).await;
-        written.map_err(|(NotMade::Registry(failure) | NotMade::Build(failure))| failure)
+        let written =
+            written.map_err(|(NotMade::Registry(failure) | NotMade::Build(failure))| failure)?;
+        if let (Some(record), Some(written)) = (&mut self.record, &written) {
+            record.add(written).await;
+        }
+        Ok(())
     }
 
     async fn try_one(

@@ -1,10 +1,10 @@
 //! `longshore builder`: builds what a fleet asks for, for a registry that its nodes pull from.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{release, status};
-use crate::build_service::{BuildService, Wishes};
+use crate::build_service::{BuildService, IndexRecord, Wishes};
 use crate::config::{self, Config, Fragment};
 use crate::journal::Lock;
 use crate::journal::private_dir::PrivateDir;
@@ -12,7 +12,7 @@ use crate::lifecycle::probe::{Asked, Question, probe};
 use crate::lifecycle::signals;
 use crate::serve::{self, LivenessProbe, Server, Subject};
 use crate::telemetry::Telemetry;
-use longshore_cluster::{Account, Cluster, Error, FILES, Limits, NodeKernels};
+use longshore_cluster::{Account, Cluster, Error, FILES, Limits, NodeKernels, is_name};
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
@@ -37,6 +37,10 @@ pub(super) struct Builder {
     /// Directory with the service account's token and ca.crt
     #[arg(long, value_name = "DIR", default_value = FILES, requires = "of_cluster")]
     service_account: PathBuf,
+    /// ConfigMap of the pod's namespace that the index's highest version is recorded in, for agents with
+    /// index-minimum-file. It has to exist; the account may get and patch it
+    #[arg(long, value_name = "NAME", requires = "of_cluster", value_parser = object_name)]
+    index_record: Option<String>,
     /// Build everything once and end: for a Job, or CI
     #[arg(long)]
     once: bool,
@@ -84,19 +88,25 @@ pub(super) fn at_once(
 ///
 /// # Errors
 /// As [`BuildService::new`] and [`BuildService::once`]; 15 where another builder has the state directory; 32 where
-/// `--cluster` is given outside of a cluster.
+/// `--cluster` is given outside of a cluster, or `--index-record` in a pod without a namespace.
 pub(super) async fn builder(
     config: &Config,
     telemetry: &Telemetry,
     asked: Builder,
 ) -> Result<ExitCode, Failure> {
-    let Builder { kernels, kernel_list, of_cluster, selector, service_account, once, .. } = asked;
+    let Builder { kernels, kernel_list, of_cluster, selector, service_account, .. } = asked;
+    let Builder { index_record, once, .. } = asked;
     let nodes = match of_cluster {
-        true => Some(NodeKernels::follow(cluster(&service_account)?, selector)),
+        true => {
+            let limits = Limits { answer: NodeKernels::ANSWER, ..Limits::default() };
+            Some(NodeKernels::follow(cluster(&service_account, limits)?, selector))
+        }
         false => None,
     };
+    let record = index_record.map(|name| record_of(config, &service_account, name));
+    let record = record.transpose()?.flatten();
     let wishes = Wishes { kernels, list: kernel_list, nodes };
-    let service = BuildService::new(config, telemetry, wishes)?;
+    let service = BuildService::new(config, telemetry, wishes, record)?;
     if once {
         return service.once().await;
     }
@@ -124,8 +134,29 @@ fn lock(paths: &Paths) -> Result<Lock, Failure> {
     })
 }
 
+/// Returns the record of the index in a ConfigMap of the pod's namespace; None where no registry is named, which the
+/// builder refuses.
+fn record_of(config: &Config, files: &Path, name: String) -> Result<Option<IndexRecord>, Failure> {
+    let Some(publish) = &config.publish else { return Ok(None) };
+    let cluster = cluster(files, Limits::default())?;
+    let namespace = cluster.namespace().map(str::to_owned).ok_or_else(|| {
+        let cause = format!("{} names no namespace, which --index-record needs", files.display());
+        Failure::new(FailureKind::Kubectl, cause)
+            .remedy("mount the pod's service account as a kubelet does, or leave the option out")
+    })?;
+    Ok(Some(IndexRecord::new(cluster, namespace, name, &publish.reference)))
+}
+
+/// Parses the name of an object.
+fn object_name(text: &str) -> Result<String, String> {
+    match is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("not the name of an object (RFC 1123)".to_owned()),
+    }
+}
+
 /// Returns the client of the cluster that this pod is in.
-fn cluster(files: &std::path::Path) -> Result<Cluster, Failure> {
+fn cluster(files: &Path, limits: Limits) -> Result<Cluster, Failure> {
     let failed = |why: String| {
         Failure::new(FailureKind::Kubectl, why).remedy(
             "run it in a pod with a service account that may get, list and watch nodes, or name the \
@@ -135,6 +166,5 @@ fn cluster(files: &std::path::Path) -> Result<Cluster, Failure> {
     let env = |name: &str| std::env::var(name).ok();
     let account = Account::of_pod(&env, files).map_err(|error: Error| failed(error.to_string()))?;
     let account = account.ok_or_else(|| failed("this is no pod of a cluster".to_owned()))?;
-    let limits = Limits { answer: NodeKernels::ANSWER, ..Limits::default() };
     Cluster::new(account, limits).map_err(|error| failed(error.to_string()))
 }

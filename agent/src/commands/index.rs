@@ -12,7 +12,7 @@ use longshore_core::image_reference::Repository;
 use longshore_fetch::http::Policy;
 use longshore_modules::registry::set_index::SignedSets;
 use longshore_modules::registry::{Registry, RegistrySource};
-use longshore_modules::signature::set_index::NotListed;
+use longshore_modules::signature::set_index::{LowestVersions, NotListed};
 
 /// Number of sets that are named in the log, each with the reason why it is not listed.
 const MOST_NAMED: usize = 20;
@@ -111,7 +111,9 @@ async fn show(config: &Config, repository: &Repository) -> Result<(), Failure> {
     }
     print(&text)?;
     let now = Timestamp::now();
-    let counts = index.check_version(now, None, config.signatures.index_minimum);
+    let published = config.signatures.published_minimums()?.of(&repository.name());
+    let minimum = config.signatures.index_minimum;
+    let counts = index.check_version(now, LowestVersions { seen: None, minimum, published });
     counts.and_then(|()| index.check_expiry(now)).map_err(refuse)
 }
 

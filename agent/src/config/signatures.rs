@@ -8,6 +8,7 @@ use super::Fragment;
 use super::freshness::LongSpan;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::value::AbsolutePath;
+use longshore_modules::signature::index_minimums::IndexMinimums;
 use longshore_modules::signature::statement::PredicateType;
 use longshore_modules::signature::{Role, Trust, TrustEntry};
 
@@ -30,6 +31,8 @@ pub struct SignatureConfig {
     pub index_required: bool,
     /// Lowest version of such an index.
     pub index_minimum: Option<u64>,
+    /// File with the lowest versions of registries' indexes: see [`IndexMinimums`].
+    pub index_minimum_file: Option<PathBuf>,
 }
 
 impl SignatureConfig {
@@ -44,6 +47,8 @@ impl SignatureConfig {
         let attestation_max_age = all.attestation_max_age.map(LongSpan::duration);
         let (index_required, index_minimum) =
             (all.require_index.unwrap_or(false), all.index_minimum);
+        let index_minimum_file =
+            all.index_minimum_file.as_ref().map(|path| path.as_path().to_path_buf());
         Self {
             required,
             keys,
@@ -53,6 +58,7 @@ impl SignatureConfig {
             denied,
             index_required,
             index_minimum,
+            index_minimum_file,
         }
     }
 
@@ -64,6 +70,15 @@ impl SignatureConfig {
         let trust = Trust::read(self.required, &self.keys, &self.entries)?;
         let trust = trust.requiring(self.attestations.clone()).denying(self.denied.clone());
         Ok(trust.within_age(self.attestation_max_age))
+    }
+
+    /// Reads the lowest versions of indexes in `index-minimum-file`; none where it is not set, or absent.
+    ///
+    /// # Errors
+    /// Exit code 2 where it cannot be used.
+    pub fn published_minimums(&self) -> Result<IndexMinimums, Failure> {
+        let read = self.index_minimum_file.as_deref().map(IndexMinimums::read);
+        read.unwrap_or_else(|| Ok(IndexMinimums::default()))
     }
 
     fn has_keys(&self) -> bool {
@@ -126,6 +141,9 @@ impl SignatureConfig {
     fn warn(&self) {
         if !self.index_required && self.index_minimum.is_some() {
             tracing::warn!("index-minimum has no effect: require-index is not set");
+        }
+        if !self.index_required && self.index_minimum_file.is_some() {
+            tracing::warn!("index-minimum-file has no effect: require-index is not set");
         }
         if self.attestations.is_empty() && self.attestation_max_age.is_some() {
             tracing::warn!("attestation-max-age has no effect: require-attestation is not set");

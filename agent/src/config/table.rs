@@ -249,6 +249,14 @@ settings! {
     index_minimum: Option<u64>;
         key "index-minimum" flag "index-minimum" "VERSION" env "LONGSHORE_INDEX_MINIMUM"
         default "none"
+    /// File with the lowest version of each registry's index
+    ///
+    /// Lines `HOST/REPOSITORY VERSION`, read whenever an index is judged; without the file any version counts. In a
+    /// cluster the [builder](../supply-chain/builder.md#highest-index-of-the-cluster) writes it. It must be
+    /// [root's alone](../supply-chain/security.md#files-of-root-alone).
+    index_minimum_file: Option<AbsolutePath>;
+        key "index-minimum-file" flag "index-minimum-file" "FILE" env "LONGSHORE_INDEX_MINIMUM_FILE"
+        default "none"
     /// Module set that is taken back, by the digest of its manifest
     ///
     /// `sha256:HEX`: it is refused in every source and in the store, whatever signs it

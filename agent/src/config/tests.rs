@@ -300,14 +300,26 @@ fn a_required_index_needs_a_key_with_the_role(
 #[test]
 fn bounds_of_indexes_and_attestations_are_read() {
     let file = "signature-keys = ['/k.pub']\nrequire-index = true\nindex-minimum = 1795183200\n\
+                index-minimum-file = '/etc/longshore-index/index-minimum'\n\
                 require-attestation = ['test-result']\nattestation-max-age = '30d'";
     let signatures = load_with(&[], &[], Some(file)).expect("loads").signatures;
     assert!(signatures.index_required);
     assert_eq!(signatures.index_minimum, Some(1_795_183_200));
+    let file = signatures.index_minimum_file.as_deref().and_then(Path::to_str);
+    assert_eq!(file, Some("/etc/longshore-index/index-minimum"));
     let month = Duration::from_secs(30 * 86_400);
     assert_eq!(signatures.attestation_max_age, Some(month));
     assert_eq!(signatures.trust().map(|_| ()).expect_err("no such key").code(), ExitCode::Usage);
-    for wrong in ["index-minimum = -1", "attestation-max-age = '1m'", "require-index = 'yes'"] {
+    let variable = [("LONGSHORE_INDEX_MINIMUM_FILE", "/a/index-minimum")];
+    let signatures = load_with(&[], &variable, None).expect("loads").signatures;
+    assert_eq!(signatures.index_minimum_file.as_deref(), Some(Path::new("/a/index-minimum")));
+    let wrong = [
+        "index-minimum = -1",
+        "index-minimum-file = 'index-minimum'",
+        "attestation-max-age = '1m'",
+        "require-index = 'yes'",
+    ];
+    for wrong in wrong {
         assert!(load_with(&[], &[], Some(wrong)).is_err(), "{wrong}");
     }
 }

@@ -270,7 +270,7 @@ impl SharedBuild<'_> {
     fn published(&self) -> Result<Published<'_>, Failure> {
         let prebuilt = Prebuilt::new(self.provisioner.config())?;
         let registry = self.publication.open()?;
-        let registry = prebuilt.requiring_index(registry, &self.provisioner.store()?);
+        let registry = prebuilt.requiring_index(registry, &self.provisioner.store()?)?;
         Ok(Published { shared: self, prebuilt, registry })
     }
 

@@ -1,6 +1,6 @@
 //! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own
 //! image and DaemonSet, the request for a safe load of the driver, the request for evictions from the node for a change
-//! of it, Lease objects, and the report of the driver on its node; the controller of evictions; for `longshore fleet`
+//! of it, Lease objects, a text in a ConfigMap, and the report of the driver on its node; the controller of evictions; for `longshore fleet`
 //! also all nodes and DaemonSets.
 //!
 //! It is begun only in a cluster. Every call has a time limit and is repeated with growing pauses, but
@@ -9,6 +9,7 @@
 mod account;
 mod all_nodes;
 mod client;
+mod config_map;
 mod cordon;
 mod error;
 mod evict;
@@ -28,6 +29,7 @@ mod wishes;
 pub use account::{Account, FILES};
 pub use all_nodes::{Fleet, NodePatch, PodsOf, Right};
 pub use client::{Cluster, Limits};
+pub use config_map::{ConfigMapKey, ConfigMapText};
 pub use cordon::CordonRecord;
 pub use error::{Error, Kind};
 pub use evict::{

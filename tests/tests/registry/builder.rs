@@ -4,13 +4,15 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 
-use longshore_cluster::testing::{Answer, Api};
+use longshore_cluster::testing::{Answer, Api, Request, refused};
 use longshore_modules::sets::SetStore;
+use longshore_modules::signature::index_minimums::IndexMinimums;
 use longshore_modules::signature::key::SecretKey;
 use longshore_modules::signature::statement::PredicateType;
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::cosign::PASSWORD;
@@ -383,6 +385,66 @@ fn kernels_of_a_clusters_nodes_are_built_for_with_the_right_to_read_nodes_alone(
 }
 
 /// Finding F2: build-once and required signatures go together on a host that has the key.
+/// Answers as an API server with these nodes, and with a ConfigMap that has this text and was written this often; None
+/// where somebody has deleted it.
+fn api_with_record(asked: &Request, nodes: &[Value], map: &mut Option<(String, u64)>) -> Answer {
+    if asked.line.contains("watch=true") {
+        return Answer::Open(Vec::new());
+    }
+    if !asked.line.contains("/configmaps/index") {
+        let metadata = json!({ "resourceVersion": "1" });
+        let list = json!({ "kind": "NodeList", "metadata": metadata, "items": nodes });
+        return Answer::Body(200, list.to_string());
+    }
+    let Some((text, writes)) = map else { return refused(404) };
+    if asked.line.starts_with("PATCH ") {
+        let patch: Value = serde_json::from_str(&asked.body).expect("JSON");
+        assert_eq!(patch["metadata"]["resourceVersion"], json!(writes.to_string()));
+        *text = patch["data"]["index-minimum"].as_str().expect("a text").to_owned();
+        *writes += 1;
+    }
+    let metadata = json!({ "name": "index", "resourceVersion": writes.to_string() });
+    let data = json!({ "index-minimum": text });
+    let map =
+        json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": data });
+    Answer::Body(200, map.to_string())
+}
+
+#[test]
+fn the_highest_index_is_recorded_in_the_cluster_and_a_deleted_record_is_a_warning() {
+    let fleet = Fleet::new(false);
+    let nodes = [api_node("a", KERNEL)];
+    let map = Arc::new(Mutex::new(Some((String::new(), 1))));
+    let served = map.clone();
+    let api =
+        Api::by(move |asked| api_with_record(asked, &nodes, &mut served.lock().expect("the map")));
+    let files = api.files.path().display().to_string();
+    let args = ["--once", "--cluster", "--service-account", &files, "--index-record", "index"];
+    let run = || -> Ended {
+        let mut builder = fleet.builder(&args);
+        for name in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
+            builder.env(name, api.variable(name).expect("a variable"));
+        }
+        finish(&mut builder)
+    };
+    let recorded = || -> Option<u64> {
+        let map = map.lock().expect("the map");
+        let minimums = IndexMinimums::parse(&map.as_ref()?.0).expect("a record");
+        minimums.of(fleet.reference().trim_start_matches("http://"))
+    };
+    let ended = run();
+    ended.assert_done();
+    assert!(!ended.err.contains("was not recorded"), "{ended}");
+    let first = recorded().expect("a version");
+    run().assert_done();
+    assert!(recorded() > Some(first));
+
+    *map.lock().expect("the map") = None;
+    let ended = run();
+    ended.assert_done();
+    assert!(ended.err.contains("was not recorded in the ConfigMap"), "{ended}");
+}
+
 #[test]
 fn an_agent_whose_own_key_counts_compiles_signs_and_loads_its_own_set_and_refuses_it_unsigned() {
     let fleet = Fleet::new(false);

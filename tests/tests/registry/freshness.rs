@@ -2,6 +2,8 @@
 //! outdated or expired does not.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use longshore::catalog::Lack;
@@ -10,6 +12,7 @@ use longshore_modules::registry::content::manifest;
 use longshore_modules::registry::push::overwrite_manifest;
 use longshore_modules::registry::set_index::IndexSummary;
 use longshore_modules::signature::attestation::Attestation;
+use longshore_modules::signature::index_minimums::IndexMinimums;
 use longshore_modules::signature::key::SecretKey;
 use longshore_modules::signature::set_index::INDEX_TAG;
 
@@ -109,6 +112,64 @@ async fn a_new_store_takes_no_index_below_the_minimum() {
     assert_unlisted(&strict, "and index-minimum is").await;
     strict.config.signatures.index_minimum = Some(made.version);
     assert!(counts(&strict.ask().await, ""));
+}
+
+/// Settings with a file of lowest versions, and the file.
+fn with_file() -> (tempfile::TempDir, PathBuf, Strict) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("index-minimum");
+    let strict = Strict::with(&format!("{REQUIRED}index-minimum-file = '{}'\n", file.display()));
+    (dir, file, strict)
+}
+
+#[tokio::test]
+async fn an_empty_store_takes_no_replayed_index_that_is_below_the_file() {
+    let (_dir, file, strict) = with_file();
+    let digest = strict.scene.push().await.expect("pushes");
+    strict.sign(&digest, &strict.key).await;
+    let registry = writer(&strict.scene, &strict.scene.name());
+    let first = put(&registry, &strict.key, &[&digest]).await;
+    let old = kept(&registry).await;
+    let second = put(&registry, &strict.key, &[&digest]).await;
+    assert_eq!((first.replaced, second.replaced), (None, Some(first.version)));
+    restore(&registry, &old).await;
+    // The builder's record, which reaches a new node before its first look.
+    let name = strict.config.registries[0].reference.name();
+    let mut minimums = IndexMinimums::default();
+    minimums.raise("other.example.com/gpu/modules", second.version + 10);
+    minimums.raise(&name, second.version);
+    fs::write(&file, minimums.to_string()).expect("writes");
+    let why =
+        format!("has the version {}, and index-minimum-file has {}", first.version, second.version);
+    assert_unlisted(&strict, &why).await;
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    let (source, other) = (&strict.config.registries[0], &strict.scene.other);
+    let failure = prebuilt.pull(source, &digest, other, &Silent).await.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification, "{}", failure.report());
+    assert!(other.sets().expect("sets").is_empty());
+
+    put(&registry, &strict.key, &[&digest]).await;
+    assert!(counts(&strict.ask().await, ""));
+}
+
+#[tokio::test]
+async fn without_the_file_any_index_counts_and_with_a_damaged_one_none() {
+    let (_dir, file, strict) = with_file();
+    let digest = strict.scene.push().await.expect("pushes");
+    strict.sign(&digest, &strict.key).await;
+    let registry = writer(&strict.scene, &strict.scene.name());
+    put(&registry, &strict.key, &[&digest]).await;
+    assert!(counts(&strict.ask().await, ""));
+    fs::write(&file, "\n").expect("writes");
+    assert!(counts(&strict.ask().await, ""));
+
+    fs::write(&file, "garbage").expect("writes");
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    let (source, other) = (&strict.config.registries[0], &strict.scene.other);
+    let failure = prebuilt.pull(source, &digest, other, &Silent).await.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Usage, "{}", failure.report());
+    assert!(failure.report().contains("index-minimum"), "{}", failure.report());
+    assert!(other.sets().expect("sets").is_empty());
 }
 
 #[tokio::test]

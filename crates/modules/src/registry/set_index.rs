@@ -1,6 +1,7 @@
 //! Index of a repository's sets: reading and writing it, and the requirement that a set is listed in it.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -14,9 +15,10 @@ use super::{Described, Registry};
 use crate::artifact::image::{Manifest, digest};
 use crate::sets::index_versions::IndexVersions;
 use crate::signature::Trust;
+use crate::signature::index_minimums::IndexMinimums;
 use crate::signature::key::{PublicKey, SecretKey};
 use crate::signature::set_index::{
-    INDEX_TAG, NotListed, SET_INDEX_TYPE, SetIndex, SignedIndex, envelope_in,
+    INDEX_TAG, LowestVersions, NotListed, SET_INDEX_TYPE, SetIndex, SignedIndex, envelope_in,
 };
 use crate::signature::trust::TrustedKey;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -29,6 +31,7 @@ const PARALLEL: usize = 8;
 pub struct IndexRule {
     keys: Vec<TrustedKey>,
     minimum: Option<u64>,
+    minimum_file: Option<PathBuf>,
     seen: IndexVersions,
 }
 
@@ -36,7 +39,26 @@ impl IndexRule {
     /// Requires an index by a key of `trust` with that role, of the version `minimum` at least, and of none below the
     /// highest one that `seen` has of the registry.
     pub fn new(trust: &Trust, minimum: Option<u64>, seen: IndexVersions) -> Self {
-        Self { keys: trust.keys().to_vec(), minimum, seen }
+        Self { keys: trust.keys().to_vec(), minimum, minimum_file: None, seen }
+    }
+
+    /// Requires the version in this file ([`IndexMinimums`]), too, as it is when an index is judged.
+    #[must_use]
+    pub fn with_minimum_file(self, minimum_file: Option<PathBuf>) -> Self {
+        Self { minimum_file, ..self }
+    }
+
+    /// Returns the lowest versions of a registry's index that count now.
+    ///
+    /// # Errors
+    /// Exit code 2 where the file of minimums cannot be used: then no index counts.
+    fn lowest(&self, registry: &str) -> Result<LowestVersions, Failure> {
+        let published = self.minimum_file.as_deref().map(IndexMinimums::read).transpose()?;
+        Ok(LowestVersions {
+            seen: self.seen.highest(registry),
+            minimum: self.minimum,
+            published: published.and_then(|minimums| minimums.of(registry)),
+        })
     }
 
     /// Judges an index of a place of `registry`, and remembers its version. An expired one is remembered, too: one
@@ -45,10 +67,11 @@ impl IndexRule {
         &self,
         registry: &str,
         signed: &SignedIndex,
+        lowest: LowestVersions,
         now: Timestamp,
     ) -> Result<SetIndex, NotListed> {
         let (index, _) = signed.verify(&self.keys)?;
-        index.check_version(now, self.seen.highest(registry), self.minimum)?;
+        index.check_version(now, lowest)?;
         self.seen.remember(registry, index.version);
         index.check_expiry(now)?;
         Ok(index)
@@ -60,6 +83,8 @@ impl IndexRule {
 pub struct IndexSummary {
     /// Seconds since 1970 of its issue, greater than that of the one before.
     pub version: u64,
+    /// Version of the index in whose place it was written, if the same key signed that one.
+    pub replaced: Option<u64>,
     /// Time of its expiry.
     pub expires: Timestamp,
     /// Number of sets.
@@ -115,8 +140,8 @@ impl Registry {
             .or_fail(FailureKind::Bug, || "reading the clock")?;
         let what = || format!("making an index of {}", session.repository);
         let expires = now.checked_add(lasts).or_fail(FailureKind::Usage, what)?;
-        let before = version_there(session, key).await?;
-        let version = SetIndex::next_version(now, before);
+        let replaced = version_there(session, key).await?;
+        let version = SetIndex::next_version(now, replaced);
         let index = SetIndex { version, issued: now, expires, sets };
         let signed = SignedIndex::sign(&index, key)?;
         let (manifest, blobs) = signed.image()?;
@@ -125,7 +150,7 @@ impl Registry {
         }
         overwrite_manifest(session, INDEX_TAG, &manifest).await?;
         let (sets, digest) = (index.sets.len(), digest(&manifest));
-        Ok(IndexSummary { version, expires, sets, digest })
+        Ok(IndexSummary { version, replaced, expires, sets, digest })
     }
 
     /// Returns the sets of the repository itself, for all kernels, that one of `keys` signed. Sets under tags of
@@ -210,7 +235,8 @@ impl Registry {
         let Some(rule) = &self.index_rule else { return Ok(Err(NotListed::Missing)) };
         let signed = index_in(session).await?;
         let registry = self.only()?.repository.name();
-        Ok(signed.and_then(|signed| rule.judge(&registry, &signed, Timestamp::now())))
+        let lowest = rule.lowest(&registry)?;
+        Ok(signed.and_then(|signed| rule.judge(&registry, &signed, lowest, Timestamp::now())))
     }
 }
 

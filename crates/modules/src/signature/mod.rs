@@ -10,6 +10,7 @@ pub mod attestation;
 mod dsse;
 mod foreign;
 pub mod image;
+pub mod index_minimums;
 pub mod key;
 pub mod payload;
 mod predicate;

@@ -63,6 +63,17 @@ struct Format {
     format: u32,
 }
 
+/// Lowest versions of an index that count, by their source; the highest of them holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LowestVersions {
+    /// Highest version that the store has seen.
+    pub seen: Option<u64>,
+    /// `index-minimum`.
+    pub minimum: Option<u64>,
+    /// Version in `index-minimum-file`.
+    pub published: Option<u64>,
+}
+
 /// Reason why a set does not count by the index of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotListed {
@@ -93,6 +104,16 @@ pub enum NotListed {
         version: u64,
         /// `index-minimum`.
         minimum: u64,
+    },
+    /// The cluster's builder has published a later one.
+    #[error(
+        "the repository's index has the version {version}, and index-minimum-file has {published}"
+    )]
+    BelowPublished {
+        /// Version of the index.
+        version: u64,
+        /// Version in `index-minimum-file`.
+        published: u64,
     },
     /// It does not count any more.
     #[error("the repository's index {version} has expired since {since:.0}")]
@@ -155,26 +176,25 @@ impl SetIndex {
         Self::check(serde_json::from_slice(payload).map_err(unreadable)?)
     }
 
-    /// Checks that the index is no older than one that was `seen` and than `minimum`, and not of the future.
+    /// Checks that the index is no older than each of the `lowest` versions, and not of the future.
     ///
     /// # Errors
     /// The reason why it does not count.
-    pub fn check_version(
-        &self,
-        now: Timestamp,
-        seen: Option<u64>,
-        minimum: Option<u64>,
-    ) -> Result<(), NotListed> {
+    pub fn check_version(&self, now: Timestamp, lowest: LowestVersions) -> Result<(), NotListed> {
         let version = self.version;
         let latest = now.checked_add(SKEW).unwrap_or(Timestamp::MAX);
         // A version of the future, once remembered, would shut out all that follow.
         if self.issued > latest || version > seconds(latest) {
             return Err(NotListed::Future(self.issued));
         }
-        match (seen, minimum) {
-            (Some(seen), _) if version < seen => Err(NotListed::Older { version, seen }),
-            (_, Some(minimum)) if version < minimum => {
+        let LowestVersions { seen, minimum, published } = lowest;
+        match (seen, minimum, published) {
+            (Some(seen), ..) if version < seen => Err(NotListed::Older { version, seen }),
+            (_, Some(minimum), _) if version < minimum => {
                 Err(NotListed::BelowMinimum { version, minimum })
+            }
+            (.., Some(published)) if version < published => {
+                Err(NotListed::BelowPublished { version, published })
             }
             _ => Ok(()),
         }

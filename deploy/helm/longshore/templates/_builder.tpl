@@ -16,6 +16,25 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- toYaml $metadata }}
 {{- end }}
 
+{{/* Name of the ConfigMap in which the builder records its highest index. */}}
+{{- define "longshore.indexRecordName" -}}
+{{ include "longshore.builderName" . }}-index
+{{- end }}
+
+{{/* "true" where the agents of a DaemonSet read that record: a builder writes an index, and they need one. */}}
+{{- define "longshore.readsIndexRecord" -}}
+{{- if and .Values.builder.enabled .Values.signatures.requireIndex }}true{{ end }}
+{{- end }}
+
+{{/* "true" where the builder writes that record: the agents of any pool read it. */}}
+{{- define "longshore.recordsIndex" -}}
+{{- $all := dict }}
+{{- include "longshore.pools" (dict "root" . "into" $all) }}
+{{- $reads := "" }}
+{{- range $all.pools }}{{ if include "longshore.readsIndexRecord" . }}{{ $reads = "true" }}{{ end }}{{ end }}
+{{- $reads }}
+{{- end }}
+
 {{/* Secrets of the builder, by the name of their volume. */}}
 {{- define "longshore.builderSecrets" -}}
 {{- range $name, $secret := dict "registry-login" .Values.builder.loginSecret "publish" .Values.builder.signKeySecret "module-signing" .Values.builder.moduleSigningSecret }}

@@ -125,7 +125,7 @@
 {{- fail (printf "%s: 24h at most, not %s" $name $timeout) }}
 {{- end }}
 {{- end }}
-{{- $own := list "/" "/bin" "/bundle.tar" "/dev" "/etc" "/etc/longshore" "/lib" "/proc" "/run" "/run/longshore" "/run/nvidia" "/secrets" "/sys" "/tmp" "/usr" "/usr/local" "/usr/local/bin" "/usr/local/share/ca-certificates" "/var" "/var/lib/longshore" "/var/run" "/var/run/secrets/kubernetes.io/serviceaccount" }}
+{{- $own := list "/" "/bin" "/bundle.tar" "/dev" "/etc" "/etc/longshore" "/etc/longshore-index" "/lib" "/proc" "/run" "/run/longshore" "/run/nvidia" "/secrets" "/sys" "/tmp" "/usr" "/usr/local" "/usr/local/bin" "/usr/local/share/ca-certificates" "/var" "/var/lib/longshore" "/var/run" "/var/run/secrets/kubernetes.io/serviceaccount" }}
 {{- range $index, $mount := .Values.mounts }}
 {{- if has $mount.path $own }}
 {{- fail (printf "%smounts[%d].path: %s is the agent's own" $of $index $mount.path) }}

@@ -43,6 +43,7 @@
 {{- with .Values.signatures.attestations }}{{ $_ := set $env "LONGSHORE_REQUIRE_ATTESTATION" (join "," .) }}{{ end }}
 {{- if .Values.signatures.requireIndex }}{{ $_ := set $env "LONGSHORE_REQUIRE_INDEX" "true" }}{{ end }}
 {{- with int64 .Values.signatures.indexMinimum }}{{ $_ := set $env "LONGSHORE_INDEX_MINIMUM" (printf "%d" .) }}{{ end }}
+{{- if include "longshore.readsIndexRecord" . }}{{ $_ := set $env "LONGSHORE_INDEX_MINIMUM_FILE" "/etc/longshore-index/index-minimum" }}{{ end }}
 {{- with .Values.publish.reference }}{{ $_ := set $env "LONGSHORE_PUBLISH" . }}{{ end }}
 {{- include "longshore.proxyInto" (dict "values" .Values.proxy "env" $env) }}
 {{- toYaml $env }}

@@ -69,6 +69,12 @@ volumeMounts:
     mountPath: /secrets/{{ $name }}
     readOnly: true
   {{- end }}
+  {{- if include "longshore.readsIndexRecord" . }}
+  # A directory, so that the kubelet follows the ConfigMap.
+  - name: index-record
+    mountPath: /etc/longshore-index
+    readOnly: true
+  {{- end }}
   {{- if .Values.certificates.configMap }}
   - name: certificates
     mountPath: /usr/local/share/ca-certificates
@@ -143,6 +149,12 @@ volumeMounts:
   secret:
     secretName: {{ $secret | quote }}
     defaultMode: 0400
+{{- end }}
+{{- if include "longshore.readsIndexRecord" . }}
+- name: index-record
+  configMap:
+    name: {{ include "longshore.indexRecordName" . }}
+    optional: true
 {{- end }}
 {{- with .Values.certificates.configMap }}
 - name: certificates

@@ -123,21 +123,21 @@ fn the_largest_index_is_within_the_bound() {
 }
 
 #[rstest]
-#[case::first(ISSUED, None, None, "")]
-#[case::the_same_again(ISSUED, Some(VERSION), Some(VERSION), "")]
-#[case::newer(ISSUED, Some(VERSION - 1), Some(VERSION - 9), "")]
-#[case::replayed_at_once(ISSUED, Some(VERSION + 1), None, "1795183200, and this store has seen 1795183201")]
-#[case::replayed_later("2026-11-25T14:00:00Z", Some(VERSION + 86_400), None, "this store has seen")]
-#[case::below_the_minimum(ISSUED, None, Some(VERSION + 1), "1795183200, and index-minimum is 1795183201")]
-#[case::clock_behind("2026-11-20T13:55:00Z", None, None, "")]
-#[case::of_the_future("2026-11-20T13:54:59Z", None, None, "in the future")]
-fn versions(
-    #[case] now: &str,
-    #[case] seen: Option<u64>,
-    #[case] minimum: Option<u64>,
-    #[case] refused: &str,
-) {
-    let checked = index().check_version(time(now), seen, minimum);
+#[case::first(ISSUED, [None; 3], "")]
+#[case::the_same_again(ISSUED, [Some(VERSION); 3], "")]
+#[case::newer(ISSUED, [Some(VERSION - 1), Some(VERSION - 9), Some(VERSION - 5)], "")]
+#[case::replayed_at_once(ISSUED, [Some(VERSION + 1), None, None], "1795183200, and this store has seen 1795183201")]
+#[case::replayed_later("2026-11-25T14:00:00Z", [Some(VERSION + 86_400), None, None], "this store has seen")]
+#[case::below_the_minimum(ISSUED, [None, Some(VERSION + 1), None], "1795183200, and index-minimum is 1795183201")]
+#[case::below_the_published(ISSUED, [None, None, Some(VERSION + 1)], "1795183200, and index-minimum-file has 1795183201")]
+#[case::below_the_minimum_alone(ISSUED, [Some(VERSION), Some(VERSION + 1), Some(VERSION)], "index-minimum is")]
+#[case::below_the_published_alone(ISSUED, [Some(VERSION), Some(VERSION), Some(VERSION + 1)], "index-minimum-file has")]
+#[case::below_all(ISSUED, [Some(VERSION + 1), Some(VERSION + 2), Some(VERSION + 3)], "this store has seen")]
+#[case::clock_behind("2026-11-20T13:55:00Z", [None; 3], "")]
+#[case::of_the_future("2026-11-20T13:54:59Z", [None; 3], "in the future")]
+fn versions(#[case] now: &str, #[case] lowest: [Option<u64>; 3], #[case] refused: &str) {
+    let [seen, minimum, published] = lowest;
+    let checked = index().check_version(time(now), LowestVersions { seen, minimum, published });
     match refused {
         "" => assert_eq!(checked, Ok(())),
         _ => {
@@ -150,7 +150,7 @@ fn versions(
 #[test]
 fn a_version_of_the_future_does_not_count_whatever_its_time_is() {
     let index = SetIndex { version: u64::MAX, ..index() };
-    let checked = index.check_version(time(ISSUED), None, None);
+    let checked = index.check_version(time(ISSUED), LowestVersions::default());
     assert!(matches!(checked, Err(NotListed::Future(_))), "{checked:?}");
 }
 
