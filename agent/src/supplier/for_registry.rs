@@ -19,6 +19,9 @@ use longshore_modules::registry::{Judge, Registry, Wish};
 use longshore_modules::signature::Trust;
 use longshore_modules::signature::statement::PredicateType;
 
+/// Number of sets that are not listed and are named in the log.
+const MOST_NAMED: usize = 10;
+
 /// Reason that a set was not made.
 #[derive(Debug)]
 pub(crate) enum NotMade {
@@ -116,8 +119,11 @@ impl<'p> ForRegistry<'p> {
     pub(crate) async fn signed_sets(&self) -> Result<BTreeSet<String>, NotMade> {
         let Some(key) = &self.publication.key else { return Ok(BTreeSet::new()) };
         let registry = self.publication.open().map_err(NotMade::of_registry)?;
-        let found = registry.sets_signed_by(&[key.public()]).await;
-        found.map(|found| found.signed).map_err(NotMade::of_registry)
+        let found = registry.sets_signed_by(&[key.public()]).await.map_err(NotMade::of_registry)?;
+        for (tag, why) in found.others.iter().take(MOST_NAMED) {
+            tracing::info!("{}:{tag} is not listed: {why}", registry.name());
+        }
+        Ok(found.signed)
     }
 
     /// Writes the index of the registry, signed by the builder's key.

@@ -72,7 +72,8 @@ pub(crate) async fn described(
     let place = format!("{} at {reference}", session.repository);
     if let Some(entry) = index::entry_for(&bytes, std::env::consts::ARCH, &place)? {
         let found = manifest(session, &entry).await?;
-        bytes = found.ok_or_else(|| missing(session, &entry))?;
+        let lost = || wrong(session, &format!("the index at {reference} has lost its {entry}"));
+        bytes = found.ok_or_else(lost)?;
     }
     let Some(parsed): Option<Manifest> = parse_manifest(&bytes, &place)? else {
         return Err(Failure::new(
@@ -88,26 +89,37 @@ pub(crate) async fn described(
     Described::assemble(bytes, config, &place).map(Some)
 }
 
+/// Evidence of a set in one repository.
+pub(crate) struct FoundEvidence {
+    pub(crate) evidence: Evidence,
+    /// There is a signature that was read.
+    pub(crate) any: bool,
+    /// Payload (`sha256:...`) of a signature that the repository names and does not have.
+    pub(crate) lost: Option<String>,
+}
+
 /// Fetches the evidence, with attestations where `trust` requires any and the set is signed as it
-/// demands; true if there is any signature.
+/// demands. A signature whose payload is absent is left out.
 pub(crate) async fn evidence_in(
     session: &Session,
     set: &Described,
     trust: &Trust,
-) -> Result<(Evidence, bool), Failure> {
+) -> Result<FoundEvidence, Failure> {
     let tag = signature_tag(&set.digest());
-    let mut reader = SignatureReader::default();
+    let (mut reader, mut lost) = (SignatureReader::default(), None);
     if let Some(image) = manifest(session, &tag).await? {
         for layer in reader.layers(&image) {
-            let payload = small_blob(session, &layer.descriptor()).await?;
-            reader.add(layer, payload);
+            match find_small_blob(session, &layer.descriptor()).await? {
+                Some(payload) => reader.add(layer, payload),
+                None => lost = Some(layer.digest),
+            }
         }
     }
     let signatures = reader.into_found();
     let any = !signatures.signatures.is_empty();
     let evidence = Evidence::new(set.manifest.clone(), set.config.clone(), signatures)?;
     if !evidence.needs_attestations(&set.set, trust) {
-        return Ok((evidence, any));
+        return Ok(FoundEvidence { evidence, any, lost });
     }
     let mut reader = AttestationReader::default();
     attestations_at(session, &attestation_tag(&set.digest()), &mut reader).await?;
@@ -119,7 +131,7 @@ pub(crate) async fn evidence_in(
         }
         evidence = evidence.with_attestations(reader.found().clone());
     }
-    Ok((evidence, any))
+    Ok(FoundEvidence { evidence, any, lost })
 }
 
 /// Fetches the attestations in the image under a tag or digest; none where there is no such image. A

@@ -16,6 +16,8 @@ mod referrers;
 pub mod session;
 pub mod set_index;
 pub mod source;
+#[cfg(test)]
+mod stand_in;
 
 use std::path::Path;
 
@@ -25,7 +27,7 @@ use crate::signature::set_index::NotListed;
 use crate::signature::{Evidence, Trust};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use challenge::realms;
-use content::{described, evidence_in, missing};
+use content::{FoundEvidence, described, evidence_in, missing};
 use credentials::DockerConfig;
 use image::image_from;
 use listing::find_in;
@@ -249,16 +251,19 @@ impl Registry {
     /// mirror may have outdated or foreign ones.
     ///
     /// # Errors
-    /// Exit code 12 where it cannot be fetched, 13 where it is damaged.
+    /// Exit code 12 where it cannot be fetched, or has lost the payload of a signature; 13 where it is damaged.
     pub async fn evidence(&self, set: &Described, trust: &Trust) -> Result<Evidence, Failure> {
         let mut failed = None;
         let mut best = None;
         for session in &self.sessions {
             match evidence_in(session, set, trust).await {
-                Ok((evidence, _)) if evidence.meets(&set.set, trust).is_ok() => {
-                    return Ok(evidence);
+                Ok(found) if found.evidence.meets(&set.set, trust).is_ok() => {
+                    return Ok(found.evidence);
                 }
-                Ok((evidence, any)) if any || best.is_none() => best = Some(evidence),
+                Ok(FoundEvidence { lost: Some(payload), .. }) => {
+                    self.next_mirror(session, missing(session, &payload), &mut failed);
+                }
+                Ok(found) if found.any || best.is_none() => best = Some(found.evidence),
                 Ok(_) => {}
                 Err(failure) => self.next_mirror(session, failure, &mut failed),
             }

@@ -114,7 +114,7 @@ impl Registry {
     }
 
     /// Signs the manifest `digest` and adds the signature to the existing ones; false where it
-    /// existed already.
+    /// existed already, with its payload.
     ///
     /// # Errors
     /// Exit code 12 where the registry refuses it, 13 where the tag of its signatures has something else.
@@ -123,7 +123,8 @@ impl Registry {
         self.add_signature(digest, &signature).await
     }
 
-    /// Adds a signature of the manifest `digest` to the existing ones; false where it existed already.
+    /// Adds a signature of the manifest `digest` to the existing ones, or the payload that the registry lost of it;
+    /// false where both existed already.
     ///
     /// # Errors
     /// As [`Registry::sign`].
@@ -136,7 +137,8 @@ impl Registry {
         let tag = signature_tag(digest);
         let existing = manifest(session, &tag).await?;
         let Some(image) = SignatureImage::with(existing.as_deref(), signature)? else {
-            return Ok(false);
+            // A registry's cleanup may have removed the payload alone.
+            return ensure_blob(session, signature.payload.as_bytes()).await;
         };
         for blob in &image.blobs {
             ensure_blob(session, blob).await?;
@@ -275,5 +277,41 @@ pub(super) async fn overwrite(
     match answer.status {
         StatusCode::CREATED | StatusCode::OK => Ok(()),
         _ => Err(unexpected(&call, &answer)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::stand_in::StandIn;
+
+    /// Losses of the registry before a manifest is signed again, with the outcome.
+    #[tokio::test]
+    async fn a_signature_that_is_there_costs_one_look_and_its_lost_payload_is_sent_again() {
+        let (stand_in, key) = (StandIn::start(), SecretKey::generate());
+        let registry = stand_in.open();
+        let subject = digest(b"a manifest");
+        let name = registry.only().expect("one").repository.name();
+        let signature = Signature::make(&key, &name, &subject).expect("signs");
+        let payload = format!("blobs/{}", digest(signature.payload.as_bytes()));
+        let image = format!("manifests/{}", signature_tag(&subject));
+        assert!(registry.sign(&subject, &key).await.expect("signs"), "the first time");
+        stand_in.requests();
+        for (lost, is_new, methods) in [
+            (None, false, &["GET", "HEAD"][..]),
+            (Some(&payload), true, &["GET", "HEAD", "POST", "PUT"][..]),
+            (Some(&image), true, &["GET", "HEAD", "HEAD", "GET", "PUT"][..]),
+            (None, false, &["GET", "HEAD"][..]),
+        ] {
+            if let Some(path) = lost {
+                stand_in.remove(path);
+            }
+            let new = registry.sign(&subject, &key).await.expect("signs");
+            assert_eq!(new, is_new, "{lost:?}");
+            let requests = stand_in.requests();
+            let asked = requests.iter().map(|line| line.split(' ').next().unwrap_or_default());
+            assert_eq!(asked.collect::<Vec<_>>(), methods, "{lost:?}: {requests:?}");
+            assert!(stand_in.has(&payload) && stand_in.has(&image), "{lost:?}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 
-use super::content::{described, evidence_in, find_small_blob, manifest};
+use super::content::{FoundEvidence, described, evidence_in, find_small_blob, manifest};
 use super::listing::set_tags;
 use super::push::{ensure_blob, overwrite_manifest};
 use super::session::Session;
@@ -285,7 +285,12 @@ async fn version_there(session: &Session, key: &SecretKey) -> Result<Option<u64>
     }
 }
 
-/// Returns the digest of the set under a tag, if one of `keys` signed it; else the reason.
+/// Returns the digest of the set under a tag, if one of `keys` signed it; else the reason. A set whose manifests, config
+/// or signatures are absent or damaged is not signed: a registry's cleanup may have removed them, and the other sets
+/// are listed all the same.
+///
+/// # Errors
+/// Exit code 12 where the repository cannot be asked.
 async fn signed_at(
     session: &Session,
     tag: &str,
@@ -300,13 +305,153 @@ async fn signed_at(
         Err(failure) => return Err(failure),
     };
     let trust = Trust::in_keys(keys.iter().cloned());
-    let evidence = match evidence_in(session, &set, &trust).await {
-        Ok((evidence, _)) => evidence,
+    let FoundEvidence { evidence, lost, .. } = match evidence_in(session, &set, &trust).await {
+        Ok(found) => found,
         Err(failure) if failure.kind() == FailureKind::Verification => {
             return Ok(Err(failure.one_line()));
         }
         Err(failure) => return Err(failure),
     };
     let verified = evidence.verify(&set.set, keys);
-    Ok(verified.map(|_| set.digest()).map_err(|why| why.to_string()))
+    Ok(verified.map(|_| set.digest()).map_err(|why| match lost {
+        Some(payload) => format!(
+            "the repository lost the payload {payload} of a signature; of the others: {why}"
+        ),
+        None => why.to_string(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::artifact::image::MANIFEST_TYPE;
+    use crate::registry::stand_in::StandIn;
+    use crate::signature::{Signature, signature_tag};
+    use crate::testing;
+
+    /// A repository with two sets that the key signed.
+    struct Scene {
+        registry: StandIn,
+        key: SecretKey,
+        sets: [Described; 2],
+    }
+
+    /// Part of the first set.
+    #[derive(Debug, Clone, Copy)]
+    enum Part {
+        Payload,
+        Signatures,
+        Config,
+        /// Manifest that an index under the set's tag names.
+        OfIndex,
+    }
+
+    impl Scene {
+        async fn new() -> Self {
+            let (registry, key) = (StandIn::start(), SecretKey::generate());
+            let sets = ["535.261.03", "550.163.01"].map(|version| {
+                let mut set = testing::set();
+                set.key.driver_version = version.into();
+                let set = Described::of(&set).expect("describes");
+                registry.put_blob(&set.config);
+                registry.put_manifest(&set.set.key.tag(), &set.manifest);
+                set
+            });
+            let scene = Self { registry, key, sets };
+            for set in &scene.sets {
+                let signed = scene.registry.open().sign(&set.digest(), &scene.key).await;
+                assert!(signed.expect("signs"));
+            }
+            scene
+        }
+
+        /// Returns the path of a part of the first set.
+        fn path(&self, part: Part) -> String {
+            let set = &self.sets[0];
+            match part {
+                Part::Payload => {
+                    let name = self.registry.open().only().expect("one").repository.name();
+                    let signature = Signature::make(&self.key, &name, &set.digest());
+                    let payload = signature.expect("signs").payload;
+                    format!("blobs/{}", digest(payload.as_bytes()))
+                }
+                Part::Signatures => format!("manifests/{}", signature_tag(&set.digest())),
+                Part::Config => format!("blobs/{}", digest(&set.config)),
+                Part::OfIndex => {
+                    let architecture = match std::env::consts::ARCH {
+                        "x86_64" => "amd64",
+                        "aarch64" => "arm64",
+                        other => other,
+                    };
+                    let platform = json!({ "architecture": architecture, "os": "linux" });
+                    let entry = json!({ "mediaType": MANIFEST_TYPE, "digest": set.digest(),
+                                        "size": set.manifest.len(), "platform": platform });
+                    let index = json!({ "schemaVersion": 2, "manifests": [entry],
+                                        "mediaType": "application/vnd.oci.image.index.v1+json" });
+                    let index = index.to_string().into_bytes();
+                    self.registry.put_manifest(&set.set.key.tag(), &index);
+                    self.registry.put_manifest(&set.digest(), &set.manifest)
+                }
+            }
+        }
+
+        async fn signed(&self) -> Result<SignedSets, Failure> {
+            self.registry.open().sets_signed_by(&[self.key.public()]).await
+        }
+    }
+
+    /// A registry's cleanup removed a part of one set: the other one is listed all the same.
+    #[rstest]
+    #[case::payload(Part::Payload, "lost the payload sha256:")]
+    #[case::signatures(Part::Signatures, "no signature")]
+    #[case::config(Part::Config, "has lost its config")]
+    #[case::of_index(Part::OfIndex, "has lost its sha256:")]
+    #[tokio::test]
+    async fn a_set_that_lost_a_part_counts_as_not_signed_and_no_other_does(
+        #[case] part: Part,
+        #[case] why: &str,
+    ) {
+        let scene = Scene::new().await;
+        let path = scene.path(part);
+        let all: BTreeSet<String> = scene.sets.iter().map(Described::digest).collect();
+        let both = scene.signed().await.expect("reads");
+        assert_eq!((both.signed, both.others), (all, Vec::new()), "before");
+        scene.registry.remove(&path);
+        let found = scene.signed().await.expect("reads");
+        assert_eq!(found.signed, BTreeSet::from([scene.sets[1].digest()]));
+        let [(tag, reason)] = &found.others[..] else { panic!("{:?}", found.others) };
+        assert_eq!(*tag, scene.sets[0].set.key.tag());
+        assert!(reason.contains(why), "{reason}");
+    }
+
+    /// A part that is not absent, but cannot be asked for.
+    #[rstest]
+    #[case(Part::Payload)]
+    #[case(Part::Signatures)]
+    #[case(Part::Config)]
+    #[case(Part::OfIndex)]
+    #[tokio::test]
+    async fn a_registry_that_cannot_be_asked_ends_the_search(#[case] part: Part) {
+        let scene = Scene::new().await;
+        scene.registry.refuse(&scene.path(part));
+        let failure = scene.signed().await.expect_err("aborts");
+        assert_eq!(failure.kind(), FailureKind::Download, "{}", failure.report());
+    }
+
+    #[tokio::test]
+    async fn a_lost_payload_of_another_signature_leaves_a_set_signed() {
+        let scene = Scene::new().await;
+        let digest_of_set = scene.sets[0].digest();
+        let other =
+            Signature::make(&SecretKey::generate(), "another.example.com/a", &digest_of_set)
+                .expect("signs");
+        let added = scene.registry.open().add_signature(&digest_of_set, &other).await;
+        assert!(added.expect("adds"));
+        scene.registry.remove(&format!("blobs/{}", digest(other.payload.as_bytes())));
+        let found = scene.signed().await.expect("reads");
+        assert_eq!((found.signed.len(), found.others), (2, Vec::new()));
+    }
 }
