@@ -51,11 +51,12 @@ impl IndexRule {
     /// Returns the lowest versions of a registry's index that count now.
     ///
     /// # Errors
-    /// Exit code 2 where the file of minimums cannot be used: then no index counts.
+    /// Exit code 2 where the file of minimums cannot be used, 15 where the versions that were seen cannot be read: then
+    /// no index counts.
     fn lowest(&self, registry: &str) -> Result<LowestVersions, Failure> {
         let published = self.minimum_file.as_deref().map(IndexMinimums::read).transpose()?;
         Ok(LowestVersions {
-            seen: self.seen.highest(registry),
+            seen: self.seen.highest(registry)?,
             minimum: self.minimum,
             published: published.and_then(|minimums| minimums.of(registry)),
         })
@@ -63,18 +64,27 @@ impl IndexRule {
 
     /// Judges an index of a place of `registry`, and remembers its version. An expired one is remembered, too: one
     /// before it that is valid for longer was replaced all the same.
+    ///
+    /// # Errors
+    /// Exit code 15 where the versions that were seen cannot be read, or a new one cannot be kept.
     fn judge(
         &self,
         registry: &str,
         signed: &SignedIndex,
         lowest: LowestVersions,
         now: Timestamp,
-    ) -> Result<SetIndex, NotListed> {
-        let (index, _) = signed.verify(&self.keys)?;
-        index.check_version(now, lowest)?;
-        self.seen.remember(registry, index.version);
-        index.check_expiry(now)?;
-        Ok(index)
+    ) -> Result<Result<SetIndex, NotListed>, Failure> {
+        let index = match signed.verify(&self.keys) {
+            Ok((index, _)) => index,
+            Err(why) => return Ok(Err(why)),
+        };
+        if let Err(why) = index.check_version(now, lowest) {
+            return Ok(Err(why));
+        }
+        // Another process may have seen a later one meanwhile.
+        let seen = Some(self.seen.remember(registry, index.version)?);
+        let counts = index.check_version(now, LowestVersions { seen, ..lowest });
+        Ok(counts.and_then(|()| index.check_expiry(now)).map(|()| index))
     }
 }
 
@@ -236,7 +246,10 @@ impl Registry {
         let signed = index_in(session).await?;
         let registry = self.only()?.repository.name();
         let lowest = rule.lowest(&registry)?;
-        Ok(signed.and_then(|signed| rule.judge(&registry, &signed, lowest, Timestamp::now())))
+        match signed {
+            Ok(signed) => rule.judge(&registry, &signed, lowest, Timestamp::now()),
+            Err(why) => Ok(Err(why)),
+        }
     }
 }
 
