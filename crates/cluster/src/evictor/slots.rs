@@ -73,7 +73,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Slots {
     state: Mutex<State>,
-    /// Changes where a place may be free.
+    /// Changes where a place may be free, or a node begins to wait for one.
     freed: watch::Sender<()>,
 }
 
@@ -87,7 +87,7 @@ impl Slots {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a receiver of the changes after which a try may succeed.
+    /// Returns a receiver of the changes after which a try may succeed, or a place may be wanted.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.freed.subscribe()
     }
@@ -112,7 +112,8 @@ impl Slots {
         if state.taken.contains(node) {
             return true;
         }
-        if !state.waiting.iter().any(|name| name == node) {
+        let is_new = !state.waiting.iter().any(|name| name == node);
+        if is_new {
             state.waiting.push_back(node.to_owned());
         }
         let free = state.most.saturating_sub(state.taken.len());
@@ -121,7 +122,17 @@ impl Slots {
             state.waiting.retain(|name| name != node);
             state.taken.insert(node.to_owned());
         }
+        drop(state);
+        if is_new && !is_next {
+            self.freed.send_replace(());
+        }
         is_next
+    }
+
+    /// True if more nodes wait than there are free places.
+    pub(super) fn is_wanted(&self) -> bool {
+        let state = self.state();
+        state.waiting.len() > state.most.saturating_sub(state.taken.len())
     }
 
     /// True if the node has a place.
@@ -183,5 +194,24 @@ mod tests {
         assert!(!slots.try_take("d"), "two are drained, one of which was cordoned before");
         slots.limit(3);
         assert!(slots.try_take("d"));
+    }
+
+    /// A node that gives its place back waits behind the others.
+    #[test]
+    fn a_place_is_wanted_while_more_nodes_wait_than_places_are_free() {
+        let slots = Slots::new(1);
+        let mut changes = slots.changes();
+        assert!(slots.try_take("a") && !slots.is_wanted());
+        assert!(!changes.has_changed().unwrap(), "nobody waits");
+        assert!(!slots.try_take("b") && slots.is_wanted());
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        assert!(!slots.try_take("b") && !changes.has_changed().unwrap(), "it waits already");
+        slots.release("a");
+        assert!(!slots.is_wanted(), "a place is free");
+        assert!(!slots.try_take("a") && slots.is_wanted());
+        assert!(slots.try_take("b") && slots.is_wanted());
+        slots.release("a");
+        assert!(!slots.is_wanted());
     }
 }

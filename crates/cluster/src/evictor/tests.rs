@@ -440,6 +440,60 @@ async fn so_many_nodes_are_drained_at_a_time_and_the_others_wait_in_order() {
     assert_eq!(seen, (vec!["c".to_owned(), "a".to_owned()], 1));
 }
 
+/// A taken node that writes another request before the time limit of the one before, and a node that waits.
+#[rstest]
+#[case::once(false, false)]
+#[case::again_and_again(true, false)]
+#[case::once_and_alone_at_first(false, true)]
+#[case::again_and_again_and_alone_at_first(true, true)]
+#[tokio::test]
+async fn a_node_with_other_requests_keeps_its_place_only_while_no_other_node_waits(
+    #[case] renews: bool,
+    #[case] is_alone: bool,
+) {
+    const FIRST: u64 = 2;
+    let scene = Scene::with(&["a", "b"], vec![blocked("a", "held"), pod("b", "train")]);
+    let _evictor = scene.evictor_with(EvictorOptions { most_nodes: Share::Nodes(1), ..OPTIONS });
+    let begun = Instant::now();
+    scene.annotate("a", EVICT_REQUEST, &request('0', &["held"], FIRST));
+    scene.until(|state| state.nodes["a"].unschedulable).await;
+    let mut ids = "123456789abcdef".chars().cycle();
+    let mut renew = || {
+        let text = request(ids.next().unwrap(), &["held"], 60);
+        scene.annotate("a", EVICT_REQUEST, &text);
+    };
+    renew();
+    let cordoned = || scene.change(|state| (state.cordoned.join(" "), state.most_cordoned));
+    while is_alone && begun.elapsed() <= Duration::from_secs(FIRST) {
+        scene.watched(3).await;
+        if renews {
+            renew();
+        }
+    }
+    scene.watched(5).await;
+    assert!(scene.node("a").0, "nobody waits");
+    assert_eq!(cordoned(), ("a".to_owned(), 1));
+
+    let other = scene.agent("b");
+    other.waits_for(&["train"]);
+    while scene.change(|state| state.evicted.is_empty()) {
+        scene.watched(1).await;
+        if renews {
+            renew();
+        }
+    }
+    assert_eq!(cordoned(), ("a b".to_owned(), 1), "the one was uncordoned before");
+    // It waits for the next place, with its last request.
+    renew();
+    scene.watched(5).await;
+    while scene.status("a").is_none_or(|status| status.state != DrainState::Waiting) {
+        scene.watched(1).await;
+    }
+    assert!(other.evictions.withdrawn(LONG).await);
+    scene.until(|state| state.nodes["a"].unschedulable).await;
+    assert_eq!(cordoned(), ("a b a".to_owned(), 1));
+}
+
 #[tokio::test]
 async fn a_controller_that_is_restarted_goes_on_from_the_nodes() {
     let scene = Scene::with(&["a"], vec![pod("a", "train"), blocked("a", "held")]);

@@ -101,6 +101,18 @@ impl Drop for HeldSlot {
     }
 }
 
+/// Time limit of the place that a node has. The request for which it was taken ends by its own limit; other requests that
+/// follow in the same place do not lengthen this one.
+#[derive(Debug, Clone, Copy)]
+struct PlaceLimit {
+    /// End for other requests than the first.
+    until: Instant,
+    /// End for a node that is not even cordoned.
+    cordoned_by: Instant,
+    /// Another request than the first was in the place, or the first was withdrawn.
+    is_renewed: bool,
+}
+
 /// The task.
 struct Task {
     own: Arc<Own>,
@@ -117,6 +129,10 @@ struct Task {
     write_at: Instant,
     /// The node waits for a place.
     waits: bool,
+    /// Time limit of its place.
+    limit: Option<PlaceLimit>,
+    /// The place is left to other nodes, and given back after the uncordon.
+    leaves: bool,
 }
 
 impl Task {
@@ -149,6 +165,8 @@ impl Task {
             written: node.status.clone(),
             write_at: Instant::now(),
             waits: false,
+            limit: None,
+            leaves: false,
             own,
         }
     }
@@ -158,8 +176,14 @@ impl Task {
         self.follow();
         next_request += self.own.of_node.request;
         loop {
+            let mut due = self.due();
+            let is_due = due.is_some_and(|due| due <= Instant::now());
+            if is_due && self.own.slots.is_wanted() {
+                self.leave();
+                due = None;
+            }
             let is_written = self.text() == self.written;
-            let withdraws = self.status.as_ref().is_none_or(DrainStatus::rests);
+            let withdraws = self.leaves || self.status.as_ref().is_none_or(DrainStatus::rests);
             let write_at = self.write_at;
             tokio::select! {
                 changed = later(&mut self.requests, next_request) => {
@@ -170,10 +194,19 @@ impl Task {
                     self.follow();
                 }
                 Some(event) = self.events.recv() => self.takes(&event),
-                Ok(()) = self.freed.changed(), if self.waits => self.follow(),
-                () = self.drain.is_undone(), if withdraws && self.slot_is_held() => {
-                    self.own.slots.release(&self.node);
+                Ok(()) = self.freed.changed(), if self.waits || is_due => {
+                    if self.waits {
+                        self.follow();
+                    }
                 }
+                () = self.drain.is_undone(), if withdraws && self.slot_is_held() => {
+                    let leaves = self.leaves;
+                    self.release();
+                    if leaves {
+                        self.follow();
+                    }
+                }
+                () = sleep_until(due.unwrap_or(write_at)), if due.is_some() && !is_due => {}
                 () = sleep_until(write_at), if !is_written => self.write().await,
             }
         }
@@ -183,11 +216,59 @@ impl Task {
         self.own.slots.is_taken(&self.node)
     }
 
+    /// Gives the place back, or the wait for one up.
+    fn release(&mut self) {
+        (self.limit, self.leaves) = (None, false);
+        self.own.slots.release(&self.slot.node);
+    }
+
+    /// Returns the time from which on the place is due to nodes that wait; None where the request has its own limit.
+    fn due(&self) -> Option<Instant> {
+        let limit = self.limit.filter(|_| !self.leaves)?;
+        let status = self.status.as_ref().filter(|status| !status.rests())?;
+        if limit.is_renewed {
+            return Some(limit.until);
+        }
+        // The request's own limit counts from the cordon.
+        (status.cordoned == Cordoned::No).then_some(limit.cordoned_by)
+    }
+
+    /// Leaves the place to a node that waits: the node is uncordoned, and then waits behind that one.
+    fn leave(&mut self) {
+        let Some(status) = &mut self.status else { return };
+        tracing::info!(
+            "node {}: the time limit of its place is over, and other nodes wait: it is uncordoned, and waits behind them",
+            self.node
+        );
+        let new = DrainStatus::new(&status.request, DrainState::Waiting);
+        *status = DrainStatus { cordoned: status.cordoned, ..new };
+        self.leaves = true;
+        self.drain.want_none();
+    }
+
+    /// Notes that the place has another request than the one for which it was taken.
+    fn renew(&mut self) {
+        if let Some(limit) = &mut self.limit {
+            limit.is_renewed = true;
+        }
+    }
+
+    /// Begins the time limit of a place, unless it has begun.
+    fn begin_limit(&mut self, request: &EvictRequest) {
+        let (now, longest) = (Instant::now(), self.own.pace.deadline);
+        self.limit.get_or_insert_with(|| PlaceLimit {
+            until: now + longest.min(request.change().deadline),
+            cordoned_by: now + longest,
+            is_renewed: false,
+        });
+    }
+
     /// Follows the present request.
     fn follow(&mut self) {
         let (request, has_record) = self.requests.borrow_and_update().clone();
         self.waits = false;
         let Some(request) = request else {
+            self.renew();
             self.status = None;
             self.drain.want_none();
             if !self.slot_is_held() {
@@ -196,6 +277,7 @@ impl Task {
             return;
         };
         if self.status.as_ref().is_none_or(|status| status.request != request.id) {
+            self.renew();
             let cordoned = self.status.take().map(|before| before.cordoned).unwrap_or_default();
             let new = DrainStatus::new(&request.id, DrainState::Waiting);
             self.status = Some(DrainStatus { cordoned, ..new });
@@ -206,12 +288,17 @@ impl Task {
             self.drain.want_none();
             return;
         }
+        if self.leaves {
+            status.state = DrainState::Waiting;
+            return;
+        }
         if self.own.slots.try_take(&self.node) {
             status.state = DrainState::Draining;
             if has_record && status.cordoned == Cordoned::No {
                 status.cordoned = Cordoned::ByLongshore;
             }
             self.drain.want(request.change());
+            self.begin_limit(&request);
         } else {
             status.state = DrainState::Waiting;
             self.waits = true;
@@ -224,7 +311,7 @@ impl Task {
         let Some(status) = &mut self.status else { return };
         status.take(event);
         if status.rests() {
-            self.own.slots.release(&self.slot.node);
+            self.release();
         }
     }
 
