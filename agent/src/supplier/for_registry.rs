@@ -15,7 +15,7 @@ use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::module_signing::{Certificate, Signer};
 use longshore_modules::registry::set_index::IndexSummary;
-use longshore_modules::registry::{Judge, Registry, Wish};
+use longshore_modules::registry::{Found, Judge, Registry, Wish};
 use longshore_modules::signature::Trust;
 use longshore_modules::signature::statement::PredicateType;
 
@@ -84,10 +84,11 @@ impl<'p> ForRegistry<'p> {
     }
 
     /// Searches the registry for the set of `build`; returns the digest of its manifest. A set counts with a signature
-    /// by this key and, where configured, with the attestations, and signed for the kernel.
+    /// by this key and, where configured, with the attestations, and signed for the kernel. One that is denied is not
+    /// made anew: nodes refuse it, and its tag keeps others away.
     ///
     /// # Errors
-    /// The registry's failure.
+    /// The registry's failure, or that the set is denied.
     pub(crate) async fn look(&self, build: &BuildSet) -> Result<Option<String>, NotMade> {
         let wish = Wish {
             driver: Some(&build.driver_version),
@@ -98,17 +99,21 @@ impl<'p> ForRegistry<'p> {
         let registry = self.publication.open().map_err(NotMade::of_registry)?;
         let judge = Counts { of: self, registry: &registry, build };
         let found = registry.find(wish, &judge).await;
-        let taken = found.into_taken().map_err(NotMade::of_registry)?;
-        Ok(taken.first().map(Described::digest))
+        served(found, registry.name())
     }
 
     /// Compiles the set of `build` and pushes it, signed and attested as configured; returns the digest of its manifest.
     /// One that is in the store already, with the record of its compile, is pushed as it is.
     ///
     /// # Errors
-    /// The failure of the build, which includes unsigned headers that may not be used; or the registry's.
+    /// The failure of the build, which includes unsigned headers that may not be used, and a set that is denied; or the
+    /// registry's.
     pub(crate) async fn make(&self, build: &BuildSet) -> Result<String, NotMade> {
         let set = self.compile(build).await.map_err(NotMade::Build)?;
+        let digest = Described::of(&set).map_err(NotMade::Build)?.digest();
+        if self.trust.check_denied(&digest).is_err() {
+            return Err(NotMade::Build(made_denied(&digest)));
+        }
         self.publication.push(&set).await.map_err(NotMade::of_registry)
     }
 
@@ -173,13 +178,55 @@ impl<'p> ForRegistry<'p> {
     }
 }
 
-/// Returns the key of the publication as the one that signs, and the attestations that it makes.
+/// Reason that a set of the registry is not the wanted one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NotServed {
+    /// The configuration takes it back.
+    Denied,
+    /// It is another one, or does not count; the reason is in the log.
+    Other,
+}
+
+/// Returns the digest of the set that a search in the registry found; None where it is to be made.
+///
+/// # Errors
+/// The registry's failure, or that the only such set is denied.
+fn served(found: Found<NotServed>, registry: &str) -> Result<Option<String>, NotMade> {
+    let denied = found.refused.iter().find(|(_, why)| *why == NotServed::Denied);
+    let denied = denied.map(|(set, _)| found_denied(set, registry));
+    let taken = found.into_taken().map_err(NotMade::of_registry)?;
+    match (taken.first(), denied) {
+        (Some(set), _) => Ok(Some(set.digest())),
+        (None, Some(failure)) => Err(NotMade::Build(failure)),
+        (None, None) => Ok(None),
+    }
+}
+
+fn found_denied(set: &Described, registry: &str) -> Failure {
+    let (digest, tag) = (set.digest(), set.set.key.tag());
+    let cause = format!("{registry}:{tag}: the set {digest} is denied (denied-sets)");
+    Failure::new(FailureKind::Verification, cause).remedy(format!(
+        "remove its tag {tag} from the registry, and the set from the builder's store; if it is to be loaded again, remove \
+         its digest from denied-sets"
+    ))
+}
+
+fn made_denied(digest: &str) -> Failure {
+    let cause = format!("the set {digest} is denied (denied-sets), and is not pushed");
+    Failure::new(FailureKind::Verification, cause).remedy(
+        "remove it from the builder's store; where a compile gives the same set again, build another driver version, \
+         or remove its digest from denied-sets",
+    )
+}
+
+/// Returns the key of the publication as the one that signs, the attestations that it makes, and the denied sets.
 fn trust(publication: &Publication<'_>) -> Result<Trust, Failure> {
-    let Some(key) = &publication.key else { return Ok(Trust::default()) };
+    let denied = publication.provisioner.config().signatures.denied.clone();
+    let Some(key) = &publication.key else { return Ok(Trust::default().denying(denied)) };
     let made = ATTESTED.iter().filter(|_| publication.publish.attest);
     let attestations = made.map(|name| name.parse()).collect::<Result<Vec<PredicateType>, _>>();
     let attestations = attestations.or_fail(FailureKind::Bug, || "naming the attestations")?;
-    Ok(Trust::in_keys([key.public()]).requiring(attestations))
+    Ok(Trust::in_keys([key.public()]).requiring(attestations).denying(denied))
 }
 
 /// Criteria for a set of the registry.
@@ -190,15 +237,16 @@ struct Counts<'a> {
 }
 
 impl Judge for Counts<'_> {
-    /// The reason is in the log.
-    type Why = ();
+    type Why = NotServed;
 
-    async fn judge(&self, set: &Described) -> Result<(), ()> {
+    async fn judge(&self, set: &Described) -> Result<(), NotServed> {
         if !is_met_by(self.build, &set.set, self.of.publication.provisioner.config()) {
-            return Err(());
+            return Err(NotServed::Other);
         }
+        self.of.trust.check_denied(&set.digest()).map_err(|_| NotServed::Denied)?;
         self.of.counts(self.registry, set).await.map_err(|why| {
             tracing::info!("{} in the registry is made anew: {why}", set.digest());
+            NotServed::Other
         })
     }
 }
@@ -216,5 +264,93 @@ impl Inventory<'_> {
         if let Err(failure) = self.collect().await {
             tracing::warn!("nothing was removed from the store: {}", failure.one_line());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use longshore_modules::signature::key::SecretKey;
+
+    const REGISTRY: &str = "registry.example.com/nvidia/modules";
+
+    fn set(version: &str) -> Described {
+        let mut set = longshore_modules::testing::set();
+        set.key.driver_version = version.into();
+        Described::of(&set).expect("describes")
+    }
+
+    fn outage() -> Option<Failure> {
+        Some(Failure::new(FailureKind::Download, "no answer"))
+    }
+
+    /// Sets of a search, and its outcome: the version of the set that is there, none, or a failure.
+    #[rstest]
+    #[case::nothing(&[], &[], None, Ok(None))]
+    #[case::there(&["1.1"], &[], None, Ok(Some("1.1")))]
+    #[case::another(&[], &[("1.1", NotServed::Other)], None, Ok(None))]
+    #[case::denied(&[], &[("1.1", NotServed::Denied)], None, Err("denied"))]
+    #[case::denied_beside_another(
+        &[],
+        &[("1.2", NotServed::Other), ("1.1", NotServed::Denied)],
+        None,
+        Err("denied")
+    )]
+    #[case::denied_and_there(&["1.2"], &[("1.1", NotServed::Denied)], None, Ok(Some("1.2")))]
+    #[case::denied_in_an_outage(&[], &[("1.1", NotServed::Denied)], outage(), Err("denied"))]
+    #[case::outage(&[], &[], outage(), Err("outage"))]
+    fn a_denied_set_is_neither_served_nor_made_anew(
+        #[case] taken: &[&str],
+        #[case] refused: &[(&str, NotServed)],
+        #[case] failed: Option<Failure>,
+        #[case] wanted: Result<Option<&str>, &str>,
+    ) {
+        let found = Found {
+            taken: taken.iter().map(|version| set(version)).collect(),
+            refused: refused.iter().map(|(version, why)| (set(version), *why)).collect(),
+            unlisted: Vec::new(),
+            failed,
+        };
+        match (served(found, REGISTRY), wanted) {
+            (Ok(found), Ok(wanted)) => {
+                assert_eq!(found, wanted.map(|version| set(version).digest()));
+            }
+            (Err(NotMade::Build(failure)), Err("denied")) => {
+                let (digest, tag) = (set("1.1").digest(), set("1.1").set.key.tag());
+                let said = failure.one_line();
+                assert!(said.contains(&format!("{digest} is denied (denied-sets)")), "{said}");
+                let remedy = failure.remedy_text().expect("a remedy");
+                assert!(remedy.starts_with(&format!("remove its tag {tag} ")), "{remedy}");
+            }
+            (Err(NotMade::Registry(_)), Err("outage")) => {}
+            (found, wanted) => panic!("{found:?} in place of {wanted:?}"),
+        }
+    }
+
+    /// With a key and without one.
+    #[rstest]
+    #[case(true)]
+    #[case(false)]
+    fn the_denied_sets_of_the_configuration_are_those_of_the_registry(#[case] signs: bool) {
+        let scene = crate::supplier::test_scene::Scene::new("bookworm-t4");
+        let (mut config, digest) = (scene.config, set("1.1").digest());
+        config.signatures.denied = BTreeSet::from([digest.clone()]);
+        let publish = PublishConfig {
+            reference: REGISTRY.parse().expect("a repository"),
+            sign_key: None,
+            attest: false,
+            lease: Duration::ZERO,
+            wait: Duration::ZERO,
+            unsigned_headers: false,
+        };
+        let provisioner = Provisioner::new(&config);
+        let key = signs.then(SecretKey::generate);
+        let publication = Publication { provisioner: &provisioner, publish: &publish, key };
+        let trust = trust(&publication).expect("reads");
+        assert_eq!(trust.required, signs);
+        trust.check_denied(&digest).expect_err("denied");
+        trust.check_denied(&set("1.2").digest()).expect("not denied");
     }
 }
