@@ -366,8 +366,11 @@ impl<'a> BuildService<'a> {
                     }
                 }
                 Err(NotMade::Registry(failure)) => {
-                    // One tag that a registry refuses holds up no other one.
+                    // One set that a registry fails for holds up neither the others nor the list of those before it.
                     self.queue.postpone(&work);
+                    if let Err(unlisted) = self.write_index(&registry).await {
+                        tracing::debug!("the index was not written: {}", unlisted.one_line());
+                    }
                     return Err(failure);
                 }
             }

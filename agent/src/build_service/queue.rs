@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::flavour::Flavour;
+use longshore_modules::registry::session::is_of_content;
 use tokio::time::Instant;
 
 use crate::telemetry::BuilderSets;
@@ -118,7 +119,7 @@ impl Queue {
             Some(Standing::Failed { tries, reported: before }) => (tries + 1, *before != reported),
             _ => (1, true),
         };
-        let pause = spread(pause(failure.kind(), tries));
+        let pause = spread(pause(failure, tries));
         self.set(work, Standing::Failed { tries, reported }, now + pause);
         is_new
     }
@@ -143,10 +144,10 @@ impl Queue {
 }
 
 /// Returns the pause after so many failures in a row: twice as long each time. An archive that does not answer is asked
-/// again soon; a compile is not repeated before its inputs or its host may be others.
-fn pause(kind: FailureKind, tries: u32) -> Duration {
-    let (first, longest) = match kind {
-        FailureKind::Download => SOURCES,
+/// again soon; a compile is not repeated before its inputs or its host may be others, nor a push that was refused for good.
+fn pause(failure: &Failure, tries: u32) -> Duration {
+    let (first, longest) = match failure.kind() {
+        FailureKind::Download if !is_of_content(failure) => SOURCES,
         _ => BUILDS,
     };
     first.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(longest)
@@ -161,6 +162,7 @@ fn spread(pause: Duration) -> Duration {
 mod tests {
     use super::*;
     use longshore_core::failure::CompileClass;
+    use longshore_modules::registry::session::ContentRefused;
     use rstest::rstest;
 
     fn work(kernel: &str) -> Work {
@@ -231,12 +233,19 @@ mod tests {
     #[case::never(FailureKind::Compile, u32::MAX, 3600)]
     #[case::no_headers(FailureKind::Toolchain, 2, 120)]
     fn pauses_grow_to_a_bound(#[case] kind: FailureKind, #[case] tries: u32, #[case] seconds: u64) {
-        let whole = pause(kind, tries);
+        let whole = pause(&failure(kind), tries);
         assert_eq!(whole, Duration::from_secs(seconds));
         for _ in 0..50 {
             let spread = spread(whole);
             assert!(spread >= whole.mul_f64(0.75) && spread <= whole, "{spread:?}");
         }
+    }
+
+    #[test]
+    fn a_push_that_was_refused_for_good_is_tried_again_as_a_compile_is() {
+        let refused = failure(FailureKind::Download).with_source(ContentRefused);
+        assert_eq!(pause(&refused, 1), BUILDS.0);
+        assert_eq!(pause(&refused, u32::MAX), BUILDS.1);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use longshore_core::flavour::Flavour;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::module_signing::{Certificate, Signer};
+use longshore_modules::registry::session::is_of_content;
 use longshore_modules::registry::set_index::IndexSummary;
 use longshore_modules::registry::{Found, Judge, Registry, Wish};
 use longshore_modules::signature::Trust;
@@ -25,17 +26,17 @@ const MOST_NAMED: usize = 10;
 /// Reason that a set was not made.
 #[derive(Debug)]
 pub(crate) enum NotMade {
-    /// The registry could not be asked, or did not take it.
+    /// The registry could not be asked, or took nothing.
     Registry(Failure),
-    /// The set could not be compiled, or signed for the kernel.
+    /// The set could not be compiled, or signed for the kernel; or the registry refuses exactly this one.
     Build(Failure),
 }
 
 impl NotMade {
-    /// Sorts a failure of the registry: one of its contents, or of this configuration, is no outage.
+    /// Sorts a failure of the registry: one of its contents, of what was sent, or of this configuration, is no outage.
     fn of_registry(failure: Failure) -> Self {
         match failure.kind() {
-            FailureKind::Download => Self::Registry(failure),
+            FailureKind::Download if !is_of_content(&failure) => Self::Registry(failure),
             _ => Self::Build(failure),
         }
     }
@@ -272,6 +273,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use longshore_modules::registry::session::ContentRefused;
     use longshore_modules::signature::key::SecretKey;
 
     const REGISTRY: &str = "registry.example.com/nvidia/modules";
@@ -352,5 +354,14 @@ mod tests {
         assert_eq!(trust.required, signs);
         trust.check_denied(&digest).expect_err("denied");
         trust.check_denied(&set("1.2").digest()).expect("not denied");
+    }
+
+    #[rstest]
+    #[case::away(Failure::new(FailureKind::Download, "a"), true)]
+    #[case::refused(Failure::new(FailureKind::Download, "a").with_source(ContentRefused), false)]
+    #[case::damaged(Failure::new(FailureKind::Verification, "a"), false)]
+    #[case::configured(Failure::new(FailureKind::Usage, "a"), false)]
+    fn a_failure_for_one_set_is_no_outage(#[case] failure: Failure, #[case] is_outage: bool) {
+        assert_eq!(matches!(NotMade::of_registry(failure), NotMade::Registry(_)), is_outage);
     }
 }

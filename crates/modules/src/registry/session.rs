@@ -241,13 +241,36 @@ impl Session {
     }
 }
 
+/// Mark of a refusal of exactly what was sent, in the chain of its failure: an immutable tag, a blob that is too large.
+/// The registry can be used for other things.
+#[derive(Debug, thiserror::Error)]
+#[error("it refuses what was sent")]
+pub struct ContentRefused;
+
+/// True if the registry refused exactly what was sent, so that anything else may be sent to it meanwhile.
+pub fn is_of_content(failure: &Failure) -> bool {
+    failure.chain().any(|error| error.is::<ContentRefused>())
+}
+
 /// Returns the failure for an unexpected status.
 pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
-    Failure::new(
+    let failure = Failure::new(
         FailureKind::Download,
         format!("{}: the registry says {}{}", call.redacted(), answer.status, answer.error_text()),
     )
-    .remedy("check the reference, and that the registry allows this")
+    .remedy("check the reference, and that the registry allows this");
+    match refuses_content(&call.method, answer.status) {
+        true => failure.with_source(ContentRefused),
+        false => failure,
+    }
+}
+
+/// True if a status refuses what a request has brought. Others are about the login (401, 403), a proxy (407), the
+/// repository or an upload that is lost (404), a registry that takes nothing (405), or the time (408, 429).
+fn refuses_content(method: &Method, status: StatusCode) -> bool {
+    let brings = matches!(*method, Method::PUT | Method::POST | Method::PATCH);
+    let others = [401, 403, 404, 405, 407, 408, 429];
+    brings && status.is_client_error() && !others.contains(&status.as_u16())
 }
 
 impl Request for Call {

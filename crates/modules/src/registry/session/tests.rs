@@ -44,6 +44,35 @@ fn the_registrys_error_text_is_shown(#[case] body: &str, #[case] expected: &str)
     assert_eq!(failure.one_line(), expected);
 }
 
+#[rstest]
+#[case::immutable_tag(Method::PUT, 400, true)]
+#[case::too_large(Method::PUT, 413, true)]
+#[case::chunk_too_large(Method::PATCH, 413, true)]
+#[case::quota(Method::POST, 412, true)]
+#[case::read(Method::GET, 400, false)]
+#[case::looked_for(Method::HEAD, 400, false)]
+#[case::login(Method::PUT, 401, false)]
+#[case::rights(Method::PUT, 403, false)]
+#[case::no_repository(Method::POST, 404, false)]
+#[case::read_only(Method::POST, 405, false)]
+#[case::proxy(Method::PUT, 407, false)]
+#[case::slow(Method::PUT, 408, false)]
+#[case::many(Method::POST, 429, false)]
+#[case::away(Method::PUT, 502, false)]
+#[case::redirected(Method::PUT, 307, false)]
+fn a_refusal_of_what_was_sent_is_told_from_a_registry_that_cannot_be_used(
+    #[case] method: Method,
+    #[case] status: u16,
+    #[case] expected: bool,
+) {
+    let call = Call::new(method, Url::parse(URL).expect("a URL"));
+    let status = StatusCode::from_u16(status).expect("a status");
+    let failure = unexpected(&call, &answer(status, ""));
+    assert_eq!(is_of_content(&failure), expected, "{}", failure.one_line());
+    assert_eq!(failure.kind(), FailureKind::Download);
+    assert_eq!(failure.one_line().ends_with(": it refuses what was sent"), expected);
+}
+
 #[test]
 fn a_long_error_text_is_cut() {
     let body = format!(r#"{{"errors":[{{"message":"{}"}}]}}"#, "x".repeat(1000));
