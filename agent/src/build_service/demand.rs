@@ -10,6 +10,8 @@ use longshore_core::kernel_id::is_release;
 use longshore_core::machine::Machine;
 use longshore_core::sanitize::in_line;
 
+use super::said::Topic;
+
 /// Number of kernels that are built for. Whoever takes nodes decides on what they ask for: the rest is reported.
 pub(super) const MOST_KERNELS: usize = 64;
 /// Number of kernels of one node: the running one, and that of its next boot.
@@ -102,28 +104,31 @@ impl Demand {
     }
 
     /// Returns one line for each kind of demand that is not met; they are compared with those said before.
-    pub(super) fn unmet(&self) -> Vec<String> {
+    pub(super) fn unmet(&self) -> Vec<(Topic, String)> {
         let mut lines = Vec::new();
         if !self.left_out.is_empty() {
             let first = self.left_out.iter().take(NAMED).cloned().collect::<Vec<_>>().join(" ");
-            lines.push(format!(
+            let line = format!(
                 "{} kernels are asked for beyond the {MOST_KERNELS} that are built for: {first} ...",
                 self.left_out.len()
-            ));
+            );
+            lines.push((Topic::LeftOut, line));
         }
         if let Some((text, node)) = self.invalid.first_key_value() {
-            lines.push(format!(
+            let line = format!(
                 "{} texts of nodes are no kernel releases; the first is `{}`, of node {node}",
                 self.invalid.len(),
                 in_line(text)
-            ));
+            );
+            lines.push((Topic::Invalid, line));
         }
         if self.foreign > 0 {
-            lines.push(format!(
+            let line = format!(
                 "{} nodes have another architecture than {}, and nothing is built for them here",
                 self.foreign,
                 std::env::consts::ARCH
-            ));
+            );
+            lines.push((Topic::Foreign, line));
         }
         lines
     }
@@ -202,7 +207,7 @@ mod tests {
         assert_eq!((demand.kernels.len(), demand.left_out.len()), (MOST_KERNELS, 337));
         assert_eq!(demand.kernels[0].release, "6.1");
         assert!(!releases(&demand).contains(&"9.9.9"), "a third kernel of a node");
-        assert!(demand.unmet()[0].starts_with("337 kernels are asked for beyond the 64"));
+        assert!(demand.unmet()[0].1.starts_with("337 kernels are asked for beyond the 64"));
     }
 
     #[test]
@@ -214,7 +219,7 @@ mod tests {
         assert_eq!(releases(&demand), ["6.1"]);
         let unmet = demand.unmet();
         assert!(
-            unmet[0].contains("`../etc`, of node a") && unmet[1].starts_with("1 nodes"),
+            unmet[0].1.contains("`../etc`, of node a") && unmet[1].1.starts_with("1 nodes"),
             "{unmet:?}"
         );
     }

@@ -9,6 +9,7 @@ mod demand;
 mod index;
 mod queue;
 mod record;
+mod said;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ use demand::{Asked, Demand};
 use index::Index;
 use queue::{Queue, Work};
 pub(crate) use record::IndexRecord;
+use said::{Said, Topic};
 
 /// Interval of reading a list of kernels again.
 const LIST_READ: Duration = Duration::from_secs(10);
@@ -67,8 +69,8 @@ pub(crate) struct BuildService<'a> {
     index: Option<Index>,
     /// Record of the index in the cluster; None where it is not recorded.
     record: Option<IndexRecord>,
-    /// Lines about unmet demand, and about sources of it, that were logged.
-    said: BTreeSet<String>,
+    /// Warnings about unmet demand, and about sources of it, that were logged.
+    said: Said,
 }
 
 /// End of one try of a set.
@@ -130,7 +132,7 @@ impl<'a> BuildService<'a> {
             queue: Queue::default(),
             index,
             record,
-            said: BTreeSet::new(),
+            said: Said::default(),
         };
         service.listed = service.read_list()?;
         telemetry.builder_not_ready(Some("the builder is starting".to_owned()));
@@ -251,16 +253,15 @@ impl<'a> BuildService<'a> {
             Ok(listed) => self.listed = listed,
             Err(failure) => {
                 let line = format!("{}; what it had before is built for", failure.one_line());
-                self.say_once(line);
+                self.say(Topic::List, &line);
             }
         }
     }
 
-    /// Logs a warning where the same one was not logged before.
-    fn say_once(&mut self, line: String) {
-        if self.said.len() < 1000 && !self.said.contains(&line) {
+    /// Logs a warning where it is another one than that before, or that one is long ago.
+    fn say(&mut self, topic: Topic, line: &str) {
+        if self.said.is_due(topic, line, Instant::now()) {
             tracing::warn!("{line}");
-            self.said.insert(line);
         }
     }
 
@@ -269,12 +270,12 @@ impl<'a> BuildService<'a> {
         let told = self.nodes.as_mut().map(|nodes| nodes.borrow_and_update().clone());
         let told = told.unwrap_or_default();
         if let Some(failure) = told.failure {
-            self.say_once(format!("{failure}; the nodes known before are built for"));
+            self.say(Topic::Nodes, &format!("{failure}; the nodes known before are built for"));
         }
         let nodes = told.nodes.unwrap_or_default();
         let demand = Demand::of(&self.listed, &nodes);
-        for line in demand.unmet() {
-            self.say_once(line);
+        for (topic, line) in demand.unmet() {
+            self.say(topic, &line);
         }
         self.queue.follow(self.works(&demand), Instant::now());
         self.demand = demand;
