@@ -158,6 +158,8 @@ def of_builder(found):
             yield f"the builder's rights: {context}"
         if any("hostPath" in volume for volume in spec["volumes"]) or spec.get("hostPID") or spec.get("hostNetwork"):
             yield "the builder's pod reaches the node"
+        if any("key" not in one for one in spec.get("tolerations", [])):
+            yield f"the builder's pod tolerates every taint, those of GPU nodes too: {spec['tolerations']}"
         for name, option in (("livenessProbe", "--alive"), ("readinessProbe", "--ready")):
             if container[name]["exec"]["command"] != ["longshore", "builder", option]:
                 yield f"{name} is {container[name]}"

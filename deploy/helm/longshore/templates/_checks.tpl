@@ -59,6 +59,10 @@
 {{- fail (printf "builder.env[%d]: %s is set by %s" $index $one.name (get $reserved $one.name)) }}
 {{- end }}
 {{- end }}
+{{- $required := (default dict (default dict .affinity).nodeAffinity).requiredDuringSchedulingIgnoredDuringExecution }}
+{{- if not (or .nodeSelector $required .anyNode) }}
+{{- fail "builder.enabled needs builder.nodeSelector, or a builder.affinity that requires nodes: whoever takes over a GPU node changes most labels of that node, and would draw the pod with the signing keys there. Name a label that kubelets cannot set on themselves, as node-restriction.kubernetes.io/longshore-builder (kubectl label node NAME node-restriction.kubernetes.io/longshore-builder=yes), or wish for exactly that with builder.anyNode=true" }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
