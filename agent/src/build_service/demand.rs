@@ -9,7 +9,9 @@ use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::kernel_id::is_release;
 use longshore_core::machine::Machine;
 use longshore_core::sanitize::in_line;
+use tokio::time::Instant;
 
+use super::budget::{Budget, MOST_NEW};
 use super::said::Topic;
 
 /// Number of kernels that are built for. Whoever takes nodes decides on what they ask for: the rest is reported.
@@ -53,6 +55,10 @@ pub(super) struct Demand {
     pub(super) kernels: Vec<Asked>,
     /// Releases beyond [`MOST_KERNELS`].
     pub(super) left_out: Vec<String>,
+    /// Releases of nodes alone that have asked for too many others of late, each with the first node.
+    pub(super) overdrawn: BTreeMap<String, String>,
+    /// Time at which the first of these may be built for.
+    pub(super) again: Option<Instant>,
     /// Texts of nodes that are no releases, each with the first node.
     pub(super) invalid: BTreeMap<String, String>,
     /// Number of nodes of another architecture than this program's.
@@ -60,13 +66,21 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Returns the demand of a list and of nodes by their names.
-    pub(super) fn of(listed: &[String], nodes: &BTreeMap<String, KernelsOfNode>) -> Self {
+    /// Returns the demand of a list and of nodes by their names, each within its `budget`.
+    pub(super) fn of(
+        listed: &[String],
+        nodes: &BTreeMap<String, KernelsOfNode>,
+        budget: &mut Budget,
+        now: Instant,
+    ) -> Self {
+        let listed: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
         let mut asking: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut demand = Self::default();
-        for release in listed {
-            asking.entry(release.as_str()).or_default();
+        for &release in &listed {
+            asking.entry(release).or_default();
         }
+        let (mut admitted, mut refused) = (BTreeSet::new(), Vec::new());
+        budget.forget(nodes, now);
         let arch = Machine::named(std::env::consts::ARCH).map(|machine| machine.debian);
         for (name, node) in nodes {
             // A kubelet spells an architecture as Debian does: amd64, arm64.
@@ -75,15 +89,27 @@ impl Demand {
                 continue;
             }
             for release in node.releases.iter().take(MOST_OF_NODE) {
-                match is_release(release) {
-                    true => asking.entry(release.as_str()).or_default().push(name.as_str()),
-                    false => {
-                        demand.invalid.entry(release.clone()).or_insert_with(|| name.clone());
-                    }
+                let release = release.as_str();
+                if !is_release(release) {
+                    demand.invalid.entry(release.to_owned()).or_insert_with(|| name.clone());
+                    continue;
+                }
+                asking.entry(release).or_default().push(name.as_str());
+                if listed.contains(release) || budget.admits(name, release, now) {
+                    admitted.insert(release);
+                } else {
+                    refused.push((release, name));
                 }
             }
         }
-        let listed: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
+        // One node within its budget suffices for all that ask for the same.
+        for (release, name) in refused {
+            if !admitted.contains(release) {
+                asking.remove(release);
+                demand.overdrawn.entry(release.to_owned()).or_insert_with(|| name.clone());
+                demand.again = demand.again.into_iter().chain(budget.again(name, now)).min();
+            }
+        }
         let mut all: Vec<Asked> = asking
             .into_iter()
             .map(|(release, nodes)| Asked {
@@ -113,6 +139,14 @@ impl Demand {
                 self.left_out.len()
             );
             lines.push((Topic::LeftOut, line));
+        }
+        if let Some((release, node)) = self.overdrawn.first_key_value() {
+            let line = format!(
+                "{} kernels are built for later, as their nodes have asked for {MOST_NEW} others within an hour; the \
+                 first is {release}, of node {node}",
+                self.overdrawn.len()
+            );
+            lines.push((Topic::Overdrawn, line));
         }
         if let Some((text, node)) = self.invalid.first_key_value() {
             let line = format!(
@@ -170,6 +204,7 @@ mod tests {
     use longshore_core::failure::ExitCode;
     use rstest::rstest;
     use std::fs;
+    use std::time::Duration;
 
     fn nodes(of: &[(&str, &[&str])]) -> BTreeMap<String, KernelsOfNode> {
         let arch = Machine::named(std::env::consts::ARCH).expect("a machine").debian;
@@ -180,6 +215,10 @@ mod tests {
         of.iter().map(node).collect()
     }
 
+    fn demand(listed: &[String], nodes: &BTreeMap<String, KernelsOfNode>) -> Demand {
+        Demand::of(listed, nodes, &mut Budget::default(), Instant::now())
+    }
+
     fn releases(demand: &Demand) -> Vec<&str> {
         demand.kernels.iter().map(|asked| asked.release.as_str()).collect()
     }
@@ -187,7 +226,7 @@ mod tests {
     #[test]
     fn what_most_nodes_ask_for_is_first_and_what_the_list_names_before_it() {
         let nodes = nodes(&[("a", &["6.1", "6.2"]), ("b", &["6.2"]), ("c", &["6.3"])]);
-        let demand = Demand::of(&["6.9".to_owned(), "6.3".to_owned()], &nodes);
+        let demand = demand(&["6.9".to_owned(), "6.3".to_owned()], &nodes);
         assert_eq!(releases(&demand), ["6.3", "6.9", "6.2", "6.1"]);
         let by: Vec<_> = demand.kernels.iter().map(Asked::by).collect();
         assert_eq!(by, ["c", "the list", "a b", "a"]);
@@ -203,11 +242,50 @@ mod tests {
             let of = [&kernels[2 * n], &kernels[2 * n + 1], "9.9.9"];
             all.extend(nodes(&[(name, &of)]));
         }
-        let demand = Demand::of(&[], &all);
+        let demand = demand(&[], &all);
         assert_eq!((demand.kernels.len(), demand.left_out.len()), (MOST_KERNELS, 337));
         assert_eq!(demand.kernels[0].release, "6.1");
         assert!(!releases(&demand).contains(&"9.9.9"), "a third kernel of a node");
         assert!(demand.unmet()[0].1.starts_with("337 kernels are asked for beyond the 64"));
+    }
+
+    /// A node that names other releases each minute, while a second one asks for one that sorts behind them.
+    #[test]
+    fn a_node_that_names_others_all_the_time_is_built_for_within_its_budget() {
+        let (mut budget, begin) = (Budget::default(), Instant::now());
+        let listed = ["1.0.9".to_owned()];
+        let mut built = BTreeSet::new();
+        for minute in 0..59_u64 {
+            let now = begin + Duration::from_secs(60 * minute);
+            let fresh = [format!("1.0.{}", 2 * minute), format!("1.0.{}", 2 * minute + 1)];
+            let all =
+                nodes(&[("taken", &[fresh[0].as_str(), fresh[1].as_str()]), ("well", &["6.1"])]);
+            let demand = Demand::of(&listed, &all, &mut budget, now);
+            assert!(releases(&demand).contains(&"6.1"), "at minute {minute}");
+            built.extend(demand.kernels.iter().map(|asked| asked.release.clone()));
+            let is_overdrawn = !demand.overdrawn.is_empty();
+            assert_eq!(is_overdrawn, minute > 1, "at minute {minute}");
+            assert_eq!(demand.again, is_overdrawn.then(|| begin + Duration::from_secs(3600)));
+        }
+        // Four of the node, the list's, which it named, too, and the other node's.
+        let expected = ["1.0.0", "1.0.1", "1.0.2", "1.0.3", "1.0.9", "6.1"].map(str::to_owned);
+        assert_eq!(built, BTreeSet::from(expected));
+        let now = begin + Duration::from_secs(3600);
+        let demand = Demand::of(&[], &nodes(&[("taken", &["1.0.500"])]), &mut budget, now);
+        assert_eq!(releases(&demand), ["1.0.500"]);
+    }
+
+    #[test]
+    fn what_another_node_asks_for_within_its_budget_is_built_for() {
+        let (mut budget, now) = (Budget::default(), Instant::now());
+        for pair in [["1", "2"], ["3", "4"]] {
+            Demand::of(&[], &nodes(&[("a", &pair)]), &mut budget, now);
+        }
+        let alone = Demand::of(&[], &nodes(&[("a", &["5"])]), &mut budget, now);
+        assert_eq!((alone.kernels.len(), alone.overdrawn.len()), (0, 1));
+        assert!(alone.unmet()[0].1.contains("the first is 5, of node a"), "{:?}", alone.unmet());
+        let both = Demand::of(&[], &nodes(&[("a", &["5"]), ("b", &["5"])]), &mut budget, now);
+        assert_eq!((both.kernels[0].count, both.overdrawn.len()), (2, 0));
     }
 
     #[test]
@@ -215,7 +293,7 @@ mod tests {
         let mut all = nodes(&[("a", &["../etc", "6.1"]), ("b", &["../etc"])]);
         let arch = "s390x".to_owned();
         all.insert("c".to_owned(), KernelsOfNode { arch, releases: vec!["6.2".to_owned()] });
-        let demand = Demand::of(&[], &all);
+        let demand = demand(&[], &all);
         assert_eq!(releases(&demand), ["6.1"]);
         let unmet = demand.unmet();
         assert!(

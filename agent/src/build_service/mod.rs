@@ -5,6 +5,7 @@
 //! [`index`] the signed list of them, [`record`] its highest version for a cluster's nodes. No driver is installed here,
 //! and the host is not changed.
 
+mod budget;
 mod demand;
 mod index;
 mod queue;
@@ -27,6 +28,7 @@ use crate::config::{Config, PublishConfig};
 use crate::plan::BuildSet;
 use crate::supplier::{ForRegistry, NotMade, Provisioner};
 use crate::telemetry::Telemetry;
+use budget::Budget;
 use demand::{Asked, Demand};
 use index::Index;
 use queue::{Queue, Work};
@@ -35,6 +37,8 @@ use said::{Said, Topic};
 
 /// Interval of reading a list of kernels again.
 const LIST_READ: Duration = Duration::from_secs(10);
+/// Time after which a round ends with the set in progress: then the archives, the list and the store are looked at anew.
+const ROUND: Duration = Duration::from_secs(5 * 60);
 /// Pauses while the registry cannot be used: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -63,6 +67,8 @@ pub(crate) struct BuildService<'a> {
     nodes: Option<watch::Receiver<FollowedNodes>>,
     /// The list as it was read last.
     listed: Vec<String>,
+    /// New kernels of each node.
+    budget: Budget,
     demand: Demand,
     queue: Queue,
     /// Index of the registry; None without a key that signs it.
@@ -128,6 +134,7 @@ impl<'a> BuildService<'a> {
             wishes,
             nodes,
             listed: Vec::new(),
+            budget: Budget::default(),
             demand: Demand::default(),
             queue: Queue::default(),
             index,
@@ -158,9 +165,14 @@ impl<'a> BuildService<'a> {
                 ));
             }
         }
-        self.ask_anew();
+        let now = Instant::now();
+        self.ask_anew(now);
         let mut failed = None;
-        self.round(Some(&mut failed)).await?;
+        self.round(now, Some(&mut failed)).await?;
+        // Each set that was tried is due later than now.
+        while self.queue.next(now).is_some() {
+            self.round(now, Some(&mut failed)).await?;
+        }
         let sets = self.queue.count();
         tracing::info!(
             served = sets.served,
@@ -177,12 +189,13 @@ impl<'a> BuildService<'a> {
     pub(crate) async fn run(mut self) -> std::convert::Infallible {
         let mut pause = FIRST_PAUSE;
         loop {
+            let now = Instant::now();
             self.read_list_again();
-            self.ask_anew();
+            self.ask_anew(now);
             if let Some(record) = &mut self.record {
                 record.keep_where_due().await;
             }
-            match self.round(None).await {
+            match self.round(now, None).await {
                 Ok(()) => {
                     pause = FIRST_PAUSE;
                     self.telemetry.builder_not_ready(self.unlisted());
@@ -215,7 +228,8 @@ impl<'a> BuildService<'a> {
     async fn until_asked(&mut self) {
         let of_index = self.index.as_ref().map(Index::due);
         let of_record = self.record.as_ref().and_then(IndexRecord::due);
-        let due = self.queue.next_due().into_iter().chain(of_index).chain(of_record).min();
+        let due = self.queue.next_due().into_iter().chain(self.demand.again);
+        let due = due.chain(of_index).chain(of_record).min();
         let has_list = self.wishes.list.is_some();
         let due = async {
             match due {
@@ -265,19 +279,19 @@ impl<'a> BuildService<'a> {
         }
     }
 
-    /// Takes over what the list and the nodes ask for now.
-    fn ask_anew(&mut self) {
+    /// Takes over what the list and the nodes ask for now; new sets are due at `due`.
+    fn ask_anew(&mut self, due: Instant) {
         let told = self.nodes.as_mut().map(|nodes| nodes.borrow_and_update().clone());
         let told = told.unwrap_or_default();
         if let Some(failure) = told.failure {
             self.say(Topic::Nodes, &format!("{failure}; the nodes known before are built for"));
         }
         let nodes = told.nodes.unwrap_or_default();
-        let demand = Demand::of(&self.listed, &nodes);
+        let demand = Demand::of(&self.listed, &nodes, &mut self.budget, Instant::now());
         for (topic, line) in demand.unmet() {
             self.say(topic, &line);
         }
-        self.queue.follow(self.works(&demand), Instant::now());
+        self.queue.follow(self.works(&demand), due);
         self.demand = demand;
         self.tell();
     }
@@ -300,22 +314,27 @@ impl<'a> BuildService<'a> {
     }
 
     fn tell(&self) {
-        self.telemetry.builder_asked(self.queue.count(), self.demand.left_out.len());
+        let left_out = self.demand.left_out.len() + self.demand.overdrawn.len();
+        self.telemetry.builder_asked(self.queue.count(), left_out);
     }
 
-    /// Looks after every set that is due, one after the other. The indexes of archives are kept for as long. The first
-    /// failure is kept in `first`, where that is given, and the others are logged.
+    /// Looks after the sets that are due at `now`, one after the other, until all were tried or [`ROUND`] is over. The
+    /// indexes of archives are kept for as long. The first failure is kept in `first`, where that is given, and the others
+    /// are logged; such a round follows no new demand.
     ///
     /// # Errors
-    /// The registry's failure: nothing else is tried without it.
-    async fn round(&mut self, first: Option<&mut Option<Failure>>) -> Result<(), Failure> {
-        let now = Instant::now();
+    /// The registry's failure: nothing else is tried without it. That of the index, after the sets.
+    async fn round(
+        &mut self,
+        now: Instant,
+        first: Option<&mut Option<Failure>>,
+    ) -> Result<(), Failure> {
         let is_index_due = self.index.as_ref().is_some_and(|index| index.is_due(now));
         if self.queue.next(now).is_none() && !is_index_due {
             return Ok(());
         }
         let provisioner = Provisioner::new(self.config).telling(self.telemetry);
-        let ended = self.round_with(&provisioner, first).await;
+        let ended = self.round_with(&provisioner, now, first).await;
         provisioner.tidy().await;
         ended
     }
@@ -323,11 +342,15 @@ impl<'a> BuildService<'a> {
     async fn round_with(
         &mut self,
         provisioner: &Provisioner<'_>,
+        now: Instant,
         mut first: Option<&mut Option<Failure>>,
     ) -> Result<(), Failure> {
         let registry = ForRegistry::new(provisioner, self.publish)?;
         let (mut drivers, mut said) = (Drivers::new(), BTreeSet::new());
-        while let Some(work) = self.queue.next(Instant::now()).cloned() {
+        let (begin, follows) = (Instant::now(), first.is_none());
+        // An index that cannot be written holds up no set: nodes that require none wait for them.
+        let mut unlisted = self.write_index(&registry).await.err();
+        while let Some(work) = self.queue.next(now).cloned() {
             let by = self.demand.kernels.iter().find(|asked| asked.release == work.kernel);
             let by = by.map(Asked::by).unwrap_or_default();
             // Of this level, so that no filter leaves it out of the fields of a warning.
@@ -340,22 +363,23 @@ impl<'a> BuildService<'a> {
             );
             let tried = self.try_one(&registry, &mut drivers, &work).instrument(span.clone()).await;
             self.telemetry.builder_builds(None);
-            let now = Instant::now();
+            let ended = Instant::now();
             match tried {
                 Ok(Tried::There(manifest)) => {
-                    self.queue.served(&work, now);
+                    self.queue.served(&work, ended);
                     self.list(manifest);
                 }
                 Ok(Tried::Pushed(manifest)) => {
                     self.telemetry.builder_tried(true);
-                    self.queue.served(&work, now);
+                    self.queue.served(&work, ended);
                     self.list(manifest);
-                    self.write_index(&registry).await?;
+                    // Written again in spite of a failure before.
+                    unlisted = None;
                 }
-                Ok(Tried::Needless) => self.queue.needless(&work, now),
+                Ok(Tried::Needless) => self.queue.needless(&work, ended),
                 Err(NotMade::Build(failure)) => {
                     self.telemetry.builder_tried(false);
-                    let is_new = self.queue.failed(&work, &failure, now);
+                    let is_new = self.queue.failed(&work, &failure, ended);
                     match &mut first {
                         Some(first) if first.is_none() => **first = Some(failure),
                         // One archive that is away fails many sets alike.
@@ -375,10 +399,17 @@ impl<'a> BuildService<'a> {
                     return Err(failure);
                 }
             }
-            // New demand comes before sets that failed.
-            self.ask_anew();
+            if unlisted.is_none() {
+                unlisted = self.write_index(&registry).await.err();
+            }
+            if begin.elapsed() >= ROUND {
+                break;
+            }
+            if follows {
+                self.ask_anew(now);
+            }
         }
-        self.write_index(&registry).await
+        unlisted.map_or(Ok(()), Err)
     }
 
     fn list(&mut self, manifest: String) {

@@ -60,11 +60,13 @@ pub(super) struct Queue {
     /// Sets that are asked for, in the order in which new ones are made.
     order: Vec<Work>,
     states: BTreeMap<Work, State>,
+    /// True if the set that was looked after last was a new one.
+    was_new: bool,
 }
 
 impl Queue {
-    /// Follows what is asked for now. States of what was asked for before are kept, so that a failed build is not new
-    /// when a node comes back.
+    /// Follows what is asked for now. New sets are due at `now`. States of what was asked for before are kept, so that a
+    /// failed build is not new when a node comes back.
     pub(super) fn follow(&mut self, order: Vec<Work>, now: Instant) {
         for work in &order {
             let new = State { standing: Standing::New, due: now, postponed: 0 };
@@ -76,13 +78,14 @@ impl Queue {
         self.order = order;
     }
 
-    /// Returns the set to look after now: one that was never tried before any other, in the order asked for, and
-    /// those that the registry failed for behind the others.
+    /// Returns the set to look after now. One that was never tried and one that is tried or looked for again alternate, so
+    /// that demand without end starves neither; of each the one that is due the longest is first, then the order asked
+    /// for. Those that the registry failed for are behind the others.
     pub(super) fn next(&self, now: Instant) -> Option<&Work> {
         let rank = |work: &&Work| {
             let state = self.states.get(*work)?;
-            let rank = (state.postponed, state.standing != Standing::New);
-            (state.due <= now).then_some(rank)
+            let is_new = state.standing == Standing::New;
+            (state.due <= now).then_some((state.postponed, is_new == self.was_new, state.due))
         };
         let due = self.order.iter().filter_map(|work| Some((rank(&work)?, work)));
         // The first of equal ones.
@@ -125,7 +128,9 @@ impl Queue {
     }
 
     fn set(&mut self, work: &Work, standing: Standing, due: Instant) {
-        self.states.insert(work.clone(), State { standing, due, postponed: 0 });
+        let state = State { standing, due, postponed: 0 };
+        let before = self.states.insert(work.clone(), state);
+        self.was_new = before.is_none_or(|before| before.standing == Standing::New);
     }
 
     /// Returns the numbers of sets that are asked for, by state.
@@ -180,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_set_holds_up_no_other_and_a_new_one_is_first() {
+    fn a_failing_set_holds_up_no_other() {
         let now = Instant::now();
         let mut queue = queue(&["a", "b"], now);
         assert_eq!(queue.next(now), Some(&work("a")));
@@ -190,9 +195,41 @@ mod tests {
         assert_eq!(queue.next(now), None);
         let later = now + BUILDS.1;
         queue.follow(["a", "b", "c"].map(work).to_vec(), later);
-        assert_eq!(queue.next(later), Some(&work("c")), "the two others are due, too");
+        assert_eq!(queue.next(later), Some(&work("a")), "b is due, too, and not for as long");
+        queue.failed(&work("a"), &failure(FailureKind::Compile), later);
+        assert_eq!(queue.next(later), Some(&work("c")));
         let sets = queue.count();
         assert_eq!((sets.served, sets.failing, sets.waiting), (1, 1, 1));
+    }
+
+    /// New demand at each try, whose names sort first, beside a set that failed and a new one that sorts last.
+    #[test]
+    fn new_sets_and_those_that_are_due_again_alternate_and_the_longest_due_is_first() {
+        let mut now = Instant::now();
+        let mut queue = queue(&["failed", "z-new"], now);
+        queue.failed(&work("failed"), &failure(FailureKind::Compile), now);
+        now += BUILDS.1;
+        let mut tried = Vec::new();
+        for number in 0..4 {
+            let fresh = format!("a-{number}");
+            queue.follow(["a-0", "a-1", "a-2", "failed", "z-new", &fresh].map(work).to_vec(), now);
+            let next = queue.next(now).expect("a set").clone();
+            tried.push(next.kernel.clone());
+            match next.kernel.as_str() {
+                "failed" => {
+                    queue.failed(&next, &failure(FailureKind::Compile), now);
+                }
+                _ => queue.served(&next, now),
+            }
+            now += Duration::from_secs(1);
+        }
+        assert_eq!(tried, ["failed", "z-new", "a-0", "a-1"]);
+        now += RECHECK;
+        assert_eq!(queue.next(now), Some(&work("failed")), "those that are there are due, too");
+        queue.failed(&work("failed"), &failure(FailureKind::Compile), now);
+        assert_eq!(queue.next(now), Some(&work("a-2")));
+        queue.served(&work("a-2"), now);
+        assert_eq!(queue.next(now), Some(&work("z-new")), "it is looked for again");
     }
 
     #[test]
