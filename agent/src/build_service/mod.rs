@@ -81,8 +81,8 @@ pub(crate) struct BuildService<'a> {
 
 /// End of one try of a set.
 enum Tried {
-    /// It was in the registry, as this manifest.
-    There(String),
+    /// It was in the registry.
+    There,
     /// It is in the registry now, as this manifest.
     Pushed(String),
     /// The driver does not have this flavour, which nothing named.
@@ -365,10 +365,7 @@ impl<'a> BuildService<'a> {
             self.telemetry.builder_builds(None);
             let ended = Instant::now();
             match tried {
-                Ok(Tried::There(manifest)) => {
-                    self.queue.served(&work, ended);
-                    self.list(manifest);
-                }
+                Ok(Tried::There) => self.queue.served(&work, ended),
                 Ok(Tried::Pushed(manifest)) => {
                     self.telemetry.builder_tried(true);
                     self.queue.served(&work, ended);
@@ -434,7 +431,7 @@ impl<'a> BuildService<'a> {
     }
 
     async fn try_one(
-        &self,
+        &mut self,
         registry: &ForRegistry<'_>,
         drivers: &mut Drivers,
         work: &Work,
@@ -467,9 +464,18 @@ impl<'a> BuildService<'a> {
             signs: true,
         };
         if let Some(manifest) = registry.look(&build).await? {
-            tracing::debug!("{} has it: {manifest}", self.publish.reference);
-            self.telemetry.builder_not_ready(self.unlisted());
-            return Ok(Tried::There(manifest));
+            if self.is_listed(registry, &manifest).await? {
+                tracing::debug!("{} has it: {manifest}", self.publish.reference);
+                self.telemetry.builder_not_ready(self.unlisted());
+                return Ok(Tried::There);
+            }
+            if self.index.as_mut().is_some_and(|index| index.doubts(&manifest)) {
+                tracing::warn!(
+                    "{manifest} of {} is signed, but neither this builder pushed it nor an index by its key lists it: \
+                     it may be an old one that was put back, is not listed, and is made anew",
+                    self.publish.reference
+                );
+            }
         }
         // The registry answers: what is compiled now is known to be missing there.
         self.telemetry.builder_not_ready(self.unlisted());
@@ -477,6 +483,18 @@ impl<'a> BuildService<'a> {
         let what = format!("{version} ({}) for {}", work.flavour, work.kernel);
         self.telemetry.builder_builds(Some(what));
         registry.make(&build).await.map(Tried::Pushed)
+    }
+
+    /// True if a signed set of the registry counts as there: by the index, or where none is written.
+    async fn is_listed(
+        &mut self,
+        registry: &ForRegistry<'_>,
+        manifest: &str,
+    ) -> Result<bool, NotMade> {
+        match &mut self.index {
+            Some(index) => index.has(manifest, registry).await,
+            None => Ok(true),
+        }
     }
 
     /// Returns the driver of a set, looked up once in a round.

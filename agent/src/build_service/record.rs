@@ -131,8 +131,7 @@ impl IndexRecord {
         let had = replaced.map_or("none by this key".to_owned(), |version| version.to_string());
         Some(format!(
             "the registry {registry} was restored, or shows an older state: its index was {had}, and {} has the version \
-             {before}; the index {version} lists the signed sets that it has now, so take back outdated ones \
-             (denied-sets)",
+             {before}; look which sets the index {version} lists, and take back outdated ones (denied-sets)",
             self.shown()
         ))
     }

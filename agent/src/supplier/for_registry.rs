@@ -18,6 +18,7 @@ use longshore_modules::registry::session::is_of_content;
 use longshore_modules::registry::set_index::IndexSummary;
 use longshore_modules::registry::{Found, Judge, Registry, Wish};
 use longshore_modules::signature::Trust;
+use longshore_modules::signature::set_index::SetIndex;
 use longshore_modules::signature::statement::PredicateType;
 
 /// Number of sets that are not listed and are named in the log.
@@ -130,6 +131,24 @@ impl<'p> ForRegistry<'p> {
             tracing::info!("{}:{tag} is not listed: {why}", registry.name());
         }
         Ok(found.signed)
+    }
+
+    /// Returns the index of the registry, if the builder's key signed it. It may have expired, or be an older one.
+    ///
+    /// # Errors
+    /// The registry's failure.
+    pub(crate) async fn index(&self) -> Result<Option<SetIndex>, NotMade> {
+        let Some(key) = &self.publication.key else { return Ok(None) };
+        let registry = self.publication.open().map_err(NotMade::of_registry)?;
+        let there = match registry.index().await {
+            Ok(there) => there,
+            // The write replaces what is damaged, and refuses to replace something else.
+            Err(failure) if failure.kind() == FailureKind::Verification => None,
+            Err(failure) => return Err(NotMade::of_registry(failure)),
+        };
+        let trust = Trust::in_keys([key.public()]);
+        let verified = there.and_then(|signed| signed.verify(trust.keys()).ok());
+        Ok(verified.map(|(index, _)| index))
     }
 
     /// Writes the index of the registry, signed by the builder's key.
