@@ -247,6 +247,44 @@ async fn a_set_of_another_key_or_without_one_is_made_anew() {
     fleet.assert_served("node", KERNEL, node.code, &node.to_string());
 }
 
+/// A signed and attested set that the index does not list, as one that was put back under its tag.
+#[test]
+fn a_signed_set_that_no_index_lists_is_named_and_made_anew() {
+    let fleet = Fleet::new(false);
+    let build = || {
+        let ended = finish(&mut fleet.builder(&["--once", "--kernel", KERNEL]));
+        ended.assert_done();
+        ended.err
+    };
+    let index = |args: &[&str]| {
+        let reference = fleet.reference();
+        let mut command = fleet.host.agent(&[&["index", reference.as_str()][..], args].concat());
+        let ended = finish(command.env("COSIGN_PASSWORD", PASSWORD));
+        ended.assert_done();
+        ended.out
+    };
+    let public = fleet.public.display().to_string();
+    let listed = || -> Vec<String> {
+        let shown = index(&["--show", "--signature-key", &public]);
+        shown.lines().filter(|line| line.starts_with("sha256:")).map(str::to_owned).collect()
+    };
+    let unlisted = "neither this builder pushed it nor an index by its key lists it";
+    assert!(!build().contains(unlisted));
+    let first = listed();
+    assert_eq!(first.len(), 1);
+    let secret = fleet.secret.display().to_string();
+    index(&["--sign-key", &secret, "--without", &first[0]]);
+    assert!(listed().is_empty());
+    let again = build();
+    assert!(again.contains(unlisted) && again.contains(&first[0]), "{again}");
+    assert_eq!(
+        (listed(), fleet.compiles("builder")),
+        (first, 1),
+        "pushed from the builder's store"
+    );
+    assert!(!build().contains(unlisted));
+}
+
 #[test]
 fn a_compile_ends_cleanly_when_the_builder_is_stopped() {
     let fleet = Fleet::new(true);
