@@ -22,6 +22,7 @@ use longshore_debian::archive::{Archive, Requirement};
 use longshore_debian::compression;
 use longshore_debian::max_age::MaxAge;
 use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
+use longshore_fetch::http;
 use longshore_tests::archive::{self, Suite};
 use longshore_tests::scene::disk;
 
@@ -46,7 +47,7 @@ struct Arguments {
     /// Directory that they are unpacked in; in memory, so as not to measure a disk.
     #[arg(long)]
     dir: PathBuf,
-    /// Decompress in this process, and not in one without rights as longshore does.
+    /// Download and decompress in this process, and not in others without rights as longshore does.
     #[arg(long)]
     in_process: bool,
     /// Flag that cargo bench adds.
@@ -59,9 +60,14 @@ fn main() {
         let status = compression::decompress_main(std::env::args_os().skip(1));
         std::process::exit(status.into());
     }
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == http::SUBCOMMAND) {
+        let status = http::fetch_main(std::env::args_os().skip(1));
+        std::process::exit(status.into());
+    }
     let arguments = Arguments::parse();
     if !arguments.in_process {
         compression::decompress_by("/proc/self/exe");
+        http::fetch_by("/proc/self/exe");
     }
     if let Err(failure) = run(&arguments) {
         println!("{}", failure.report());

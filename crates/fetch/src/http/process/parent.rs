@@ -28,7 +28,7 @@ use super::wire::{
 };
 
 /// Time limit for the process to begin: it reads the certificates. A loaded machine takes seconds.
-const BEGIN: Duration = Duration::from_secs(60);
+pub(super) const BEGIN: Duration = Duration::from_secs(60);
 /// Time limit for the control socket to take a byte; only a process that was taken over needs it.
 const CONTROL: Duration = Duration::from_secs(10);
 /// Time limit for a process that has closed its sockets to end.

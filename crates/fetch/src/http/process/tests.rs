@@ -1,4 +1,4 @@
-use super::parent::{DownloadProcess, ReceivedBody};
+use super::parent::{BEGIN, DownloadProcess, ReceivedBody};
 use super::wire::{Answer, Question, framed, read_message, receive_bytes};
 
 use std::io::{Cursor, ErrorKind};
@@ -164,6 +164,11 @@ async fn a_program_that_does_not_download_is_a_failure_of_the_host(
     assert_eq!(failure.code(), ExitCode::HostUnsupported);
     assert!(failure.remedy_or_default().contains("seccomp"), "{}", failure.report());
     assert_eq!(request.url(), &url());
+}
+
+#[test]
+fn the_page_about_deadlines_has_the_wait() {
+    longshore_core::testing::assert_in_page("[process that downloads]", BEGIN);
 }
 
 #[test]
