@@ -57,7 +57,10 @@ fn strict() -> ParseOptions {
 pub(crate) fn with_flag(text: &str, outer: &str, inner: &str) -> Result<String, String> {
     let body = text.strip_prefix(MARK).unwrap_or(text);
     if body.trim().is_empty() {
-        return Ok(format!("{text}{}", fresh(outer, inner)));
+        // A blank of another kind than JSON's is one to docker while it is alone in the file.
+        let is_blank = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
+        let kept = if body.chars().all(is_blank) { text } else { &text[..text.len() - body.len()] };
+        return Ok(format!("{kept}{}", fresh(outer, inner)));
     }
     let parsed = jsonc_parser::parse_to_ast(body, &Default::default(), &strict());
     let root = parsed.map_err(|error| error.to_string())?.value;
@@ -141,4 +144,25 @@ fn verified(text: &str, edited: String, outer: &str, inner: &str) -> Result<Stri
         return Ok(edited);
     }
     Err("it is written in a form that is not edited here".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::empty("", "")]
+    #[case::line("\n", "\n")]
+    #[case::mark("\u{feff}", "\u{feff}")]
+    #[case::mark_and_line("\u{feff}\r\n", "\u{feff}\r\n")]
+    #[case::form_feed("\u{c}", "")]
+    #[case::mark_and_form_feed("\u{feff}\n\u{c}", "\u{feff}")]
+    #[case::no_break_space("\u{a0}", "")]
+    fn an_edited_blank_file_is_json(#[case] text: &str, #[case] kept: &str) {
+        let edited = with_flag(text, "features", "cdi").expect("edits");
+        assert_eq!(edited.strip_prefix(kept), Some(&*fresh("features", "cdi")));
+        let read = parse(&edited).expect("JSON");
+        assert_eq!(read["features"]["cdi"], true);
+    }
 }
