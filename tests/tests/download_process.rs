@@ -15,6 +15,9 @@ use longshore_fetch::http::SUBCOMMAND;
 use longshore_tests::packages;
 use longshore_tests::scene::{Scene, names, send, start, until, wait};
 
+/// User and group of the process.
+const USER: &str = "2104104105";
+
 /// A server that answers when the test wants it to.
 struct Held(TcpListener);
 
@@ -103,7 +106,7 @@ fn the_process_has_no_rights_and_the_connection_is_its_own() {
     };
     let agent = asking(&scene, "127.0.0.1", server.port(), with);
     let stream = server.asked();
-    assert_eq!(user_of(stream.peer_addr().expect("an address").port()), "65534");
+    assert_eq!(user_of(stream.peer_addr().expect("an address").port()), USER);
     let dir = format!("/proc/{}", only(agent.id()));
     let status = fs::read_to_string(format!("{dir}/status")).expect("its status");
     let fields: BTreeMap<&str, Vec<&str>> = status
@@ -115,7 +118,7 @@ fn the_process_has_no_rights_and_the_connection_is_its_own() {
         assert_eq!(fields[name], ["0000000000000000"], "{name}");
     }
     for name in ["Uid", "Gid"] {
-        assert_eq!(fields[name], ["65534"; 4], "{name}");
+        assert_eq!(fields[name], [USER; 4], "{name}");
     }
     assert_eq!(fields["Groups"], [""; 0]);
     assert_eq!(fields["NoNewPrivs"], ["1"]);

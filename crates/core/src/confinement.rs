@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::unistd::{Gid, Uid, close, geteuid, setgroups, setresgid, setresuid};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Gid, Pid, Uid, close, geteuid, setgroups, setresgid, setresuid};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set,
@@ -19,13 +20,13 @@ use rustix::thread::{
 };
 
 use crate::privileges;
+use crate::small_stacks;
 
-/// User and group of such a process where root starts it: those of nobody. It is not the user of compiles, whose
-/// processes are counted (`build::user`).
-const NOBODY: u32 = 65534;
+/// User and group of nobody. It is not the user of compiles, whose processes are counted (`build::user`).
+pub const NOBODY: u32 = 65534;
 
-/// Time limit for a process to end that may not be killed.
-const END: Duration = Duration::from_secs(2);
+/// Time limit for a process to end that may not be killed; then a thread waits for it.
+const END: Duration = Duration::from_millis(200);
 
 /// A process without rights, which is ended when this is dropped.
 ///
@@ -42,23 +43,40 @@ impl Drop for Confined {
             return;
         }
         let since = Instant::now();
-        while since.elapsed() < END && matches!(self.0.try_wait(), Ok(None)) {
+        while matches!(self.0.try_wait(), Ok(None)) {
+            if since.elapsed() >= END {
+                wait_elsewhere(self.0.id());
+                return;
+            }
             thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
+/// Waits for a process on a thread of its own, so that none is left that has ended.
+fn wait_elsewhere(process: u32) {
+    let Ok(process) = i32::try_from(process) else { return };
+    let wait = move || drop(waitpid(Pid::from_raw(process), None));
+    if let Err(error) = small_stacks::named("ended").spawn(wait) {
+        tracing::debug!("process {process} is not waited for: {error}");
+    }
+}
+
 /// Gives up the capabilities, the user, and the resources beyond `limits` (setrlimit(2)); the working directory
-/// becomes the root. To be called while the process has one thread.
+/// becomes the root. Where root starts it, the first of `users` that this user namespace has becomes user and group. To
+/// be called while the process has one thread.
+///
+/// A container without CAP_SETUID and CAP_SETGID, or a user namespace without these users, keeps root's user id: then
+/// files of root can be read all the same, if they can be opened.
 ///
 /// # Errors
 /// The right that could not be given up, and the cause.
-pub fn give_up_rights(limits: &[(Resource, u64)]) -> Result<(), String> {
+pub fn give_up_rights(users: &[u32], limits: &[(Resource, u64)]) -> Result<(), String> {
     let step = |what: &'static str| move |error: &dyn Display| format!("{what}: {error}");
     std::env::set_current_dir("/").map_err(|e| step("chdir")(&e))?;
     set_no_new_privs(true).map_err(|e| step("no_new_privs")(&e))?;
     give_up_capabilities_of_programs().map_err(|e| step("capabilities of programs")(&e))?;
-    leave_root().map_err(|e| step("the user id")(&e))?;
+    leave_root(users).map_err(|e| step("the user id")(&e))?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
         .map_err(|e| step("capset")(&e))?;
@@ -109,18 +127,23 @@ fn give_up_capabilities_of_programs() -> io::Result<()> {
     Ok(())
 }
 
-/// Becomes nobody, without groups. A container without CAP_SETUID and CAP_SETGID, or a user namespace without that
-/// user, keeps the process from it: without capabilities, files and most system calls its user has no rights either.
-fn leave_root() -> nix::Result<()> {
+/// Becomes the first of these users that there is, without groups.
+fn leave_root(users: &[u32]) -> nix::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
-    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
     let unless_refused = |result| match result {
-        Err(Errno::EPERM | Errno::EINVAL) => Ok(()),
-        result => result,
+        Ok(()) => Ok(true),
+        Err(Errno::EPERM | Errno::EINVAL) => Ok(false),
+        Err(error) => Err(error),
     };
     unless_refused(setgroups(&[]))?;
-    unless_refused(setresgid(group, group, group))?;
-    unless_refused(setresuid(user, user, user))
+    for id in users {
+        let (user, group) = (Uid::from_raw(*id), Gid::from_raw(*id));
+        unless_refused(setresgid(group, group, group))?;
+        if unless_refused(setresuid(user, user, user))? {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Rights that the process gives up before it reads a byte.
 
-use longshore_core::confinement::{close_all_others, give_up_rights};
+use longshore_core::confinement::{NOBODY, close_all_others, give_up_rights};
 use nix::sys::resource::Resource;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
@@ -26,7 +26,8 @@ const LIMITS: [(Resource, u64); 6] = [
 /// The right that could not be given up, and the cause.
 pub(super) fn confine() -> Result<(), String> {
     close_all_others().map_err(|e| format!("closing files: {e}"))?;
-    give_up_rights(&LIMITS)?;
+    // Without files and most system calls root's user id, where it stays, has no rights either.
+    give_up_rights(&[NOBODY], &LIMITS)?;
     // After the change of the user id, which takes it back (kernel/cred.c, commit_creds).
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|e| format!("a signal: {e}"))?;
     filter::install().map_err(|e| format!("the seccomp filter: {e}"))

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::redirect::Policy as Redirects;
-use reqwest::{Request, Response as OwnResponse};
+use reqwest::{Request, Response as OwnResponse, Url};
 use serde::{Deserialize, Serialize};
 
 use super::Redirections;
 use super::client_error::{ClientError, root_cause};
-use super::process::{self, DownloadProcess};
+use super::process::{self, DownloadProcesses};
 use super::proxy::Proxies;
 use super::reach::Reach;
 use super::response::Response;
@@ -110,7 +110,7 @@ pub(super) struct Client {
     settings: Arc<Settings>,
     /// Client of this process; where another process downloads, it only writes requests.
     own: reqwest::Client,
-    process: Option<Arc<DownloadProcess>>,
+    processes: Option<Arc<DownloadProcesses>>,
 }
 
 impl Client {
@@ -119,18 +119,29 @@ impl Client {
     pub(super) fn new(settings: Settings) -> Result<Self, String> {
         let settings = Arc::new(settings);
         let Some(program) = process::program() else {
-            return Ok(Self { own: settings.client()?, settings, process: None });
+            return Ok(Self { own: settings.client()?, settings, processes: None });
         };
         let _ = rustls::crypto::ring::default_provider().install_default();
         let writer = reqwest::Client::builder().no_proxy().tls_certs_only([]).build();
         let own = writer.map_err(|e| root_cause(&e))?;
-        let process = Some(Arc::new(DownloadProcess::new(program, settings.clone())));
-        Ok(Self { settings, own, process })
+        let processes = Some(Arc::new(DownloadProcesses::new(program, settings.clone())));
+        Ok(Self { settings, own, processes })
     }
 
     /// Returns the client that writes requests.
     pub(super) fn writer(&self) -> &reqwest::Client {
         &self.own
+    }
+
+    /// Starts the process that downloads from a URL's server, if another process does and none runs.
+    ///
+    /// # Errors
+    /// One of the host, or one that may be over soon.
+    pub(super) async fn begin(&self, url: &Url) -> Result<(), ClientError> {
+        match &self.processes {
+            Some(processes) => processes.of(url).begin().await,
+            None => Ok(()),
+        }
     }
 
     /// Sends a request; returns the response when its headers are there.
@@ -143,8 +154,8 @@ impl Client {
     ) -> Result<Response, ClientError> {
         let error = |e: reqwest::Error| self.settings.error(&e);
         let request = request.map_err(error)?;
-        match &self.process {
-            Some(process) => process.send(request).await,
+        match &self.processes {
+            Some(processes) => processes.of(request.url()).send(request).await,
             None => {
                 let response: OwnResponse = self.own.execute(request).await.map_err(error)?;
                 Ok(Response::own(response, self.settings.clone()))

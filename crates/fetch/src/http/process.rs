@@ -1,7 +1,7 @@
 //! Downloads by a process of their own, which has no rights (docs/internals/decisions/downloads.md).
 //!
-//! A program that has registered itself ([`fetch_by`]) makes no connection: for each client it starts itself once
-//! more, with [`SUBCOMMAND`] as its first argument, and that process resolves names, connects, and parses TLS and HTTP.
+//! A program that has registered itself ([`fetch_by`]) makes no connection: for each server of a client it starts itself
+//! once more, with [`SUBCOMMAND`] as its first argument, and that process resolves names, connects, and parses TLS and HTTP.
 //! What it answers is as foreign as what a server sends. Others download in their own address space: unit tests, the
 //! kernel matrix.
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 pub use child::fetch_main;
-pub(super) use parent::{DownloadProcess, ReceivedBody};
+pub(super) use parent::{DownloadProcesses, ReceivedBody};
 
 /// First argument of the process.
 pub const SUBCOMMAND: &str = "__fetch";

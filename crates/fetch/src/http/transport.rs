@@ -120,7 +120,14 @@ impl Fetcher {
         let mut budget = RetryBudget::new(&self.policy);
         loop {
             let (before, since) = (exchange.received(), Instant::now());
-            let error = match self.attempt_in_time(exchange).await {
+            // Before the time limit of the attempt: the start of a process says nothing of the server.
+            let begun = self.client.begin(exchange.request().url()).await;
+            let is_asked = begun.is_ok();
+            let attempted = match begun {
+                Ok(()) => self.attempt_in_time(exchange).await,
+                Err(error) => Err(error.into_attempt(exchange.request())),
+            };
+            let error = match attempted {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -129,7 +136,9 @@ impl Fetcher {
                 budget.restore();
             }
             let Some(wait) = budget.after(trouble) else {
-                self.note_unreachable(exchange, &failure);
+                if is_asked {
+                    self.note_unreachable(exchange, &failure);
+                }
                 return Err(FetchError::Failed(failure));
             };
             exchange.request().log_retry(&failure);

@@ -153,6 +153,8 @@ impl Made<'_> {
                     self.commands.clear();
                     continue;
                 }
+                // systemd leaves it out, with a line in its log.
+                "ExecStart" if names_no_program(&value) && value.contains('-') => continue,
                 "ExecStart" => {
                     self.commands.push((Setting { file: path.to_path_buf(), line }, value));
                     continue;
@@ -202,6 +204,10 @@ impl Made<'_> {
             true => words::expanded(words.collect(), &variables).ok_or_else(unread)?,
             false => words.collect(),
         };
+        // Of prefixes alone, or of an empty word or variable.
+        if argv.first().is_none_or(String::is_empty) {
+            return Err(format!("systemd refuses {unit}: its command ({at}) names no program"));
+        }
         Ok(Some(Service { unit: unit.to_owned(), at: at.clone(), argv, variables }))
     }
 
@@ -253,6 +259,11 @@ struct Command {
     has_name: bool,
 }
 
+/// True for a command of prefixes alone.
+fn names_no_program(command: &str) -> bool {
+    without_prefixes(command).0.rest.trim().is_empty()
+}
+
 /// Takes the prefixes off (systemd.service(5)); also returns true where variables are put in.
 fn without_prefixes(command: &str) -> (Command, bool) {
     let rest = command.trim_start_matches(['@', '-', ':', '+', '!', '|']);
@@ -282,6 +293,10 @@ mod tests {
     #[case::plain(&[(UNIT, BASE)], "/usr/bin/dockerd|-H|fd:// (/usr/lib/systemd/system/docker.service, line 4)")]
     #[case::none(&[], "none")]
     #[case::masked(&[(UNIT, BASE), ("/etc/systemd/system/docker.service", "")], "none")]
+    #[case::a_prefix_alone(&[(UNIT, "[Service]\nExecStart=@\n")], "systemd refuses docker.service: its command (/usr/lib/systemd/system/docker.service, line 2) names no program")]
+    #[case::a_prefix_that_ignores_failures(&[(UNIT, "[Service]\nExecStart=-\n")], "none")]
+    #[case::such_a_prefix_before_the_command(&[(UNIT, "[Service]\nExecStart=-\nExecStart=/bin/true\n")], "/bin/true (/usr/lib/systemd/system/docker.service, line 3)")]
+    #[case::an_empty_word(&[(UNIT, "[Service]\nExecStart=\"\"\n")], "systemd refuses docker.service: its command (/usr/lib/systemd/system/docker.service, line 2) names no program")]
     #[case::an_earlier_directory(
         &[(UNIT, BASE), ("/run/systemd/system/docker.service", "[Service]\nExecStart=/opt/dockerd\n")],
         "/opt/dockerd (/run/systemd/system/docker.service, line 2)"

@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::sync::Arc;
 
-use longshore_core::confinement::{close_all_others, give_up_rights};
+use longshore_core::confinement::{NOBODY, close_all_others, give_up_rights};
 use nix::sys::resource::Resource;
+use nix::unistd::geteuid;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
@@ -26,8 +27,8 @@ use super::super::client_error::{Class, ClientError};
 use super::super::response::Head;
 use super::filter;
 use super::wire::{
-    Answer, DATA, END, FAILURE, MOST_BODY, MOST_PIECE, MOST_SETTINGS, Question, Start, invalid,
-    length_of, read_message, receive, send, write_message,
+    Answer, DATA, END, FAILURE, MOST_BODY, MOST_PIECE, MOST_SETTINGS, Question, Start, framed,
+    invalid, length_of, read_message, receive, send, write_message,
 };
 
 /// Exit status where the messages of the control socket are none.
@@ -35,8 +36,15 @@ const NO_MESSAGE: u8 = 1;
 /// Exit status of a process that could not begin.
 const NOT_BEGUN: u8 = 2;
 
+/// User and group of the process where root starts it: no other program may have them, because the process reads its
+/// own user's files below /proc. A user namespace may have nobody alone.
+const USERS: [u32; 2] = [2_104_104_105, NOBODY];
+
 /// Threads that resolve names; further names wait.
 const RESOLVERS: usize = 8;
+
+/// Bytes of a body that are gathered before they are sent on.
+const GATHERED: usize = 256 << 10;
 
 /// Limits of resources. Sockets count for none of them but the files.
 const LIMITS: [(Resource, u64); 5] = [
@@ -57,12 +65,15 @@ pub fn fetch_main(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
     let Ok((control, settings)) = begin() else { return NOT_BEGUN };
     let (start, ready) = match set_up(settings) {
-        Ok(ready) => (Start::Ready, Some(ready)),
+        Ok(ready) => (Start::Ready { is_root: geteuid().is_root() }, Some(ready)),
         Err(start) => (start, None),
     };
     let told = write_message(&control, &start);
     let (Some((runtime, client)), Ok(())) = (ready, told) else { return NOT_BEGUN };
-    match runtime.block_on(serve(control, client)) {
+    let served = runtime.block_on(serve(control, client));
+    // A name server may keep a thread for long.
+    runtime.shutdown_background();
+    match served {
         Ok(()) => 0,
         Err(_) => NO_MESSAGE,
     }
@@ -84,7 +95,7 @@ fn set_up(settings: Settings) -> Result<(Runtime, Client), Start> {
         .max_blocking_threads(RESOLVERS)
         .build()
         .map_err(|e| Start::Unusable(e.to_string()))?;
-    give_up_rights(&LIMITS).map_err(Start::Unconfined)?;
+    give_up_rights(&USERS, &LIMITS).map_err(Start::Unconfined)?;
     filter::install().map_err(|e| Start::Unconfined(format!("the seccomp filter: {e}")))?;
     Ok((runtime, Client { client, settings: Arc::new(settings) }))
 }
@@ -178,27 +189,45 @@ impl Client {
             Err(error) => return send(to, &Answer::of(Err(error), known)).await,
         };
         send(to, &Answer::of(Ok(&Head::of(&response)), known)).await?;
-        loop {
-            match response.chunk().await {
-                Ok(Some(chunk)) => pass_on(&chunk, to).await?,
-                Ok(None) => return to.write_all(&[END]).await,
-                Err(error) => {
-                    to.write_all(&[FAILURE]).await?;
-                    return send(to, &self.settings.error(&error)).await;
+        let mut goes_on = true;
+        while goes_on {
+            let mut pieces = Vec::new();
+            goes_on = self.append(response.chunk().await, &mut pieces)?;
+            // What has arrived meanwhile goes with it: fewer changes between the processes.
+            while goes_on && pieces.len() < GATHERED {
+                let arrived = tokio::select! {
+                    biased;
+                    chunk = response.chunk() => chunk,
+                    () = std::future::ready(()) => break,
+                };
+                goes_on = self.append(arrived, &mut pieces)?;
+            }
+            to.write_all(&pieces).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds the pieces of a part of a body, its end, or its failure; true if more follows.
+    fn append(
+        &self,
+        part: reqwest::Result<Option<impl AsRef<[u8]>>>,
+        pieces: &mut Vec<u8>,
+    ) -> io::Result<bool> {
+        match part {
+            Ok(Some(chunk)) => {
+                for piece in chunk.as_ref().chunks(MOST_PIECE) {
+                    pieces.push(DATA);
+                    pieces.extend(length_of(piece)?);
+                    pieces.extend(piece);
                 }
+                return Ok(true);
+            }
+            Ok(None) => pieces.push(END),
+            Err(error) => {
+                pieces.push(FAILURE);
+                pieces.extend(framed(&self.settings.error(&error))?);
             }
         }
+        Ok(false)
     }
-}
-
-/// Sends a part of a body in pieces.
-async fn pass_on(chunk: &[u8], to: &mut (impl tokio::io::AsyncWrite + Unpin)) -> io::Result<()> {
-    for piece in chunk.chunks(MOST_PIECE) {
-        let mut message = Vec::with_capacity(5 + piece.len());
-        message.push(DATA);
-        message.extend(length_of(piece)?);
-        message.extend(piece);
-        to.write_all(&message).await?;
-    }
-    Ok(())
 }

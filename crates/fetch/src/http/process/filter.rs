@@ -15,7 +15,7 @@ use seccompiler::{
 };
 
 /// System calls that are allowed with any arguments.
-const ALLOWED: [libc::c_long; 61] = [
+const ALLOWED: [libc::c_long; 58] = [
     // Sockets that are there, and other open files.
     libc::SYS_read,
     libc::SYS_write,
@@ -24,15 +24,12 @@ const ALLOWED: [libc::c_long; 61] = [
     libc::SYS_pread64,
     libc::SYS_lseek,
     libc::SYS_close,
-    libc::SYS_fcntl,
-    libc::SYS_ioctl,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
     libc::SYS_faccessat,
     libc::SYS_readlinkat,
     libc::SYS_connect,
-    libc::SYS_bind,
     libc::SYS_shutdown,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
@@ -104,6 +101,9 @@ const OLDER: [libc::c_long; 0] = [];
 const WRITES: libc::c_int =
     libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | (libc::O_TMPFILE & !libc::O_DIRECTORY);
 
+/// Bits of a socket's kind: the others are flags (linux/net.h, SOCK_TYPE_MASK).
+const SOCKET_KIND: u32 = 0xf;
+
 /// Installs the filter on the calling thread, the only one, and on those that it starts.
 ///
 /// # Errors
@@ -127,9 +127,31 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
         rules.insert(number, when);
         Ok(())
     };
-    // Over the internet protocols alone: no netlink, and no Unix socket of another process.
-    let family = |family| has(0, u32::MAX, family as u32).map(|it| vec![it]);
-    only(libc::SYS_socket, vec![family(libc::AF_INET)?, family(libc::AF_INET6)?])?;
+    // TCP and UDP alone: no netlink, no Unix socket of another process, and no protocol that loads a module.
+    let mut sockets = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for (kind, protocol) in [
+            (libc::SOCK_STREAM, 0),
+            (libc::SOCK_STREAM, libc::IPPROTO_TCP),
+            (libc::SOCK_DGRAM, 0),
+            (libc::SOCK_DGRAM, libc::IPPROTO_UDP),
+        ] {
+            sockets.push(vec![
+                has(0, u32::MAX, family as u32)?,
+                has(1, SOCKET_KIND, kind as u32)?,
+                has(2, u32::MAX, protocol as u32)?,
+            ]);
+        }
+    }
+    only(libc::SYS_socket, sockets)?;
+    // Other commands than these make the kernel signal any process that the user may signal (F_SETOWN), or are those
+    // of devices.
+    let command = |command: u32| has(1, u32::MAX, command).map(|it| vec![it]);
+    let of_files =
+        [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
+    let of_files: Result<_, _> = of_files.iter().map(|it| command(*it as u32)).collect();
+    only(libc::SYS_fcntl, of_files?)?;
+    only(libc::SYS_ioctl, vec![command(libc::FIONBIO as u32)?, command(libc::FIONREAD as u32)?])?;
     only(libc::SYS_openat, vec![vec![has(2, WRITES as u32, libc::O_RDONLY as u32)?]])?;
     #[cfg(target_arch = "x86_64")]
     only(libc::SYS_open, vec![vec![has(1, WRITES as u32, libc::O_RDONLY as u32)?]])?;

@@ -7,16 +7,18 @@ use std::os::unix::net::UnixStream as BlockingStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as SyncMutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_core::confinement::Confined;
 use longshore_core::sanitize;
-use reqwest::Request;
+use nix::errno::Errno;
+use reqwest::{Request, Url};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::super::client::Settings;
 use super::super::client_error::{Class, ClientError};
@@ -33,6 +35,12 @@ pub(super) const BEGIN: Duration = Duration::from_secs(60);
 const CONTROL: Duration = Duration::from_secs(10);
 /// Time limit for a process that has closed its sockets to end.
 const END_OF_PROCESS: Duration = Duration::from_secs(1);
+/// Time for which the process may be later than its own limits.
+const LATER: Duration = Duration::from_secs(5);
+/// Redirections, with the request itself, whose limits an answer may take together.
+const HOPS: u32 = 4;
+/// Number of servers whose processes are kept.
+const MOST_KEPT: usize = 16;
 /// Size of the buffer of received bytes.
 const BUFFER: usize = 256 << 10;
 /// Maximum length of a cause that the process gives, in characters.
@@ -42,12 +50,50 @@ const LONGEST_CAUSE: usize = 1000;
 /// resolver (resolv.conf(5)).
 const VARIABLES: [&str; 4] = ["SSL_CERT_FILE", "SSL_CERT_DIR", "LOCALDOMAIN", "RES_OPTIONS"];
 
-/// A process that downloads for one client. It is started for the first request, and anew where it has ended.
+/// Warning about a process that has root's user id.
+const KEPT_ROOT: &str = "processes that download keep root's user id without CAP_SETUID and CAP_SETGID: one that a \
+                         server takes over could read root's files in this container";
+static WARNED: Once = Once::new();
+
+/// A process that downloads from one server. It is started for the first request, and anew where it has ended or does not
+/// answer as it should.
 #[derive(Debug)]
 pub(in super::super) struct DownloadProcess {
     program: PathBuf,
     settings: Arc<Settings>,
     running: Mutex<Option<Running>>,
+}
+
+/// Processes of a client: one for each server (scheme, host and port), so that none gets the logins of another.
+#[derive(Debug)]
+pub(in super::super) struct DownloadProcesses {
+    program: PathBuf,
+    settings: Arc<Settings>,
+    /// Those of the last servers, the last one at the end.
+    kept: SyncMutex<Vec<(String, Arc<DownloadProcess>)>>,
+}
+
+impl DownloadProcesses {
+    /// Makes the processes of a client with these settings; none is started yet.
+    pub(in super::super) fn new(program: &Path, settings: Arc<Settings>) -> Self {
+        Self { program: program.to_path_buf(), settings, kept: SyncMutex::default() }
+    }
+
+    /// Returns the process of a URL's server. Of more than [`MOST_KEPT`] servers, the process of the one that was asked
+    /// the longest ago ends with its last response.
+    pub(in super::super) fn of(&self, url: &Url) -> Arc<DownloadProcess> {
+        let server = url.origin().ascii_serialization();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = kept.iter().position(|(name, _)| *name == server).map(|at| kept.remove(at).1);
+        let make = || Arc::new(DownloadProcess::new(&self.program, self.settings.clone()));
+        let process = known.unwrap_or_else(make);
+        kept.push((server, process.clone()));
+        // Dropped after the lock: the end of a process takes milliseconds.
+        let ended = (kept.len() > MOST_KEPT).then(|| kept.remove(0));
+        drop(kept);
+        drop(ended);
+        process
+    }
 }
 
 /// A started process.
@@ -68,7 +114,10 @@ impl DownloadProcess {
     ///
     /// # Errors
     /// The client's error, one of the process, or one of the host where it cannot be started.
-    pub(in super::super) async fn send(&self, request: Request) -> Result<Response, ClientError> {
+    pub(in super::super) async fn send(
+        self: Arc<Self>,
+        request: Request,
+    ) -> Result<Response, ClientError> {
         let mut socket = buffered(self.open().await?);
         let reach = self.settings.reach();
         let body = request.body().map(|body| body.as_bytes().unwrap_or_default());
@@ -77,24 +126,37 @@ impl DownloadProcess {
         if body.is_some_and(|body| body.len() > MOST_BODY) {
             return Err(ClientError::new(Class::Request, "its body has more than 2 GiB"));
         }
-        let answer: io::Result<Answer> = async {
+        let answer = async {
             send(&mut socket, &question).await?;
             socket.write_all(body.unwrap_or_default()).await?;
-            receive(&mut socket).await
-        }
-        .await;
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(error) => return Err(self.broken(&error).await),
+            receive::<Answer>(&mut socket).await
+        };
+        // The process has the same limits for each of a few redirections.
+        let limit = LATER + HOPS * (self.settings.connect + self.settings.stall);
+        let answer = match timeout(limit, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(self.broken(&error).await),
+            Err(_) => return Err(self.silent(limit).await),
         };
         if let Some(reach) = reach {
             reach.learn(answer.resolves_to_loopback);
         }
         match answer.into_head() {
-            Ok(Ok(head)) => Ok(Response::by_process(head, ReceivedBody { socket })),
+            Ok(Ok(head)) => {
+                let stall = LATER + self.settings.stall;
+                Ok(Response::by_process(head, ReceivedBody { socket, stall, process: Some(self) }))
+            }
             Ok(Err(error)) => Err(believed(error)),
             Err(cause) => Err(self.broken(&invalid(&cause)).await),
         }
+    }
+
+    /// Starts the process if there is none.
+    ///
+    /// # Errors
+    /// One of the host where it cannot be started, or one that may be over soon.
+    pub(in super::super) async fn begin(&self) -> Result<(), ClientError> {
+        self.open().await.map(drop)
     }
 
     /// Opens the socket of an exchange, and starts the process if there is none.
@@ -111,28 +173,40 @@ impl DownloadProcess {
         let started = tokio::task::spawn_blocking(move || Running::start(&program, &settings));
         let process = match started.await {
             Ok(process) => process?,
-            Err(error) => return Err(of_host(&io::Error::other(error))),
+            Err(error) => return Err(not_started(&io::Error::other(error))),
         };
         let socket = process.open().map_err(|e| broken(&e, None));
         *running = Some(process);
         socket
     }
 
-    /// Returns the error of an exchange whose socket failed.
+    /// Returns the error of an exchange whose socket failed. A process that sends nonsense is given up.
     async fn broken(&self, error: &io::Error) -> ClientError {
         let mut running = self.running.lock().await;
+        if error.kind() == ErrorKind::InvalidData {
+            *running = None;
+        }
         let signal = match &mut *running {
             Some(process) => process.signal().await,
             None => None,
         };
         broken(error, signal)
     }
+
+    /// Gives up a process that has not answered for longer than its own limits, and returns the exchange's error.
+    async fn silent(&self, limit: Duration) -> ClientError {
+        *self.running.lock().await = None;
+        ClientError::new(
+            Class::Silent,
+            format!("the process that downloads says nothing for {limit:?}"),
+        )
+    }
 }
 
 impl Running {
     /// Starts the process: `program` with [`SUBCOMMAND`], and next to no environment.
     fn start(program: &Path, settings: &Settings) -> Result<Self, ClientError> {
-        let (control, theirs) = BlockingStream::pair().map_err(|e| of_host(&e))?;
+        let (control, theirs) = BlockingStream::pair().map_err(|e| not_started(&e))?;
         let mut command = Command::new(program);
         command.arg0("longshore").arg(SUBCOMMAND).env_clear();
         let set = VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
@@ -143,13 +217,18 @@ impl Running {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let process = Confined(command.spawn().map_err(|e| of_host(&e))?);
+        let process = Confined(command.spawn().map_err(|e| not_started(&e))?);
         // The command holds the other end of the socket.
         drop(command);
         let process = Self { control, process };
-        let start = process.begin(settings).map_err(|e| of_host(&e))?;
+        let start = process.begin(settings).map_err(|e| not_started(&e))?;
         match start {
-            Start::Ready => Ok(process),
+            Start::Ready { is_root } => {
+                if is_root {
+                    WARNED.call_once(|| tracing::warn!("{KEPT_ROOT}"));
+                }
+                Ok(process)
+            }
             Start::Unusable(cause) => Err(believed(ClientError::new(Class::Request, cause))),
             Start::Unconfined(cause) => {
                 let cause =
@@ -199,6 +278,10 @@ impl Running {
 /// Body of a response, as the process passes it on.
 pub(in super::super) struct ReceivedBody {
     socket: BufReader<UnixStream>,
+    /// Time limit of the next bytes.
+    stall: Duration,
+    /// The process, which goes on for as long as one of its responses is read.
+    process: Option<Arc<DownloadProcess>>,
 }
 
 /// Gives a socket a buffer: pieces are received in fewer calls.
@@ -209,8 +292,8 @@ fn buffered(socket: UnixStream) -> BufReader<UnixStream> {
 impl ReceivedBody {
     /// Returns the body that arrives from a socket.
     #[cfg(test)]
-    pub(super) fn of(socket: UnixStream) -> Self {
-        Self { socket: buffered(socket) }
+    pub(super) fn of(socket: UnixStream, stall: Duration) -> Self {
+        Self { socket: buffered(socket), stall, process: None }
     }
 
     /// Returns the next bytes; None at the end.
@@ -218,9 +301,13 @@ impl ReceivedBody {
     /// # Errors
     /// The client's error, or one of the process.
     pub(in super::super) async fn chunk(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
-        match self.piece().await {
-            Ok(piece) => piece,
-            Err(error) => Err(broken(&error, None)),
+        let (limit, process) = (self.stall, self.process.clone());
+        match (timeout(limit, self.piece()).await, process) {
+            (Ok(Ok(piece)), _) => piece,
+            (Ok(Err(error)), Some(process)) => Err(process.broken(&error).await),
+            (Ok(Err(error)), None) => Err(broken(&error, None)),
+            (Err(_), Some(process)) => Err(process.silent(limit).await),
+            (Err(_), None) => Err(ClientError::new(Class::Silent, "no data")),
         }
     }
 
@@ -246,9 +333,16 @@ fn broken(error: &io::Error, signal: Option<i32>) -> ClientError {
     believed(ClientError::new(Class::Broken, cause))
 }
 
-/// Returns the error of a host on which the process cannot be started.
-fn of_host(error: &io::Error) -> ClientError {
-    believed(ClientError::new(Class::Host, format!("starting a process that downloads: {error}")))
+/// Returns the error of a process that was not started. A lack of processes, files or memory may be over soon; anything
+/// else is the host's.
+fn not_started(error: &io::Error) -> ClientError {
+    const LACKS: [Errno; 4] = [Errno::EAGAIN, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE];
+    let lacks =
+        error.raw_os_error().map(Errno::from_raw).is_some_and(|errno| LACKS.contains(&errno));
+    // A killed process has closed its socket.
+    let is_over = matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe);
+    let class = if lacks || is_over { Class::Broken } else { Class::Host };
+    believed(ClientError::new(class, format!("starting a process that downloads: {error}")))
 }
 
 /// Returns an error of the process with its text cut and escaped: it may write anything.

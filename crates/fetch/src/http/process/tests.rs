@@ -1,4 +1,4 @@
-use super::parent::{BEGIN, DownloadProcess, ReceivedBody};
+use super::parent::{BEGIN, DownloadProcesses, ReceivedBody};
 use super::wire::{Answer, Question, framed, read_message, receive_bytes};
 
 use std::io::{Cursor, ErrorKind};
@@ -129,7 +129,7 @@ async fn what_a_process_sends_as_a_body_is_checked(
     let (ours, mut theirs) = UnixStream::pair().expect("a socket");
     theirs.write_all(&sent).await.expect("sent");
     drop(theirs);
-    let mut body = ReceivedBody::of(ours);
+    let mut body = ReceivedBody::of(ours, Duration::from_secs(5));
     let mut bytes = Vec::new();
     let ended = loop {
         match body.chunk().await {
@@ -147,14 +147,15 @@ async fn what_a_process_sends_as_a_body_is_checked(
 
 #[rstest]
 #[case::absent("/nonexistent", "No such file or directory")]
-#[case::it_ends("/bin/true", "starting a process that downloads: ")]
+#[case::no_program("/etc/hostname", "Permission denied")]
 #[case::another_program("/bin/cat", "starting a process that downloads: ")]
 #[tokio::test]
 async fn a_program_that_does_not_download_is_a_failure_of_the_host(
     #[case] program: &str,
     #[case] cause: &str,
 ) {
-    let process = DownloadProcess::new(Path::new(program), Arc::new(settings(Limit::Any)));
+    let processes = DownloadProcesses::new(Path::new(program), Arc::new(settings(Limit::Any)));
+    let process = processes.of(&url());
     let error = process.send(Request::new(Method::GET, url())).await.err().expect("an error");
     assert_eq!(error.class, Class::Host);
     assert!(error.cause.contains(cause), "{error:?}");
@@ -169,6 +170,44 @@ async fn a_program_that_does_not_download_is_a_failure_of_the_host(
 #[test]
 fn the_page_about_deadlines_has_the_wait() {
     longshore_core::testing::assert_in_page("[process that downloads]", BEGIN);
+}
+
+#[tokio::test]
+async fn a_process_that_ends_at_its_start_may_be_started_again() {
+    let settings = Arc::new(settings(Limit::Any));
+    let processes = DownloadProcesses::new(Path::new("/bin/true"), settings);
+    let error = processes.of(&url()).begin().await.expect_err("it ends");
+    assert_eq!(error.class, Class::Broken, "{error:?}");
+}
+
+#[tokio::test]
+async fn a_body_that_stands_still_is_given_up() {
+    let (ours, _theirs) = UnixStream::pair().expect("a socket");
+    let mut body = ReceivedBody::of(ours, Duration::from_millis(50));
+    assert_eq!(body.chunk().await.expect_err("silence").class, Class::Silent);
+}
+
+#[test]
+fn each_server_has_a_process_of_its_own_and_the_last_ones_are_kept() {
+    let settings = Arc::new(settings(Limit::Any));
+    let processes = DownloadProcesses::new(Path::new("/nonexistent"), settings);
+    let of = |url: &str| processes.of(&Url::parse(url).expect("a URL"));
+    let first = of("https://a.example.com/x");
+    assert!(Arc::ptr_eq(&first, &of("https://user@a.example.com:443/y")));
+    for other in
+        ["http://a.example.com/x", "https://a.example.com:8443/x", "https://b.example.com/x"]
+    {
+        assert!(!Arc::ptr_eq(&first, &of(other)), "{other}");
+    }
+    for number in 0..12 {
+        of(&format!("https://{number}.example.com/"));
+        of("https://a.example.com/");
+    }
+    assert!(Arc::ptr_eq(&first, &of("https://a.example.com/x")), "asked in between");
+    for number in 0..16 {
+        of(&format!("https://{number}.example.org/"));
+    }
+    assert!(!Arc::ptr_eq(&first, &of("https://a.example.com/x")), "asked long ago");
 }
 
 #[test]

@@ -37,7 +37,10 @@ pub(super) const FAILURE: u8 = b'f';
 /// Answer to the settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Start {
-    Ready,
+    Ready {
+        /// It has kept root's user id.
+        is_root: bool,
+    },
     /// No client can be made with them, and why.
     Unusable(String),
     /// The process could not give up its rights, and why.
