@@ -321,14 +321,18 @@ impl ReceivedBody {
     }
 }
 
+/// True for the error of a socket whose other end is closed.
+fn is_closed(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
 /// Returns the error of an exchange that the process did not carry on.
 fn broken(error: &io::Error, signal: Option<i32>) -> ClientError {
-    let cause = match (signal, error.kind()) {
-        (Some(signal), _) => format!("signal {signal} ended the process that downloads"),
-        (None, ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
-            "the process that downloads has ended".to_owned()
-        }
-        (None, _) => format!("the process that downloads does not answer as it should: {error}"),
+    let cause = match signal {
+        Some(signal) => format!("signal {signal} ended the process that downloads"),
+        None if is_closed(error) => "the process that downloads has ended".to_owned(),
+        None => format!("the process that downloads does not answer as it should: {error}"),
     };
     believed(ClientError::new(Class::Broken, cause))
 }
@@ -340,8 +344,7 @@ fn not_started(error: &io::Error) -> ClientError {
     let lacks =
         error.raw_os_error().map(Errno::from_raw).is_some_and(|errno| LACKS.contains(&errno));
     // A killed process has closed its socket.
-    let is_over = matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe);
-    let class = if lacks || is_over { Class::Broken } else { Class::Host };
+    let class = if lacks || is_closed(error) { Class::Broken } else { Class::Host };
     believed(ClientError::new(class, format!("starting a process that downloads: {error}")))
 }
 
