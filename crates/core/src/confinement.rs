@@ -56,7 +56,10 @@ impl Drop for Confined {
 /// Waits for a process on a thread of its own, so that none is left that has ended.
 fn wait_elsewhere(process: u32) {
     let Ok(process) = i32::try_from(process) else { return };
-    let wait = move || drop(waitpid(Pid::from_raw(process), None));
+    let wait = move || {
+        // An error means that its status was read elsewhere.
+        let _ = waitpid(Pid::from_raw(process), None);
+    };
     if let Err(error) = small_stacks::named("ended").spawn(wait) {
         tracing::debug!("process {process} is not waited for: {error}");
     }
