@@ -20,7 +20,7 @@ fn main() -> ProcessExit {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == compression::SUBCOMMAND) {
         return ProcessExit::from(compression::decompress_main(std::env::args_os().skip(1)));
     }
-    // Likewise.
+    // Before anything else, too: this process reads the answers of servers, and has no rights by then.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == http::SUBCOMMAND) {
         return ProcessExit::from(http::fetch_main(std::env::args_os().skip(1)));
     }

@@ -5,6 +5,7 @@ pub mod archive;
 pub mod manifest;
 pub mod module_sets;
 pub mod packages;
+pub mod processes;
 pub mod run_file;
 pub mod scene;
 pub mod server;

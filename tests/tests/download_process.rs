@@ -1,10 +1,8 @@
 //! The process that downloads: its rights, its end, and the end of longshore.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
@@ -13,6 +11,9 @@ use nix::unistd::Pid;
 
 use longshore_fetch::http::SUBCOMMAND;
 use longshore_tests::packages;
+use longshore_tests::processes::{
+    ChildProcess, assert_limits_of_zero, assert_without_rights, children,
+};
 use longshore_tests::scene::{Scene, names, send, start, until, wait};
 
 /// User and group of the process.
@@ -68,15 +69,8 @@ fn asking(
 
 /// Returns the children of `parent` that download and have not ended.
 fn downloading(parent: u32) -> Vec<u32> {
-    let pids = names(Path::new("/proc")).into_iter().filter_map(|name| name.parse().ok());
-    let is_it = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let named = line.split(|byte| *byte == 0).any(|word| word == SUBCOMMAND.as_bytes());
-        named && rest.split(' ').nth(1) == Some(&parent.to_string())
-    };
-    pids.filter(is_it).collect()
+    let is_it = |child: &ChildProcess| child.words.iter().any(|word| word == SUBCOMMAND);
+    children(parent).into_iter().filter(is_it).map(|child| child.pid).collect()
 }
 
 /// Returns the only child of `parent` that downloads.
@@ -107,22 +101,9 @@ fn the_process_has_no_rights_and_the_connection_is_its_own() {
     let agent = asking(&scene, "127.0.0.1", server.port(), with);
     let stream = server.asked();
     assert_eq!(user_of(stream.peer_addr().expect("an address").port()), USER);
-    let dir = format!("/proc/{}", only(agent.id()));
-    let status = fs::read_to_string(format!("{dir}/status")).expect("its status");
-    let fields: BTreeMap<&str, Vec<&str>> = status
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name, value.split_whitespace().collect()))
-        .collect();
-    for name in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
-        assert_eq!(fields[name], ["0000000000000000"], "{name}");
-    }
-    for name in ["Uid", "Gid"] {
-        assert_eq!(fields[name], [USER; 4], "{name}");
-    }
-    assert_eq!(fields["Groups"], [""; 0]);
-    assert_eq!(fields["NoNewPrivs"], ["1"]);
-    assert_eq!(fields["Seccomp"], ["2"]);
+    let pid = only(agent.id());
+    let dir = format!("/proc/{pid}");
+    assert_without_rights(pid, USER);
     for file in names(Path::new(&format!("{dir}/fd"))) {
         let what = fs::read_link(format!("{dir}/fd/{file}")).expect("an open file");
         let what = what.to_str().expect("text");
@@ -130,19 +111,33 @@ fn the_process_has_no_rights_and_the_connection_is_its_own() {
             ["socket:[", "anon_inode:[event"].iter().any(|kind| what.starts_with(kind));
         assert!(of_its_own || what == "/dev/null", "{file}: {what}");
     }
-    assert_eq!(fs::read_link(format!("{dir}/cwd")).expect("its directory"), Path::new("/"));
-    // Not dumpable: its files below /proc are root's (proc_pid(5)).
-    assert_eq!(fs::metadata(format!("{dir}/environ")).expect("there").uid(), 0);
     assert_eq!(fs::read(format!("{dir}/environ")).expect("there"), b"RES_OPTIONS=attempts:1\0");
-    let limits = fs::read_to_string(format!("{dir}/limits")).expect("its limits");
-    for name in ["Max file size", "Max core file size", "Max locked memory"] {
-        let line = limits.lines().find(|line| line.starts_with(name)).expect(name);
-        let words: Vec<&str> = line[name.len()..].split_whitespace().take(2).collect();
-        assert_eq!(words, ["0", "0"], "{line}");
-    }
+    assert_limits_of_zero(pid, &["Max file size", "Max core file size", "Max locked memory"]);
     server.has_nothing(stream);
     wait(agent).assert_failed(12, &["127.0.0.1".to_owned()]);
     until("the process is gone", || !Path::new(&dir).exists());
+}
+
+#[test]
+fn a_lower_limit_of_the_agents_stays() {
+    let (scene, server) = (Scene::new(), Held::start());
+    let with = |scene: &Scene, args: &[&str]| {
+        let agent = scene.agent(args);
+        let mut command = Command::new("/usr/bin/prlimit");
+        command.env_clear().args(["--nofile=256:256", "--as=3000000000:3000000000", "--"]);
+        command.arg(agent.get_program()).args(agent.get_args());
+        command.envs(agent.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    };
+    let agent = asking(&scene, "127.0.0.1", server.port(), with);
+    let stream = server.asked();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", only(agent.id()))).expect("limits");
+    for (name, most) in [("Max open files", "256"), ("Max address space", "3000000000")] {
+        let line = limits.lines().find(|line| line.starts_with(name)).expect(name);
+        assert_eq!(line[name.len()..].split_whitespace().nth(1), Some(most), "{line}");
+    }
+    server.has_nothing(stream);
+    wait(agent).assert_failed(12, &["127.0.0.1".to_owned()]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Gid, Pid, Uid, close, geteuid, setgroups, setresgid, setresuid};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -86,7 +86,10 @@ pub fn give_up_rights(users: &[u32], limits: &[(Resource, u64)]) -> Result<(), S
     // After the change of the user id, which takes it back (kernel/cred.c, commit_creds).
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| step("dumpable")(&e))?;
     for (resource, most) in limits {
-        setrlimit(*resource, *most, *most).map_err(|e| step("setrlimit")(&e))?;
+        // Only CAP_SYS_RESOURCE raises a limit: a lower one stays.
+        let (_, hard) = getrlimit(*resource).map_err(|e| step("getrlimit")(&e))?;
+        let most = hard.min(*most);
+        setrlimit(*resource, most, most).map_err(|e| step("setrlimit")(&e))?;
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 //! Failures with their exit codes ([`failure`]) and findings about a host ([`finding`]); small values
 //! of drivers and kernels ([`driver_version`], [`flavour`], [`machine`], [`kernel_id`], [`kernel_image`]); careful
 //! reading and writing of files ([`root`], [`bounded_read`], [`ownership`], [`durable`], [`disk`], [`locks`]); capabilities
-//! of threads ([`privileges`]), and the end of all rights ([`confinement`]); progress, and escaping of text from elsewhere ([`progress`],
-//! [`sanitize`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
+//! of threads ([`privileges`]), and the end of all rights ([`confinement`]); progress, and escaping of text from
+//! elsewhere ([`progress`], [`sanitize`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
 //! locked temporary directories; their contents are not this crate's concern.
 
 pub mod bounded_call;

@@ -187,8 +187,9 @@ pub fn kill(child: &mut Child) -> io::Result<()> {
         result => return result,
     }
     thread::scope(|scope| {
-        let killed = scope.spawn(|| raise().and_then(|()| child.kill())).join();
-        killed.unwrap_or_else(|_| Err(io::Error::other("the thread that kills it panicked")))
+        let thread = small_stacks::named("kills");
+        let thread = thread.spawn_scoped(scope, || raise().and_then(|()| child.kill()))?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that kills it panicked")))
     })
 }
 

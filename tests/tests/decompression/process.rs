@@ -1,10 +1,10 @@
 //! Processes and files of this test.
 
-use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use longshore_debian::compression::{SUBCOMMAND, decompress_by};
+use longshore_tests::processes::{ChildProcess, children};
 use longshore_tests::scene::{longshore, names};
 
 /// Permit of the only test that starts processes and counts them.
@@ -36,16 +36,7 @@ fn open_files() -> usize {
 
 /// Returns the children of `parent` that decompress, and those that have ended and are not waited for.
 pub(crate) fn decompressing(parent: u32) -> Vec<u32> {
-    let pids = names(Path::new("/proc")).into_iter().filter_map(|name| name.parse().ok());
-    let is_it = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let fields: Vec<&str> = match stat.rsplit_once(") ") {
-            Some((_, rest)) => rest.split(' ').collect(),
-            None => return false,
-        };
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let named = line.split(|byte| *byte == 0).any(|word| word == SUBCOMMAND.as_bytes());
-        fields[1] == parent.to_string() && (named || fields[0] == "Z")
-    };
-    pids.filter(is_it).collect()
+    let is_it =
+        |child: &ChildProcess| child.is_ended || child.words.iter().any(|word| word == SUBCOMMAND);
+    children(parent).into_iter().filter(is_it).map(|child| child.pid).collect()
 }

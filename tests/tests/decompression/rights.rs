@@ -1,9 +1,7 @@
 //! Rights of the process, and the end of one that asks for more.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,6 +10,7 @@ use nix::sys::signal::Signal;
 
 use longshore_debian::compression::{Format, SUBCOMMAND};
 use longshore_tests::packages;
+use longshore_tests::processes::{assert_limits_of_zero, assert_without_rights};
 use longshore_tests::scene::{Scene, longshore, names, send, start, until, wait};
 
 use crate::packed::packed;
@@ -37,33 +36,13 @@ fn the_process_has_no_rights_before_it_reads() {
     child.stdout.as_mut().expect("a pipe").read_exact(&mut plain).expect("read");
     assert_eq!(&plain, b"text");
     let dir = format!("/proc/{}", child.id());
-    let status = fs::read_to_string(format!("{dir}/status")).expect("its status");
-    let fields: BTreeMap<&str, Vec<&str>> = status
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name, value.split_whitespace().collect()))
-        .collect();
-    for name in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
-        assert_eq!(fields[name], ["0000000000000000"], "{name}");
-    }
-    for name in ["Uid", "Gid"] {
-        assert_eq!(fields[name], ["65534"; 4], "{name}");
-    }
-    assert_eq!(fields["Groups"], [""; 0]);
+    let fields = assert_without_rights(child.id(), "65534");
     assert_eq!(fields["Threads"], ["1"]);
-    assert_eq!(fields["NoNewPrivs"], ["1"]);
-    assert_eq!(fields["Seccomp"], ["2"]);
     assert_eq!(names(Path::new(&format!("{dir}/fd"))), ["0", "1", "2"]);
-    assert_eq!(fs::read_link(format!("{dir}/cwd")).expect("its directory"), Path::new("/"));
+    let none = ["Max open files", "Max processes", "Max file size", "Max core file size"];
+    assert_limits_of_zero(child.id(), &none);
     let limits = fs::read_to_string(format!("{dir}/limits")).expect("its limits");
-    for name in ["Max open files", "Max processes", "Max file size", "Max core file size"] {
-        let line = limits.lines().find(|line| line.starts_with(name)).expect(name);
-        let words: Vec<&str> = line[name.len()..].split_whitespace().take(2).collect();
-        assert_eq!(words, ["0", "0"], "{line}");
-    }
     assert!(limits.contains(&format!("Max address space         {}", 512 << 20)), "{limits}");
-    // Not dumpable: its files below /proc are root's (proc_pid(5)).
-    assert_eq!(fs::metadata(format!("{dir}/environ")).expect("there").uid(), 0);
     drop(input);
     assert!(child.wait().expect("ended").success());
 }

@@ -2,8 +2,8 @@
 //!
 //! A program that has registered itself ([`fetch_by`]) makes no connection: for each server of a client it starts itself
 //! once more, with [`SUBCOMMAND`] as its first argument, and that process resolves names, connects, and parses TLS and HTTP.
-//! What it answers is as foreign as what a server sends. Others download in their own address space: unit tests, the
-//! kernel matrix.
+//! Its answers are as foreign as a server's. Other programs download in their own address space: unit tests, the kernel
+//! matrix.
 
 mod child;
 mod filter;

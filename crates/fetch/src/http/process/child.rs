@@ -193,7 +193,7 @@ impl Client {
         while goes_on {
             let mut pieces = Vec::new();
             goes_on = self.append(response.chunk().await, &mut pieces)?;
-            // What has arrived meanwhile goes with it: fewer changes between the processes.
+            // Bytes that have arrived meanwhile go with it: fewer changes between the processes.
             while goes_on && pieces.len() < GATHERED {
                 let arrived = tokio::select! {
                     biased;

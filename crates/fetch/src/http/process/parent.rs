@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream as BlockingStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as SyncMutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,8 @@ const VARIABLES: [&str; 4] = ["SSL_CERT_FILE", "SSL_CERT_DIR", "LOCALDOMAIN", "R
 const KEPT_ROOT: &str = "processes that download keep root's user id without CAP_SETUID and CAP_SETGID: one that a \
                          server takes over could read root's files in this container";
 static WARNED: Once = Once::new();
+/// Number of processes that were started.
+static STARTED: AtomicU64 = AtomicU64::new(0);
 
 /// A process that downloads from one server. It is started for the first request, and anew where it has ended or does not
 /// answer as it should.
@@ -99,6 +102,8 @@ impl DownloadProcesses {
 /// A started process.
 #[derive(Debug)]
 struct Running {
+    /// Number of the process, which its exchanges know it by.
+    number: u64,
     control: BlockingStream,
     /// Dropped after its socket, by whose end it ends where it cannot be killed.
     process: Confined,
@@ -118,7 +123,8 @@ impl DownloadProcess {
         self: Arc<Self>,
         request: Request,
     ) -> Result<Response, ClientError> {
-        let mut socket = buffered(self.open().await?);
+        let (socket, number) = self.open().await?;
+        let mut socket = buffered(socket);
         let reach = self.settings.reach();
         let body = request.body().map(|body| body.as_bytes().unwrap_or_default());
         let known = reach.and_then(|reach| reach.resolves_to_loopback());
@@ -135,8 +141,8 @@ impl DownloadProcess {
         let limit = LATER + HOPS * (self.settings.connect + self.settings.stall);
         let answer = match timeout(limit, answer).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.broken(&error).await),
-            Err(_) => return Err(self.silent(limit).await),
+            Ok(Err(error)) => return Err(self.broken(number, &error).await),
+            Err(_) => return Err(self.silent(number, limit).await),
         };
         if let Some(reach) = reach {
             reach.learn(answer.resolves_to_loopback);
@@ -144,10 +150,11 @@ impl DownloadProcess {
         match answer.into_head() {
             Ok(Ok(head)) => {
                 let stall = LATER + self.settings.stall;
-                Ok(Response::by_process(head, ReceivedBody { socket, stall, process: Some(self) }))
+                let process = Some((self, number));
+                Ok(Response::by_process(head, ReceivedBody { socket, stall, process }))
             }
             Ok(Err(error)) => Err(believed(error)),
-            Err(cause) => Err(self.broken(&invalid(&cause)).await),
+            Err(cause) => Err(self.broken(number, &invalid(&cause)).await),
         }
     }
 
@@ -159,14 +166,18 @@ impl DownloadProcess {
         self.open().await.map(drop)
     }
 
-    /// Opens the socket of an exchange, and starts the process if there is none.
-    async fn open(&self) -> Result<UnixStream, ClientError> {
+    /// Opens the socket of an exchange, and starts the process if there is none. Also returns the process's number.
+    async fn open(&self) -> Result<(UnixStream, u64), ClientError> {
         let mut running = self.running.lock().await;
         if let Some(process) = &*running {
             match process.open() {
-                Ok(socket) => return Ok(socket),
-                // It has ended since the last request.
-                Err(_) => *running = None,
+                Ok(socket) => return Ok((socket, process.number)),
+                // This process lacks files, and the other one goes on.
+                Err(error) if is_lack(&error) => return Err(broken(&error, None)),
+                Err(error) => {
+                    tracing::debug!("the process that downloads is started anew: {error}");
+                    *running = None;
+                }
             }
         }
         let (program, settings) = (self.program.clone(), self.settings.clone());
@@ -175,31 +186,35 @@ impl DownloadProcess {
             Ok(process) => process?,
             Err(error) => return Err(not_started(&io::Error::other(error))),
         };
-        let socket = process.open().map_err(|e| broken(&e, None));
+        let opened = process.open().map_err(|e| broken(&e, None));
+        let number = process.number;
         *running = Some(process);
-        socket
+        opened.map(|socket| (socket, number))
     }
 
-    /// Returns the error of an exchange whose socket failed. A process that sends nonsense is given up.
-    async fn broken(&self, error: &io::Error) -> ClientError {
+    /// Returns the error of an exchange with the process of this number, whose socket failed. One that sends nonsense is
+    /// given up.
+    async fn broken(&self, number: u64, error: &io::Error) -> ClientError {
         let mut running = self.running.lock().await;
-        if error.kind() == ErrorKind::InvalidData {
-            *running = None;
+        let mut signal = None;
+        if let Some(process) = running.as_mut().filter(|process| process.number == number) {
+            match is_closed(error) {
+                true => signal = process.signal().await,
+                false => *running = None,
+            }
         }
-        let signal = match &mut *running {
-            Some(process) => process.signal().await,
-            None => None,
-        };
         broken(error, signal)
     }
 
-    /// Gives up a process that has not answered for longer than its own limits, and returns the exchange's error.
-    async fn silent(&self, limit: Duration) -> ClientError {
-        *self.running.lock().await = None;
-        ClientError::new(
-            Class::Silent,
-            format!("the process that downloads says nothing for {limit:?}"),
-        )
+    /// Gives up the process of this number, which has not answered for longer than its own limits, and returns the
+    /// exchange's error. Its other exchanges are repeated.
+    async fn silent(&self, number: u64, limit: Duration) -> ClientError {
+        let mut running = self.running.lock().await;
+        if running.as_ref().is_some_and(|process| process.number == number) {
+            *running = None;
+        }
+        let cause = format!("the process that downloads says nothing for {limit:?}");
+        ClientError::new(Class::Silent, cause)
     }
 }
 
@@ -220,8 +235,9 @@ impl Running {
         let process = Confined(command.spawn().map_err(|e| not_started(&e))?);
         // The command holds the other end of the socket.
         drop(command);
-        let process = Self { control, process };
-        let start = process.begin(settings).map_err(|e| not_started(&e))?;
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let process = Self { number, control, process };
+        let start = process.begin(settings).map_err(|e| not_begun(&e))?;
         match start {
             Start::Ready { is_root } => {
                 if is_root {
@@ -280,8 +296,8 @@ pub(in super::super) struct ReceivedBody {
     socket: BufReader<UnixStream>,
     /// Time limit of the next bytes.
     stall: Duration,
-    /// The process, which goes on for as long as one of its responses is read.
-    process: Option<Arc<DownloadProcess>>,
+    /// The process, which goes on for as long as one of its responses is read, and its number.
+    process: Option<(Arc<DownloadProcess>, u64)>,
 }
 
 /// Gives a socket a buffer: pieces are received in fewer calls.
@@ -304,9 +320,9 @@ impl ReceivedBody {
         let (limit, process) = (self.stall, self.process.clone());
         match (timeout(limit, self.piece()).await, process) {
             (Ok(Ok(piece)), _) => piece,
-            (Ok(Err(error)), Some(process)) => Err(process.broken(&error).await),
+            (Ok(Err(error)), Some((process, number))) => Err(process.broken(number, &error).await),
             (Ok(Err(error)), None) => Err(broken(&error, None)),
-            (Err(_), Some(process)) => Err(process.silent(limit).await),
+            (Err(_), Some((process, number))) => Err(process.silent(number, limit).await),
             (Err(_), None) => Err(ClientError::new(Class::Silent, "no data")),
         }
     }
@@ -337,15 +353,32 @@ fn broken(error: &io::Error, signal: Option<i32>) -> ClientError {
     believed(ClientError::new(Class::Broken, cause))
 }
 
-/// Returns the error of a process that was not started. A lack of processes, files or memory may be over soon; anything
-/// else is the host's.
-fn not_started(error: &io::Error) -> ClientError {
+/// True for a lack of processes, files or memory, which may be over soon.
+fn is_lack(error: &io::Error) -> bool {
     const LACKS: [Errno; 4] = [Errno::EAGAIN, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE];
-    let lacks =
-        error.raw_os_error().map(Errno::from_raw).is_some_and(|errno| LACKS.contains(&errno));
-    // A killed process has closed its socket.
-    let class = if lacks || is_closed(error) { Class::Broken } else { Class::Host };
+    error.raw_os_error().map(Errno::from_raw).is_some_and(|errno| LACKS.contains(&errno))
+}
+
+/// Returns the error of a process that was not started: for anything but a lack it is the host's.
+fn not_started(error: &io::Error) -> ClientError {
+    let class = if is_lack(error) { Class::Broken } else { Class::Host };
     believed(ClientError::new(class, format!("starting a process that downloads: {error}")))
+}
+
+/// Returns the error of a process that did not begin.
+fn not_begun(error: &io::Error) -> ClientError {
+    match error.kind() {
+        // The time limit of the socket.
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            let cause = format!("a process that downloads does not begin within {BEGIN:?}");
+            ClientError::new(Class::Silent, cause)
+        }
+        // The kernel may have killed it for lack of memory.
+        _ if is_closed(error) => {
+            ClientError::new(Class::Broken, "a process that downloads ended before it began")
+        }
+        _ => not_started(error),
+    }
 }
 
 /// Returns an error of the process with its text cut and escaped: it may write anything.

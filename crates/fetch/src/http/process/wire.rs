@@ -55,7 +55,7 @@ pub(super) struct Question {
     headers: Headers,
     /// Length of the body that follows, in bytes; None for a request without one.
     pub(super) body: Option<usize>,
-    /// What is known of the server (`Reach::learn`).
+    /// Knowledge of the server (`Reach::learn`).
     pub(super) resolves_to_loopback: Option<bool>,
 }
 
@@ -92,7 +92,7 @@ impl Question {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Answer {
     head: Result<WrittenHead, ClientError>,
-    /// What is known of the server (`Reach::learn`).
+    /// Knowledge of the server (`Reach::learn`).
     pub(super) resolves_to_loopback: Option<bool>,
 }
 
