@@ -7,16 +7,16 @@
 
 mod budget;
 mod demand;
+mod drivers;
 mod index;
 mod queue;
 mod record;
 mod said;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use longshore_build::source::driver::AvailableDriver;
 use longshore_cluster::{FollowedNodes, NodeKernels};
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::flavour::Flavour;
@@ -30,6 +30,7 @@ use crate::supplier::{ForRegistry, NotMade, Provisioner};
 use crate::telemetry::Telemetry;
 use budget::Budget;
 use demand::{Asked, Demand};
+use drivers::Drivers;
 use index::Index;
 use queue::{Queue, Work};
 pub(crate) use record::IndexRecord;
@@ -88,9 +89,6 @@ enum Tried {
     /// The driver does not have this flavour, which nothing named.
     Needless,
 }
-
-/// Drivers of the sources, each looked up once in a round.
-type Drivers = BTreeMap<(Option<String>, Flavour), Result<AvailableDriver, Failure>>;
 
 impl<'a> BuildService<'a> {
     /// Takes the sources of what is asked for, and the record of the index; reads keys and lists once.
@@ -346,7 +344,7 @@ impl<'a> BuildService<'a> {
         mut first: Option<&mut Option<Failure>>,
     ) -> Result<(), Failure> {
         let registry = ForRegistry::new(provisioner, self.publish)?;
-        let (mut drivers, mut said) = (Drivers::new(), BTreeSet::new());
+        let (mut drivers, mut said) = (Drivers::default(), BTreeSet::new());
         let (begin, follows) = (Instant::now(), first.is_none());
         // An index that cannot be written holds up no set: nodes that require none wait for them.
         let mut unlisted = self.write_index(&registry).await.err();
@@ -436,13 +434,13 @@ impl<'a> BuildService<'a> {
         drivers: &mut Drivers,
         work: &Work,
     ) -> Result<Tried, NotMade> {
-        let driver = match self.driver(registry, drivers, work, work.flavour).await {
+        let driver = match drivers.of(registry, work, work.flavour).await {
             Ok(driver) => driver,
             Err(failure) => {
                 let is_needless = self.config.builder.flavours.is_none() && {
                     let other = BOTH.into_iter().find(|flavour| *flavour != work.flavour);
                     let other = other.unwrap_or(work.flavour);
-                    self.driver(registry, drivers, work, other).await.is_ok()
+                    drivers.of(registry, work, other).await.is_ok()
                 };
                 return if is_needless {
                     Ok(Tried::Needless)
@@ -495,23 +493,6 @@ impl<'a> BuildService<'a> {
             Some(index) => index.has(manifest, registry).await,
             None => Ok(true),
         }
-    }
-
-    /// Returns the driver of a set, looked up once in a round.
-    async fn driver(
-        &self,
-        registry: &ForRegistry<'_>,
-        drivers: &mut Drivers,
-        work: &Work,
-        flavour: Flavour,
-    ) -> Result<AvailableDriver, Failure> {
-        let key = (work.driver.clone(), flavour);
-        if let Some(known) = drivers.get(&key) {
-            return known.clone();
-        }
-        let found = registry.driver(work.driver.as_deref(), flavour).await;
-        drivers.insert(key, found.clone());
-        found
     }
 }
 
