@@ -33,7 +33,7 @@ const ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
 #[case::flags(libc::SYS_fcntl, [3, libc::F_SETFL as u64, 0, 0], ALLOW)]
 #[case::owner_of_signals(libc::SYS_fcntl, [3, libc::F_SETOWN as u64, 1, 0], ABSENT)]
 #[case::signal_of_a_file(libc::SYS_fcntl, [3, 10, 9, 0], ABSENT)]
-#[case::nonblocking(libc::SYS_ioctl, [3, libc::FIONBIO as u64, 0, 0], ALLOW)]
+#[case::nonblocking(libc::SYS_ioctl, [3, libc::FIONBIO, 0, 0], ALLOW)]
 #[case::owner_by_ioctl(libc::SYS_ioctl, [3, 0x8901, 0, 0], ABSENT)]
 #[case::device(libc::SYS_ioctl, [3, 0xc020_462a, 0, 0], ABSENT)]
 #[case::open(libc::SYS_openat, [0, 0, libc::O_CLOEXEC as u64, 0], ALLOW)]
