@@ -17,7 +17,7 @@ use crate::config::{Listen, SOCKET};
 use crate::journal::Lock;
 use crate::journal::private_dir::PrivateDir;
 use longshore_core::disk::Disk;
-use longshore_host::verbs::DirId;
+use longshore_host::values::DirId;
 
 const NAME: &str = "serving.json";
 const MOST_BYTES: u64 = 4 << 10;

@@ -30,7 +30,7 @@ use longshore_core::durable::write_remedy;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_core::root::Root;
-use longshore_host::places::{FIRMWARE_PATH, Recorded};
+use longshore_host::facts::places::{FIRMWARE_PATH, Recorded};
 
 use private_dir::{NotOurs, PrivateDir};
 use seal::Key;

@@ -12,7 +12,7 @@ use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::{privileges, program_version};
 use longshore_debian::compression;
 use longshore_fetch::http;
-use longshore_host::kernel_call;
+use longshore_host::real::kernel_call;
 use nix::sys::stat::{Mode, umask};
 
 fn main() -> ProcessExit {

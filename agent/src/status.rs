@@ -20,8 +20,8 @@ use crate::termination::{self, LastFailure};
 use longshore_core::bounded_call;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
-use longshore_host::modules::is_of_driver;
-use longshore_host::verbs::{Node, NodeKeeper, WantedNode};
+use longshore_host::facts::modules::is_of_driver;
+use longshore_host::values::{Node, NodeKeeper, WantedNode};
 use longshore_host::{Host, RealHost, VerbError};
 
 /// Report of `longshore status`.

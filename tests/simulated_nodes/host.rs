@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use longshore::lifecycle::scripted;
 use longshore_host::fake::{FakeHost, FakeState};
-use longshore_host::verbs::{DriverUser, Node};
+use longshore_host::values::{DriverUser, Node};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};

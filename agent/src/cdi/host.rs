@@ -9,8 +9,9 @@ use longshore_cdi::Spec;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::machine::Machine;
 use longshore_core::paths::Paths;
-use longshore_host::verbs::WantedNode;
-use longshore_host::{Host, VerbError, nodes};
+use longshore_host::facts::nodes;
+use longshore_host::values::WantedNode;
+use longshore_host::{Host, VerbError};
 
 /// Remedy where the driver is not installed as a whole.
 const INSTALL: &str = "`longshore run` installs and exposes a driver; `longshore status` shows what \

@@ -19,8 +19,8 @@ use std::path::Path;
 
 use crate::config::DriverCapability;
 use longshore_cdi::{ContainerEdits, Device, DeviceNode, Mount, Spec};
-use longshore_host::gpus::{Gpu, Taken};
-use longshore_host::verbs::WantedNode;
+use longshore_host::facts::gpus::{Gpu, Taken};
+use longshore_host::values::WantedNode;
 
 pub use host::of_host;
 pub use rivals::{below, is_conflict, rivals};

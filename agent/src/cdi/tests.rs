@@ -10,7 +10,7 @@ use super::*;
 use crate::config::DriverCapability::{Compute, Graphics, Utility, Video};
 use longshore_build::source::userspace::Manifest;
 use longshore_core::machine::Machine;
-use longshore_host::verbs::{Node, NodeKeeper, Owner};
+use longshore_host::values::{Node, NodeKeeper, Owner};
 use rstest::rstest;
 
 /// Files of a tree as Debian's packages of 535.261.03 give it, with one of NVSwitches' subnet manager.

@@ -23,8 +23,8 @@ use longshore_core::failure::Failure;
 use longshore_core::paths::Paths;
 use longshore_core::root::Root;
 use longshore_host::facts::LiveDriver;
-use longshore_host::modules::loaded_driver;
-use longshore_host::verbs::DriverUser;
+use longshore_host::facts::modules::loaded_driver;
+use longshore_host::values::DriverUser;
 
 /// Time limit of the last report, at the end of the agent.
 const LAST: Duration = Duration::from_secs(5);

@@ -16,7 +16,7 @@ use longshore_cluster::{Account, Cluster, Error, FILES, Limits, NodeKernels, is_
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
-use longshore_host::look::Looker;
+use longshore_host::facts::process_files::Looker;
 
 /// Arguments of `builder`.
 #[derive(Debug, clap::Args)]

@@ -12,8 +12,8 @@ use super::Command;
 use crate::config::{Config, StoreChoice, StorePlace};
 use longshore_core::bounded_call;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_host::kernel_call::KernelCalls;
-use longshore_host::mount_from_host::{HostDir, HostNamespace, NotAttached};
+use longshore_host::real::kernel_call::KernelCalls;
+use longshore_host::real::mount_from_host::{HostDir, HostNamespace, NotAttached};
 
 /// Reason of a store in the container whose contents must not be covered.
 const FILLED: &str = "the container's own directory has module sets or user-mode trees already";

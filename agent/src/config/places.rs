@@ -11,7 +11,7 @@ use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::paths::{DRIVER_ROOT, Paths, STORE};
 use longshore_core::value::AbsolutePath;
-use longshore_host::process::{FirstProcess, first_process};
+use longshore_host::facts::process::{FirstProcess, first_process};
 
 /// Directories of the settings, with the defaults for those that are not set.
 pub(super) fn paths(all: &Fragment) -> Paths {

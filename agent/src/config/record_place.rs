@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::places::plain;
-use longshore_host::mounts;
+use longshore_host::facts::mounts;
 
 /// Record directory on the host.
 const OWN: &str = longshore_core::paths::STATE;

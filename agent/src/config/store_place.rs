@@ -13,8 +13,8 @@ use longshore_core::bounded_call;
 use longshore_core::paths::Paths;
 use longshore_core::privileges;
 use longshore_host::facts::Mount;
-use longshore_host::mount_from_host::HostNamespace;
-use longshore_host::mounts;
+use longshore_host::facts::mounts;
+use longshore_host::real::mount_from_host::HostNamespace;
 
 /// Host's root, through process 1.
 const FIRST_PROCESS: &str = "/proc/1/root";

@@ -16,9 +16,9 @@ use super::backoff::Backoff;
 use crate::telemetry::DaemonState;
 use longshore_core::cancel::CancelFlag;
 use longshore_core::privileges;
-use longshore_host::daemon::bring_up;
 use longshore_host::daemon::process::STACK;
 use longshore_host::daemon::{Answers, Daemon};
+use longshore_host::verbs::bring_up::bring_up;
 use longshore_host::{Host, VerbError};
 
 /// A daemon that is kept running, and its mark.

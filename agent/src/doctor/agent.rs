@@ -15,9 +15,9 @@ use longshore_build::build;
 use longshore_core::failure::FailureKind;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::store::Store;
-use longshore_host::holders;
-use longshore_host::look::Looker;
-use longshore_host::modules::is_of_driver;
+use longshore_host::facts::holders;
+use longshore_host::facts::modules::is_of_driver;
+use longshore_host::facts::process_files::Looker;
 use longshore_modules::artifact::ModuleSet;
 
 /// Time limit for the agent's answer: it gives its own task five seconds.

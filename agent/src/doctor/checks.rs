@@ -14,8 +14,8 @@ use super::{Check, Look, NOT_ASKED, Text};
 use crate::config::CdiSpecs;
 use crate::plan::{self, Plan};
 use longshore_core::finding::{Area, Code, Finding};
+use longshore_host::facts::gpus::Taken;
 use longshore_host::facts::{Probe, RootKind};
-use longshore_host::gpus::Taken;
 
 /// Input of the checks' texts.
 pub(super) struct Input<'a> {

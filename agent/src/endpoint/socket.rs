@@ -19,7 +19,7 @@ use nix::unistd::Uid;
 
 use crate::config::SOCKET as NAME;
 use crate::journal::private_dir::PrivateDir;
-use longshore_host::verbs::DirId;
+use longshore_host::values::DirId;
 
 /// Its name until it is complete.
 const UNFINISHED: &str = "agent.sock.new";

@@ -5,7 +5,7 @@ use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{Intent, LoadModule, Recorded, Step, Tools};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_host::refusal;
+use longshore_host::verbs::refusal;
 
 impl Engine<'_> {
     /// Carries out one step; its completion is [recorded](Journal::record).

@@ -9,7 +9,7 @@ use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{Announces, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::Failure;
-use longshore_host::status_file::Status;
+use longshore_host::verbs::status_file::Status;
 
 impl Engine<'_> {
     /// Undoes the announcements that the unload of `going` would make wrong, and returns them. One

@@ -20,7 +20,7 @@ const LEAST: Duration = Duration::from_secs(1);
 impl Daemons for Engine<'_> {
     fn start(&self, daemon: &Daemon, mark: &str, cancel: &CancelFlag) -> Result<(), VerbError> {
         self.tell(daemon, DaemonState::Starting);
-        let started = daemon::bring_up(self.host, daemon, mark, cancel);
+        let started = bring_up::bring_up(self.host, daemon, mark, cancel);
         let state = if started.is_ok() { DaemonState::Live } else { DaemonState::Failed };
         self.tell(daemon, state);
         started
@@ -28,7 +28,7 @@ impl Daemons for Engine<'_> {
 
     fn end(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
         let grace = (self.in_use_wait.deadline / SHARE).max(LEAST);
-        daemon::stop(self.host, daemon, mark, grace)?;
+        bring_up::stop(self.host, daemon, mark, grace)?;
         self.tell(daemon, DaemonState::Stopped);
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::journal::{Entry, Journal};
 use crate::steps::{Content, LoadModule, MountedFrom, NEEDS_REBOOT, Next, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_host::in_use::InUse;
+use longshore_host::facts::in_use::InUse;
 
 /// Reason that the wanted driver did not replace the installed one.
 #[derive(Debug)]

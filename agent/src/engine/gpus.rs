@@ -5,7 +5,7 @@ use crate::steps::{LoadModule, Step, exposing};
 use longshore_core::failure::Failure;
 use longshore_core::finding;
 use longshore_host::VerbError;
-use longshore_host::gpus::{self, Gpu};
+use longshore_host::facts::gpus::{self, Gpu};
 
 impl Engine<'_> {
     /// Fails if a GPU is missing and `refuses_missing_gpus` is set.

@@ -8,7 +8,7 @@ use super::in_use_wait::Wait;
 use super::undo::{NotUndone, not_looked};
 use crate::journal::{Entry, Journal};
 use crate::steps::{LoadModule, held, is_owned};
-use longshore_host::in_use::{Held, InUse};
+use longshore_host::facts::in_use::{Held, InUse};
 use longshore_host::verbs::Stage;
 use longshore_host::{Host, VerbError};
 

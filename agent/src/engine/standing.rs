@@ -11,7 +11,7 @@ use longshore_core::driver_modules;
 use longshore_core::failure::Failure;
 use longshore_core::finding::Finding;
 use longshore_host::VerbError;
-use longshore_host::gpus::Gpu;
+use longshore_host::facts::gpus::Gpu;
 use longshore_host::verbs::Stage;
 
 /// Loadings of the driver's modules: kernel name -> its number, see

@@ -19,7 +19,7 @@ use crate::telemetry::{StepOutcome, StepTimer};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::VerbError;
-use longshore_host::in_use::InUse;
+use longshore_host::facts::in_use::InUse;
 
 /// Something that could not be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::LoadModule;
 use longshore_core::cancel::CancelFlag;
 use longshore_host::VerbError;
-use longshore_host::in_use::InUse;
+use longshore_host::facts::in_use::InUse;
 use longshore_host::verbs::Stage;
 
 /// Outcome of unloading the modules.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::paths::Paths;
-use longshore_host::verbs::DirId;
+use longshore_host::values::DirId;
 
 /// A host root that is not the agent's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

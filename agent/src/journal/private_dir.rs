@@ -15,7 +15,7 @@ use nix::unistd::{Uid, UnlinkatFlags, unlinkat};
 
 use longshore_core::disk::Disk;
 use longshore_core::root::reopen;
-use longshore_host::verbs::DirId;
+use longshore_host::values::DirId;
 
 const OWNER_ALONE: u32 = 0o700;
 /// Permission bits that let other users write.

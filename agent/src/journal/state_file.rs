@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::private_dir::PrivateDir;
 use longshore_core::disk::Disk;
-use longshore_host::verbs::DirId;
+use longshore_host::values::DirId;
 
 /// Name of the state.
 pub(super) const NAME: &str = "state.json";

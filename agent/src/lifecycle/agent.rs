@@ -35,7 +35,7 @@ use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::privileges;
 use longshore_host::Host;
-use longshore_host::in_use::InUse;
+use longshore_host::facts::in_use::InUse;
 use postponed::Postponed;
 use repairs::Repairs;
 use stay::{Base, Next};

@@ -40,8 +40,8 @@ use longshore_core::cancel::CancelFlag;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::store::Store;
-use longshore_host::kernel_call::KernelCalls;
-use longshore_host::look::Looker;
+use longshore_host::facts::process_files::Looker;
+use longshore_host::real::kernel_call::KernelCalls;
 use longshore_host::{Host, RealHost};
 
 /// Installs, adopts or changes the driver, stays until SIGTERM or SIGINT, and uninstalls it; on

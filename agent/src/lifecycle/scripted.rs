@@ -12,7 +12,7 @@ use crate::steps::{
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
 use longshore_host::fake::{FakeHost, FakeModule, FakeState};
-use longshore_host::verbs::{Node, Owner};
+use longshore_host::values::{Node, Owner};
 
 /// Driver root.
 pub const ROOT: &str = "/run/driver";

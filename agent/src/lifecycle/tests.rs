@@ -23,7 +23,7 @@ use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
 use longshore_core::paths::Paths;
 use longshore_host::fake::{FakeHost, FakeModule, FakeState};
-use longshore_host::verbs::{Node, Owner};
+use longshore_host::values::{Node, Owner};
 
 mod adopt;
 mod awaiting;

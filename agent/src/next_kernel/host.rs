@@ -5,7 +5,7 @@ use super::release::next;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_core::root::Root;
-use longshore_host::installed_kernels;
+use longshore_host::facts::installed_kernels;
 
 /// Reads the kernel of the next boot; None where the host shows no kernels.
 ///

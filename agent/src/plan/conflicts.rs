@@ -8,9 +8,9 @@ use crate::steps::{Leftover, RemoveLeftover, Step};
 use longshore_core::driver_modules;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
+use longshore_host::facts::modules::is_of_driver;
+use longshore_host::facts::places::FIRMWARE_PATH;
 use longshore_host::facts::{Installer, PlacedFile, RootKind, RootMount, RootMountOwner};
-use longshore_host::modules::is_of_driver;
-use longshore_host::places::FIRMWARE_PATH;
 
 /// Number of modules or libraries that a finding names.
 const NAMED: usize = 4;

@@ -5,8 +5,8 @@ use super::Reason;
 use crate::config::Config;
 use crate::steps::{ReserveDevice, Step, UnloadConflicting};
 use longshore_host::HostFacts;
-use longshore_host::conflicting::{self, ConflictingModule, MODULES, module_of};
 use longshore_host::facts::PciDevice;
+use longshore_host::facts::conflicting::{self, ConflictingModule, MODULES, module_of};
 
 /// A module that is unloaded for NVIDIA's driver.
 struct Unloaded<'a> {

@@ -15,7 +15,7 @@ use longshore_core::driver_modules;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::module_parameters;
 use longshore_host::HostFacts;
-use longshore_host::places::FIRMWARE_PATH;
+use longshore_host::facts::places::FIRMWARE_PATH;
 use longshore_modules::artifact::ModuleEntry;
 
 /// The kernel's modules that NVIDIA's driver uses where they exist, even if no module depends on

@@ -7,7 +7,7 @@ use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
-use longshore_host::selinux::Selinux;
+use longshore_host::facts::selinux::Selinux;
 use longshore_modules::artifact::ModuleEntry;
 
 /// Returns the label of the driver root's first level.

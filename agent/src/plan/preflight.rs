@@ -13,7 +13,7 @@ use longshore_host::HostFacts;
 use longshore_host::facts::{
     DeviceKind, FreeSpace, ModuleLoading, PciDevice, Platform, Probe, Propagation,
 };
-use longshore_host::{gpus, mounts};
+use longshore_host::facts::{gpus, mounts};
 
 /// Returns the findings that do not depend on the modules to be loaded.
 pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {

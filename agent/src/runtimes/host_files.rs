@@ -13,7 +13,7 @@ use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 
 use longshore_core::disk::Disk;
 use longshore_core::root::{Place, Root, is_absent, reopen};
-use longshore_host::shared_dir::{Found, SharedDir};
+use longshore_host::verbs::shared_dir::{Found, SharedDir};
 use longshore_runtimes::Files;
 
 /// Size limit of a configuration.

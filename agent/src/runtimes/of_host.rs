@@ -5,7 +5,7 @@ use std::path::Path;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::root::Root;
 use longshore_host::facts::Mount;
-use longshore_host::{mounts, process};
+use longshore_host::facts::{mounts, process};
 
 /// File systems in memory: a container's own where one is mounted for it.
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];

@@ -267,7 +267,7 @@ fn an_edit_that_is_cut_off_leaves_no_half_of_a_file_in_its_directory() {
     let scene = Scene::new();
     scene.write("/etc/containerd/conf.d/cdi.toml", b"version = 2\n");
     let place = scene.host.root.place("/etc/containerd/conf.d/cdi.toml").expect("place");
-    let dir = longshore_host::shared_dir::SharedDir::of(&place.dir);
+    let dir = longshore_host::verbs::shared_dir::SharedDir::of(&place.dir);
     let new = dir.create(&place.name).expect("made");
     std::io::Write::write_all(&mut new.file(), b"version = 2\n[plug").expect("written");
     let names = || fs::read_dir(scene.at("etc/containerd/conf.d")).expect("listed").count();

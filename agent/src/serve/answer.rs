@@ -21,7 +21,7 @@ use crate::telemetry::{Live, Telemetry, metrics};
 use longshore_core::bounded_call::{self, NoResult};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
-use longshore_host::look::Looker;
+use longshore_host::facts::process_files::Looker;
 
 /// Time limit for an answer of the agent's own task.
 pub(super) const HEALTH_LIMIT: Duration = Duration::from_secs(5);

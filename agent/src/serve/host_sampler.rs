@@ -9,10 +9,10 @@ use super::process_sampler;
 use super::store_sampler::StoreSampler;
 use crate::telemetry::metrics::HostSample;
 use longshore_core::deadlines::LOOK;
-use longshore_host::holders::driver_users;
-use longshore_host::look::Looker;
-use longshore_host::modules::is_of_driver;
-use longshore_host::verbs::DriverUsers;
+use longshore_host::facts::holders::driver_users;
+use longshore_host::facts::modules::is_of_driver;
+use longshore_host::facts::process_files::Looker;
+use longshore_host::values::DriverUsers;
 
 /// Shortest interval between two searches for the driver's holders: each inspects every open file
 /// of the host.
@@ -101,7 +101,7 @@ fn modules(root: &Path) -> Vec<Module> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longshore_host::verbs::DriverUser;
+    use longshore_host::values::DriverUser;
 
     fn module(root: &Path, name: &str, references: &str, holders: &[&str]) {
         let dir = root.join("sys/module").join(name);

@@ -18,7 +18,7 @@ use crate::journal::phase::Phase;
 use crate::journal::private_dir::PrivateDir;
 use crate::telemetry::{DriverInfo, Telemetry};
 use longshore_core::paths::Paths;
-use longshore_host::look::Looker;
+use longshore_host::facts::process_files::Looker;
 
 /// A server of an agent with a given state, and with a running task.
 struct Scene {

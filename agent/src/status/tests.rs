@@ -7,7 +7,7 @@ use crate::journal::Journal;
 use crate::kept::{assert_kept, tree, trees};
 use crate::steps::{Bind, ModuleOrigin, Mounts, Nodes, NotLoaded, Share};
 use longshore_host::fake::{FakeHost, FakeModule};
-use longshore_host::verbs::Owner;
+use longshore_host::values::Owner;
 
 fn paths(root: &Path) -> Paths {
     Paths { host_root: PathBuf::from("/host"), ..Paths::below(root) }

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 pub(super) use super::daemon::shown_dirs;
-use longshore_host::nodes;
-use longshore_host::places::FIRMWARE_PATH;
+use longshore_host::facts::nodes;
+use longshore_host::facts::places::FIRMWARE_PATH;
 
 /// Settings of the agents that can have written a record.
 #[derive(Debug, Clone, Default)]

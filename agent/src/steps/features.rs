@@ -17,8 +17,8 @@ use super::{
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
-use longshore_host::gpus::Taken;
-use longshore_host::published::{Place, Published};
+use longshore_host::facts::gpus::Taken;
+use longshore_host::verbs::published::{Place, Published};
 use longshore_host::{Host, VerbError};
 
 /// Directory on the host.

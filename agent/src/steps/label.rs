@@ -12,7 +12,7 @@ use super::{
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
-use longshore_host::selinux::is_label;
+use longshore_host::facts::selinux::is_label;
 use longshore_host::{Host, VerbError};
 
 /// Give files of the store an SELinux label: that of a driver's tree, which containers may read, or that

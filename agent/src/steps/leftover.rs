@@ -15,8 +15,9 @@ use super::{
     exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_host::verbs::FileId;
-use longshore_host::{Host, VerbError, places};
+use longshore_host::facts::places;
+use longshore_host::values::FileId;
+use longshore_host::{Host, VerbError};
 
 /// Reason that an entry's effect is not undone.
 const FOR_GOOD: &str = "a dead container's leftover is not restored";

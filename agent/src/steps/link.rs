@@ -17,7 +17,7 @@ use super::{
     Tools, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
-use longshore_host::verbs::{NodeKeeper, WantedNode};
+use longshore_host::values::{NodeKeeper, WantedNode};
 use longshore_host::{Host, VerbError};
 
 /// Directory of the links below a /dev.

@@ -21,9 +21,10 @@ use super::{
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
 use longshore_core::module_parameters;
-use longshore_host::in_use::Held;
+use longshore_host::facts::in_use::Held;
+use longshore_host::verbs::refusal;
 use longshore_host::verbs::{ModuleState, Stage};
-use longshore_host::{Host, VerbError, refusal};
+use longshore_host::{Host, VerbError};
 
 /// Parameter of nvidia by which its libraries make and change device nodes in any /dev, also a
 /// container's (nv-reg.h). longshore, which makes the nodes, loads the driver without that, unless a

@@ -13,8 +13,8 @@ use super::{
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
-use longshore_host::selinux::is_label;
-use longshore_host::verbs::TMPFS_SOURCE;
+use longshore_host::facts::selinux::is_label;
+use longshore_host::values::TMPFS_SOURCE;
 use longshore_host::{Host, VerbError};
 
 /// Mount a directory of an assembled tree of the store; undone by unmounting it.

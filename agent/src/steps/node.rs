@@ -14,7 +14,7 @@ use super::{
     Tools, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
-use longshore_host::verbs::Node;
+use longshore_host::values::Node;
 use longshore_host::{Host, VerbError};
 
 pub(super) use rules::is_node_name;

@@ -15,8 +15,8 @@ use super::{
     Tools, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_host::conflicting;
-use longshore_host::pci::{is_address, is_driver_name};
+use longshore_host::facts::conflicting;
+use longshore_host::facts::pci::{is_address, is_driver_name};
 use longshore_host::{Host, VerbError};
 
 /// Name of NVIDIA's PCI driver (kernel-open/nvidia/nv-pci.c).

@@ -16,7 +16,7 @@ use longshore_core::digest::digest_of;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::finding::{Code, Finding};
 use longshore_core::paths::Paths;
-use longshore_host::published::{Place, Published};
+use longshore_host::verbs::published::{Place, Published};
 use longshore_host::{Host, VerbError};
 
 /// Publish the CDI spec of the driver that the host has then; undone by removing it.

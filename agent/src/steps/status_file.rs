@@ -18,7 +18,7 @@ use super::{
 use crate::config::ConfigDigest;
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
-use longshore_host::status_file::Status;
+use longshore_host::verbs::status_file::Status;
 use longshore_host::{Host, VerbError};
 
 /// File of the driver's container, beside the driver root: whether its daemons run.

@@ -14,8 +14,8 @@ use super::{
     Next, Progress, Properties, Recheck, Seen, Tools, held,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
-use longshore_host::conflicting;
-use longshore_host::in_use::Held;
+use longshore_host::facts::conflicting;
+use longshore_host::facts::in_use::Held;
 use longshore_host::verbs::Stage;
 use longshore_host::{Host, VerbError};
 

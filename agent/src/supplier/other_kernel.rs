@@ -9,7 +9,8 @@ use longshore_core::failure::Failure;
 use longshore_core::finding::{self, Area, Code, Finding};
 use longshore_core::paths::Paths;
 use longshore_core::root::Root;
-use longshore_host::{HostFacts, kernel_image};
+use longshore_host::HostFacts;
+use longshore_host::facts::kernel_image;
 use longshore_modules::artifact::ModuleKey;
 
 impl Inventory<'_> {

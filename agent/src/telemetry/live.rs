@@ -13,8 +13,8 @@ use crate::journal::phase::Phase;
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::progress::Reused;
-use longshore_host::in_use::InUse;
-use longshore_host::verbs::DriverUser;
+use longshore_host::facts::in_use::InUse;
+use longshore_host::values::DriverUser;
 
 /// State of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -36,7 +36,7 @@ use crate::logging::About;
 use crate::steps::Step;
 use longshore_core::failure::Failure;
 use longshore_core::progress::Reused;
-use longshore_host::in_use::InUse;
+use longshore_host::facts::in_use::InUse;
 
 /// Upper limit of steps whose last outcome is kept: a plan has some twenty.
 const MOST_STEPS: usize = 64;

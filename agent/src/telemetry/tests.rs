@@ -3,7 +3,7 @@ use rstest::rstest;
 use super::*;
 use crate::steps::LoadModule;
 use longshore_core::failure::FailureKind;
-use longshore_host::verbs::DriverUser;
+use longshore_host::values::DriverUser;
 
 fn load(name: &str) -> Step {
     Step::LoadModule(LoadModule {

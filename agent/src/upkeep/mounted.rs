@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::path::{Component, Path};
 
 use longshore_core::root::Root;
-use longshore_host::mounts;
+use longshore_host::facts::mounts;
 
 /// Returns the names of the trees that are mounted, wholly or in part, in any mount namespace that
 /// `root`'s /proc shows: with the host's PID namespace those of the host and of every container,

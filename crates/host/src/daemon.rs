@@ -6,7 +6,6 @@
 //! started, proves to the successor of a killed agent which processes longshore started: there is
 //! no PID, which may be reused by then, no PID file, and no moment in between without a record.
 
-pub mod bring_up;
 pub(crate) mod output;
 pub mod process;
 
@@ -18,8 +17,6 @@ use std::time::Duration;
 use longshore_core::digest::hex;
 use longshore_core::paths::DAEMONS;
 use serde::{Deserialize, Serialize};
-
-pub use bring_up::{bring_up, stop};
 
 /// Directory of further files of the subnet manager's package, named in its settings: nvlsm.conf
 /// has `plugin_options -grpc_mgr --config_file /usr/share/nvidia/nvlsm/grpc_mgr.conf`, and without

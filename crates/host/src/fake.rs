@@ -13,8 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
-use super::gpus::Gpu;
-use super::verbs::{Binding, DriverUser, FileId, Node, NodeKeeper, Stage, VerbError};
+use crate::facts::gpus::Gpu;
+use crate::values::{DriverUser, FileId, Node, NodeKeeper};
+use crate::verbs::VerbError;
+use crate::verbs::{Binding, Stage};
 
 pub use stuck::Stuck;
 

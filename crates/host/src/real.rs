@@ -13,20 +13,20 @@ use nix::errno::Errno;
 use nix::mount::MntFlags;
 use nix::sys::stat::{major, minor};
 
-use super::gpus::{self, Gpu};
-use super::kernel_call::{Answer, Call, KernelCalls};
-use super::kmsg::KernelLog;
-use super::look::Looker;
-use super::published::{self, Place, Published};
-use super::status_file::{self, Status};
-use super::verbs::{
-    Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError,
-    WantedNode,
-};
 use crate::daemon::output::LastLine;
 use crate::daemon::process::Found;
 use crate::daemon::{Daemon, DaemonStatus, Ending, process};
-use crate::{labels, nodes};
+use crate::facts::gpus::{self, Gpu};
+use crate::facts::kmsg::KernelLog;
+use crate::facts::nodes;
+use crate::facts::process_files::Looker;
+use crate::real::kernel_call::{Answer, Call, KernelCalls};
+use crate::values::{DirId, DriverUsers, FileId, Node, Owner, WantedNode};
+use crate::verbs::VerbError;
+use crate::verbs::labels;
+use crate::verbs::published::{self, Place, Published};
+use crate::verbs::status_file::{self, Status};
+use crate::verbs::{Binding, Host, Image, ModuleState, Stage};
 use longshore_core::deadlines::Deadlines;
 use longshore_core::root::{Root, is_absent};
 use text::{names_in, read};
@@ -231,7 +231,7 @@ impl Host for RealHost {
     }
 
     fn driver_users(&self) -> Result<DriverUsers, VerbError> {
-        super::holders::driver_users(&self.root, self.look, &self.holders)
+        crate::facts::holders::driver_users(&self.root, self.look, &self.holders)
             .map_err(|e| VerbError::on_path("read", &self.root.join("proc"), &e))
     }
 
@@ -509,6 +509,8 @@ fn refuse_nul(verb: &'static str, subject: &str, text: &str) -> Result<(), VerbE
 
 mod bindings;
 mod daemons;
+pub mod kernel_call;
+pub mod mount_from_host;
 mod mounted;
 mod text;
 

@@ -2,70 +2,27 @@
 //!
 //! Implemented by the real host ([`real`](crate::real)) and by a simulated one (feature `fake`).
 
-use std::fmt;
-use std::fs::{File, Metadata};
+pub mod bring_up;
+mod error;
+pub(crate) mod labels;
+pub mod published;
+pub mod refusal;
+pub mod shared_dir;
+pub mod status_file;
+
+use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use nix::errno::Errno;
-use serde::{Deserialize, Serialize};
-
-use super::gpus::Gpu;
-use super::published::{Place, Published};
-use super::status_file::Status;
 use crate::daemon::{Daemon, DaemonStatus, Ending};
+use crate::facts::gpus::Gpu;
+use crate::values::{DirId, DriverUsers, FileId, Node, WantedNode};
 use longshore_core::deadlines::Deadlines;
-use longshore_core::sanitize::in_line;
+use published::{Place, Published};
+use status_file::Status;
 
-/// A verb that failed: the verb, its subject, and the kernel's errno.
-#[derive(Debug)]
-pub struct VerbError {
-    /// The system call or operation, for example `init_module`.
-    pub verb: &'static str,
-    /// The module, path or device it was applied to.
-    pub subject: String,
-    /// The kernel's errno; ETIMEDOUT if it did not answer.
-    pub errno: Errno,
-    /// Time waited for an answer that did not come: the call is still in the kernel.
-    pub unanswered: Option<Duration>,
-    /// Kernel log messages from the time of the call, if the log was read.
-    pub kernel_log: Vec<String>,
-}
-
-impl VerbError {
-    /// A failed verb for which the kernel log was not read.
-    pub fn new(verb: &'static str, subject: impl Into<String>, errno: Errno) -> Self {
-        Self { verb, subject: subject.into(), errno, unanswered: None, kernel_log: Vec::new() }
-    }
-
-    /// A call that did not return from the kernel within `waited`. It may still take effect.
-    pub fn unanswered(verb: &'static str, subject: impl Into<String>, waited: Duration) -> Self {
-        Self { unanswered: Some(waited), ..Self::new(verb, subject, Errno::ETIMEDOUT) }
-    }
-
-    /// A failed verb on a path. An I/O error without an errno becomes EIO.
-    pub fn on_path(verb: &'static str, path: &Path, error: &std::io::Error) -> Self {
-        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-        Self::new(verb, path.display().to_string(), errno)
-    }
-}
-
-impl fmt::Display for VerbError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verb, subject, errno, .. } = self;
-        match self.unanswered {
-            Some(waited) => {
-                write!(f, "{verb} {subject}: no answer from the kernel within {waited:.0?}")
-            }
-            None => write!(f, "{verb} {subject}: {errno}"),
-        }
-    }
-}
-
-impl std::error::Error for VerbError {}
+pub use error::VerbError;
 
 /// A module's image, not compressed, as it is passed to the kernel.
 #[derive(Debug, Clone, Copy)]
@@ -76,9 +33,6 @@ pub enum Image<'a> {
     /// apply (SELinux labels, LoadPin, IMA).
     File(&'a File),
 }
-
-/// Source of longshore's own file systems in the mount table.
-pub const TMPFS_SOURCE: &str = "longshore";
 
 /// The state of a loaded module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -111,145 +65,6 @@ pub enum Stage {
     Live,
     /// Its exit function runs.
     Going,
-}
-
-/// A character device node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-    /// Permission bits.
-    pub mode: u32,
-    /// User and group; root's in a journal of an older longshore, which recorded none.
-    #[serde(default, skip_serializing_if = "Owner::is_root")]
-    pub owner: Owner,
-}
-
-impl Node {
-    /// True if both are the same device, regardless of permissions.
-    pub fn same_device(&self, other: &Node) -> bool {
-        (self.major, self.minor) == (other.major, other.minor)
-    }
-
-    /// True if this is a state that setting `made` on a node of state `was` passes through: mode
-    /// and owner are set one after the other, and the agent can die in between.
-    pub fn is_between(&self, was: &Node, made: &Node) -> bool {
-        self.same_device(made)
-            && [was.mode, made.mode].contains(&self.mode)
-            && [was.owner, made.owner].contains(&self.owner)
-    }
-}
-
-/// User and group of a file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-}
-
-impl Owner {
-    /// True if it is root and root's group.
-    pub fn is_root(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// A device node that belongs below a /dev.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedNode {
-    /// Its path below the /dev, for example `nvidia-caps/nvidia-cap1`.
-    pub name: PathBuf,
-    /// The device, with the permissions to make it with.
-    pub node: Node,
-    /// Its keeper.
-    pub keeper: NodeKeeper,
-}
-
-/// The program responsible for a device node in the host's /dev.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeKeeper {
-    /// The driver's installer: the node is made, and its mode and owner are put right.
-    Installer,
-    /// The program that loaded the driver with NVreg_ModifyDeviceFiles=0: longshore, which does so to
-    /// keep the driver's libraries from it, or where it was asked for that, as for [`Self::Admin`].
-    Loader,
-    /// Another program (DeviceFileModify: 0): it is neither made nor changed. The driver root's own
-    /// /dev, which no other program fills, gets a copy of it.
-    Admin,
-    /// The kernel's devtmpfs: the node is made if it is missing, for example in a container's /dev
-    /// that was filled before the device appeared, and not changed. The driver root does without
-    /// it.
-    Kernel,
-}
-
-/// Identity of a directory, the same under every path: device and inode.
-pub type DirId = (u64, u64);
-
-/// Identity of a file, including its last change.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileId {
-    /// Device of its file system.
-    pub device: u64,
-    /// Inode.
-    pub inode: u64,
-    /// Time of the last change of content, owner, mode or links (`st_ctime`), in nanoseconds since
-    /// 1970.
-    pub changed: i64,
-}
-
-impl FileId {
-    /// The identity in a file's metadata.
-    pub fn of(found: &Metadata) -> Self {
-        let changed =
-            found.ctime().saturating_mul(1_000_000_000).saturating_add(found.ctime_nsec());
-        Self { device: found.dev(), inode: found.ino(), changed }
-    }
-}
-
-/// A process that has a device of the driver open or mapped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DriverUser {
-    /// Process id, in the PID namespace of this process.
-    pub pid: u32,
-    /// Its id in its own PID namespace, if that is another.
-    #[serde(default, alias = "inside", skip_serializing_if = "Option::is_none")]
-    pub namespace_pid: Option<u32>,
-    /// Its command name (at most 15 bytes).
-    pub comm: String,
-    /// The container's full id (or name), from its cgroup.
-    pub container: Option<String>,
-    /// The pod's uid, from its cgroup.
-    pub pod: Option<String>,
-    /// The devices, as `/proc/PID/fd` and `/proc/PID/maps` name them.
-    pub devices: Vec<String>,
-}
-
-impl fmt::Display for DriverUser {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pid {} ({}", self.pid, in_line(&self.comm))?;
-        self.namespace_pid.map_or(Ok(()), |pid| write!(f, ", inside pid {pid}"))?;
-        write!(f, ")")?;
-        if let Some(container) = &self.container {
-            write!(f, " of container {}", in_line(container))?;
-        }
-        if let Some(pod) = &self.pod {
-            write!(f, " of pod {pod}")?;
-        }
-        write!(f, " holds {}", in_line(&self.devices.join(", ")))
-    }
-}
-
-/// The processes that hold the driver.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DriverUsers {
-    /// By process id.
-    pub users: Vec<DriverUser>,
-    /// The reason why there may be more; None if all processes were inspected.
-    pub unseen: Option<String>,
 }
 
 /// Driver of a PCI device.
@@ -295,10 +110,10 @@ pub trait Host: Send + Sync {
     fn bind_read_only(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
         self.bind(source, target)
     }
-    /// Mounts a small tmpfs (mode 0755, device nodes allowed) from [`TMPFS_SOURCE`] on `target`; all
+    /// Mounts a small tmpfs (mode 0755, device nodes allowed) from [`TMPFS_SOURCE`](crate::values::TMPFS_SOURCE) on `target`; all
     /// its files have the SELinux label, where one is given.
     fn mount_tmpfs(&self, target: &Path, label: Option<&str>) -> Result<(), VerbError>;
-    /// Mounts a tmpfs from [`TMPFS_SOURCE`] on `target`, with these empty directories (plain names,
+    /// Mounts a tmpfs from [`TMPFS_SOURCE`](crate::values::TMPFS_SOURCE) on `target`, with these empty directories (plain names,
     /// mode 0755), read-only by that mount and every copy of it; with the SELinux label as
     /// [`Host::mount_tmpfs`].
     fn mount_root(
@@ -307,7 +122,7 @@ pub trait Host: Send + Sync {
         dirs: &[&str],
         label: Option<&str>,
     ) -> Result<(), VerbError>;
-    /// Mounts sysfs on `target`, from [`TMPFS_SOURCE`], read-only.
+    /// Mounts sysfs on `target`, from [`TMPFS_SOURCE`](crate::values::TMPFS_SOURCE), read-only.
     fn mount_sysfs(&self, target: &Path) -> Result<(), VerbError>;
     /// Unmounts the topmost mount on `target`.
     fn unmount(&self, target: &Path) -> Result<(), VerbError>;

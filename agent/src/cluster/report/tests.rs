@@ -8,8 +8,8 @@ use longshore_cluster::testing::{Answer, Api, SHORT, refused};
 use longshore_cluster::{Limits, NodeStatus};
 use longshore_core::failure::FailureKind;
 use longshore_core::paths::Paths;
-use longshore_host::in_use::InUse;
-use longshore_host::verbs::DriverUser;
+use longshore_host::facts::in_use::InUse;
+use longshore_host::values::DriverUser;
 
 const LONG: Duration = Duration::from_secs(60);
 

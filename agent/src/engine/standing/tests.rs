@@ -6,7 +6,7 @@ use crate::journal::{Entry, Journal};
 use crate::steps::{MountSysfs, Step};
 use longshore_core::cancel::CancelFlag;
 use longshore_host::fake::{FakeHost, FakeState};
-use longshore_host::verbs::{Node, TMPFS_SOURCE};
+use longshore_host::values::{Node, TMPFS_SOURCE};
 
 /// A host with the driver, what it stands on, and its record.
 struct Scene {
@@ -53,7 +53,7 @@ fn an_untouched_driver_stands() {
 #[case::node(|s: &mut FakeState| s.nodes.retain(|path, _| !path.ends_with("dev/nvidia0") || path.starts_with("/store")),
     "device nodes are missing or wrong: /dev/nvidia0")]
 #[case::another_device(|s: &mut FakeState| {
-    s.nodes.insert("/dev/nvidia-uvm".into(), Node { major: 1, minor: 3, mode: 0o666, owner: longshore_host::verbs::Owner::default() });
+    s.nodes.insert("/dev/nvidia-uvm".into(), Node { major: 1, minor: 3, mode: 0o666, owner: longshore_host::values::Owner::default() });
 }, "device nodes are missing or wrong: /dev/nvidia-uvm")]
 #[case::nodes(|s: &mut FakeState| s.nodes.clear(), "and 6 more")]
 #[case::firmware(|s: &mut FakeState| drop(s.parameters.insert(FIRMWARE.into(), "/theirs".into())),

@@ -32,7 +32,7 @@ use crate::journal::{Point, State};
 use crate::steps::{Observed, Recorded};
 use longshore_core::paths::Paths;
 use longshore_host::fake::{FakeHost, FakeState};
-use longshore_host::verbs::{Node, Owner};
+use longshore_host::values::{Node, Owner};
 use power::PowerCut;
 
 /// Names of the state's files.

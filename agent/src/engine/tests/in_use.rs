@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::journal::EntryState;
 use longshore_host::fake::FakeState;
-use longshore_host::verbs::DriverUser;
+use longshore_host::values::DriverUser;
 
 #[test]
 fn a_driver_in_use_stays_whole_and_its_user_is_named() {

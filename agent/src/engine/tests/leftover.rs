@@ -14,7 +14,7 @@ use crate::steps::{Leftover, RemoveLeftover, Step};
 use crate::telemetry::Telemetry;
 use longshore_core::cancel::CancelFlag;
 use longshore_host::fake::{FakeHost, Fault};
-use longshore_host::verbs::FileId;
+use longshore_host::values::FileId;
 use longshore_host::{Host, RealHost};
 
 const ROOT: &str = "/run/nvidia/driver";

@@ -33,9 +33,9 @@ use crate::steps::{
     MountTmpfs, PublishSpec, Share, StartDaemon, WriteParameter, WriteStatus,
 };
 use longshore_host::daemon::{Daemon, Settings};
+use longshore_host::facts::gpus::{Gpu, Taken};
 use longshore_host::fake::{FakeHost, FakeModule, Fault};
-use longshore_host::gpus::{Gpu, Taken};
-use longshore_host::verbs::{Node, Owner};
+use longshore_host::values::{Node, Owner};
 
 pub(super) const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 

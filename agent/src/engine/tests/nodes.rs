@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::steps::{NodeBefore, Nodes};
-use longshore_host::verbs::NodeKeeper;
+use longshore_host::values::NodeKeeper;
 
 #[test]
 fn directories_that_are_the_same_get_their_nodes_once() {

@@ -10,7 +10,7 @@ use super::{FIRMWARE, engine, gpu_host, install, load};
 use crate::engine::*;
 use crate::steps::{Bind, MakeDir, WriteParameter};
 use longshore_host::fake::{FakeHost, Fault};
-use longshore_host::verbs::{Node, Owner};
+use longshore_host::values::{Node, Owner};
 
 /// Generates things that other programs left on a host before longshore ran.
 fn other_peoples_things() -> impl Strategy<Value = FakeHost> {

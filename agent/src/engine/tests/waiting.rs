@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{engine, gpu_host, install};
 use crate::engine::*;
 use longshore_host::fake::FakeHost;
-use longshore_host::verbs::DriverUser;
+use longshore_host::values::DriverUser;
 
 /// A log that calls a function at each of its lines.
 struct Log<F>(Arc<Mutex<F>>);

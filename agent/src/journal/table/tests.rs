@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::journal::MadeFor;
 use longshore_core::failure::{ExitCode, Failure};
-use longshore_host::places::FIRMWARE_PATH;
+use longshore_host::facts::places::FIRMWARE_PATH;
 
 mod any_words;
 mod forged;

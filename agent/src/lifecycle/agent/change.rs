@@ -15,7 +15,7 @@ use crate::provider::{Configurations, Provider};
 use crate::steps::{Next, PublishSpec, Recorded, Step, WriteParameter};
 use longshore_core::bounded_call::{self, NoResult};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
-use longshore_host::in_use::InUse;
+use longshore_host::facts::in_use::InUse;
 
 /// Time limit for a change to wait for the driver's users: enough for one that only queries it,
 /// such as nvidia-smi, and short compared with SIGTERM's.

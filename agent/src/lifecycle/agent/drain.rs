@@ -14,8 +14,8 @@ use crate::telemetry::Telemetry;
 use longshore_cluster::{Reporter, Requests, Standing};
 use longshore_core::failure::Failure;
 use longshore_core::sanitize::in_line;
-use longshore_host::in_use::InUse;
-use longshore_host::verbs::DriverUser;
+use longshore_host::facts::in_use::InUse;
+use longshore_host::values::DriverUser;
 
 /// Time limit of the withdrawal at the end of the agent.
 pub(super) const WITHDRAWAL: Duration = Duration::from_secs(5);

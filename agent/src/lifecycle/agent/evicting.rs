@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::held::HeldChange;
 use longshore_cluster::Evictions;
-use longshore_host::in_use::InUse;
+use longshore_host::facts::in_use::InUse;
 
 /// Longest time between two looks at the users during evictions: a pod of a DaemonSet is made again within
 /// some seconds.

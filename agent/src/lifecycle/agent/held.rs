@@ -20,8 +20,8 @@ use crate::steps::{Announces, REFRESH, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::Failure;
 use longshore_core::privileges;
-use longshore_host::in_use::InUse;
-use longshore_host::verbs::DriverUsers;
+use longshore_host::facts::in_use::InUse;
+use longshore_host::values::DriverUsers;
 
 /// Wait before the first look at the users.
 const FIRST: Duration = Duration::from_secs(2);

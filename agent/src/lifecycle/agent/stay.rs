@@ -18,7 +18,7 @@ use crate::telemetry::{Condition, GpuCount};
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::privileges;
-use longshore_host::gpus::{self, Gpu, Taken};
+use longshore_host::facts::gpus::{self, Gpu, Taken};
 
 /// Time limit of a check; a slower one makes the driver not ready.
 const LOOK: Duration = Duration::from_secs(10);

@@ -8,8 +8,8 @@ use super::held::{LONGEST, LONGEST_LOOK};
 use crate::engine::{held_of, kept};
 use crate::journal::Entry;
 use longshore_core::privileges;
-use longshore_host::in_use::{Held, InUse};
-use longshore_host::verbs::DriverUsers;
+use longshore_host::facts::in_use::{Held, InUse};
+use longshore_host::values::DriverUsers;
 
 /// Longest wait between two tries where references have no known holder and may be those of the
 /// driver's own daemons.
@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn user() -> DriverUsers {
-        let user = longshore_host::verbs::DriverUser {
+        let user = longshore_host::values::DriverUser {
             pid: 7,
             namespace_pid: None,
             comm: "nvidia-smi".to_owned(),

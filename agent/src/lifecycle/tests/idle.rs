@@ -94,10 +94,10 @@ async fn beside_an_earlier_agents_changes_it_does_not_wait() {
 async fn a_gpu_that_appeared_before_the_wait_is_not_missed() {
     let scene = Scene::new();
     scene.host.change(|state| {
-        state.gpus.push(longshore_host::gpus::Gpu {
+        state.gpus.push(longshore_host::facts::gpus::Gpu {
             address: "0000:01:00.0".into(),
             device: 0x1eb8,
-            taken: longshore_host::gpus::Taken::Nobody,
+            taken: longshore_host::facts::gpus::Taken::Nobody,
             kernel_message: None,
         });
     });

@@ -15,9 +15,9 @@ use nix::errno::Errno;
 
 use super::*;
 use crate::steps::{Announces, WriteStatus};
+use longshore_host::facts::in_use::InUse;
 use longshore_host::fake::Fault;
-use longshore_host::in_use::InUse;
-use longshore_host::verbs::DriverUser;
+use longshore_host::values::DriverUser;
 
 const DIGEST: &str = "2166136261";
 const ROOT_DEV: &str = "/run/driver/dev";

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::*;
 use crate::config::DriverCapability::{self, Compute, Utility};
 use crate::steps::PublishSpec;
-use longshore_host::gpus::{Gpu, Taken};
+use longshore_host::facts::gpus::{Gpu, Taken};
 
 const SPEC: &str = "/var/run/cdi/longshore-nvidia.com-gpu.json";
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::telemetry::{GpuCount, Live};
+use longshore_host::facts::gpus::{Gpu, Taken};
 use longshore_host::fake::Fault;
-use longshore_host::gpus::{Gpu, Taken};
 
 type Damage = fn(&mut FakeState);
 
@@ -17,7 +17,7 @@ const DAMAGES: [(&str, Damage); 5] = [
                 major: 1,
                 minor: 3,
                 mode: 0o600,
-                owner: longshore_host::verbs::Owner::default(),
+                owner: longshore_host::values::Owner::default(),
             },
         );
     }),

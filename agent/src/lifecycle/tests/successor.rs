@@ -6,8 +6,8 @@ use super::daemons::with_daemon;
 use super::*;
 use crate::cluster::Successor;
 use crate::plan::Plan;
+use longshore_host::facts::in_use::InUse;
 use longshore_host::fake::Fault;
-use longshore_host::in_use::InUse;
 
 /// A cluster with one answer, and the number of questions.
 struct Answers {

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{self, Fragment};
 use longshore_core::finding::Severity;
 use longshore_host::facts::{DriverRootState, LoadRule, PlacedFile};
-use longshore_host::verbs::FileId;
+use longshore_host::values::FileId;
 
 fn facts() -> HostFacts {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");

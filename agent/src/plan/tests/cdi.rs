@@ -3,8 +3,8 @@
 use super::*;
 use crate::config::CdiSpecs;
 use crate::steps::{LinkNodes, MakeNodes, PublishSpec, WriteFeatures};
+use longshore_host::facts::mounts;
 use longshore_host::facts::{LoadedModule, Mount};
-use longshore_host::mounts;
 
 fn planned(change: impl FnOnce(&mut Config, &mut HostFacts)) -> Plan {
     let (mut config, mut facts) = (config("535", "auto"), facts("bookworm-t4"));

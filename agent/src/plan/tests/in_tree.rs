@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::ConflictingDrivers;
-use longshore_host::conflicting::ConflictingModule;
+use longshore_host::facts::conflicting::ConflictingModule;
 
 const NAMES: [&str; 3] = ["reserve-device", "unload-conflicting", "load-module"];
 

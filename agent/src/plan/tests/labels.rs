@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::steps::{LabelFiles, MountRoot, MountTmpfs};
-use longshore_host::selinux::Selinux;
+use longshore_host::facts::selinux::Selinux;
 
 const FILES: &str = "system_u:object_r:container_ro_file_t:s0";
 const NODES: &str = "system_u:object_r:container_file_t:s0";

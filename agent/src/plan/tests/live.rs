@@ -6,7 +6,7 @@ use longshore_core::failure::ExitCode;
 
 use crate::config::Reaction;
 use crate::steps::LoadModule;
-use longshore_host::gpus::{Gpu, Taken};
+use longshore_host::facts::gpus::{Gpu, Taken};
 
 /// Makes a host with the driver of [`stocked`] loaded by an agent of longshore, with these
 /// parameters.

@@ -6,7 +6,7 @@ use crate::steps::MakeNodes;
 use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::ExitCode;
 use longshore_host::facts::{PlacedFile, Platform};
-use longshore_host::verbs::FileId;
+use longshore_host::values::FileId;
 
 #[rstest]
 #[case("bookworm-no-gpu", &["no-device"], ExitCode::NoDevice)]

@@ -160,7 +160,7 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
     use longshore_core::cancel::CancelFlag;
     use longshore_host::facts::SwitchManager;
     use longshore_host::fake::{FakeHost, FakeModule};
-    use longshore_host::verbs::{Node, Owner};
+    use longshore_host::values::{Node, Owner};
 
     let mut facts = facts(tree);
     facts.switch_managers.push(SwitchManager { name: "mlx5_4".into(), port: "0xb83f".into() });
@@ -203,7 +203,7 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
         );
     }
     host.change(|state| {
-        state.parameters.insert(longshore_host::places::FIRMWARE_PATH.into(), String::new());
+        state.parameters.insert(longshore_host::facts::places::FIRMWARE_PATH.into(), String::new());
     });
     let before = host.state();
 

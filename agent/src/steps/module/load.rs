@@ -6,7 +6,8 @@ use super::super::{Applied, Intent, NEEDS_REBOOT, Tools};
 use super::LoadModule;
 use super::handover::{NotTaken, hand_over};
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_host::{Host, VerbError, refusal};
+use longshore_host::verbs::refusal;
+use longshore_host::{Host, VerbError};
 
 const UNLOADED_BY_OTHERS: &str = "find out what loads and unloads it on this host, and stop that";
 

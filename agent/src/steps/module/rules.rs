@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 
 use super::super::bounds::{is_hex, is_written_plainly};
 use super::{LoadModule, ModuleOrigin};
-use longshore_host::modules::is_of_driver;
+use longshore_host::facts::modules::is_of_driver;
 
 /// MODULE_NAME_LEN of the kernel (include/linux/moduleparam.h) with 64-bit longs, less its end.
 const MODULE_NAME: usize = 55;

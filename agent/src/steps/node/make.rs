@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::super::{directory, exposing};
 use super::{MakeNodes, NodeBefore, Nodes};
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_host::verbs::{Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
+use longshore_host::values::{Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
 use longshore_host::{Host, VerbError};
 
 /// Returns the nodes that are missing, are another device's, or have other permissions than they

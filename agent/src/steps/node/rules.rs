@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::super::bounds::{Bounds, given, is_plain};
 use super::NodeBefore;
-use longshore_host::verbs::{Node, Owner};
+use longshore_host::values::{Node, Owner};
 
 /// NVIDIA's major number, and that of InfiniBand's user MADs
 /// (Documentation/admin-guide/devices.txt).

@@ -155,7 +155,7 @@ fn with_settings(template: &str, set: &[(String, String)]) -> String {
 pub(crate) type Found = (u32, OwnedFd);
 
 /// Returns the processes with the mark, from the /proc below `root`. It can hang if a process of
-/// root's hangs (see [`crate::look`]).
+/// root's hangs (see [`crate::facts::process_files`]).
 ///
 /// # Errors
 /// If /proc cannot be listed, or no pidfd can be opened (Linux 5.3).

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::libc::AT_SECURE;
 
 use crate::RealHost;
-use crate::kernel_call::KernelCalls;
+use crate::real::kernel_call::KernelCalls;
 
 /// A /proc whose process 4194304, which no system has, belongs to root and hangs when its
 /// environment is read.

@@ -11,13 +11,12 @@ use nix::errno::Errno;
 
 use super::{FakeHost, Ill, is_below};
 use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
-use crate::gpus::Gpu;
-use crate::published::{Place, Published};
-use crate::status_file::Status;
-use crate::verbs::{
-    Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, TMPFS_SOURCE,
-    VerbError, WantedNode,
-};
+use crate::facts::gpus::Gpu;
+use crate::values::{DirId, DriverUsers, FileId, Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
+use crate::verbs::VerbError;
+use crate::verbs::published::{Place, Published};
+use crate::verbs::status_file::Status;
+use crate::verbs::{Binding, Host, Image, ModuleState};
 
 /// Reported waiting time of a call that was not answered.
 const WAITED: Duration = Duration::from_secs(20);
@@ -36,7 +35,7 @@ fn contents(mut file: &File) -> Vec<u8> {
     file.read_to_end(&mut bytes).map_or_else(|_| Vec::new(), |_| bytes)
 }
 
-/// Path of a file before its rename; a [real](crate::shared_dir) one is random, or has none.
+/// Path of a file before its rename; a [real](crate::verbs::shared_dir) one is random, or has none.
 fn unfinished(place: &Place<'_>) -> PathBuf {
     place.dir.join(format!(".{}.tmp", place.name))
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::read;
-use crate::pci::{DEVICES, is_address, is_driver_name};
-use crate::verbs::{Binding, VerbError};
+use crate::facts::pci::{DEVICES, is_address, is_driver_name};
+use crate::verbs::Binding;
+use crate::verbs::VerbError;
 use longshore_core::root::is_absent;
 
 /// Reads the driver of a device; None if there is no such device.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use nix::mount::MntFlags;
 
 use super::RealHost;
-use crate::kernel_call::Call;
+use crate::facts::{self, mounts};
+use crate::real::kernel_call::Call;
 use crate::verbs::VerbError;
-use crate::{facts, mounts};
 use longshore_core::root::is_absent;
 
 /// Returns the mount options with that of an SELinux label, as container runtimes mount a container's

@@ -10,7 +10,7 @@ use crate::engine::{Engine, InUseWait};
 use crate::telemetry::Telemetry;
 use longshore_core::disk::Disk;
 use longshore_host::fake::{FakeHost, FakeModule};
-use longshore_host::verbs::Node;
+use longshore_host::values::Node;
 
 /// Generates words for forged records: some right, some of an attacker's choice.
 fn words() -> impl Strategy<Value = String> {
@@ -131,7 +131,7 @@ fn host() -> FakeHost {
         major,
         minor,
         mode: 0o600,
-        owner: longshore_host::verbs::Owner::default(),
+        owner: longshore_host::values::Owner::default(),
     };
     host.change(|state| {
         for (path, value) in [

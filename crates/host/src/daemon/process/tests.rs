@@ -10,8 +10,8 @@ use rstest::rstest;
 
 use super::*;
 use crate::daemon::new_mark;
-use crate::daemon::{bring_up, stop};
 use crate::fake::Stuck;
+use crate::verbs::bring_up::{bring_up, stop};
 use crate::{Host, RealHost};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::testing::STRANGER;
