@@ -1,15 +1,14 @@
 //! Selection of modules and user-mode tree, and the steps that acquire them into the store.
 
-use super::candidate::{is_for_kernel, names_run_files, run_files};
+use super::acquisition::{Acquire, BuildSet};
 use super::distribution::with_build_root;
-use super::driver::Choice;
 use super::finished;
 use super::live;
 use super::mofed;
 use super::own_signature::{may_load_own, why_not_own};
 use super::signing::{self, Standing};
 use super::sources;
-use super::{Acquire, BuildSet, Reason};
+use super::values::{Choice, Supply, has_headers, is_for_kernel, run_file_of, sources_of};
 use crate::catalog::{AvailableSet, Catalog, Lack, SetPlace};
 use crate::config::{Config, PublishConfig};
 use longshore_build::build;
@@ -22,22 +21,6 @@ use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_modules::artifact::{HeadersFrom, ModuleSet, PACKAGING_PATCHES, SetQuery};
 use longshore_modules::module_signing::Signer;
-
-/// Available modules and user-mode tree, and what is to be acquired.
-#[derive(Debug, Default)]
-pub(super) struct Supply<'a> {
-    pub(super) set: Option<&'a ModuleSet>,
-    pub(super) userspace: Option<&'a AvailableUserspace>,
-    /// True if modules are to be compiled, so that their contents are not known yet.
-    pub(super) builds: bool,
-    /// True if modules are to be read from a package, so that their contents are not known yet.
-    pub(super) reads: bool,
-    /// True if modules are to be signed first, so that their digests are not known yet.
-    pub(super) signs: bool,
-    pub(super) acquire: Vec<Acquire>,
-    pub(super) reasons: Vec<Reason>,
-    pub(super) findings: Vec<Finding>,
-}
 
 /// Selects modules and user-mode tree for the choice. `wanted` are the modules to be loaded.
 pub(super) fn supply<'a>(
@@ -321,57 +304,6 @@ impl<'a> Supply<'a> {
             self.acquire.insert(0, Acquire::FetchRunFile(file.clone()));
         }
     }
-
-    pub(super) fn add_reason(&mut self, topic: &'static str, reason: impl Into<String>) {
-        self.reasons.push(Reason::of(topic, reason));
-    }
-
-    pub(super) fn add_choice(
-        &mut self,
-        topic: &'static str,
-        value: &str,
-        reason: impl Into<String>,
-    ) {
-        self.reasons.push(Reason::chosen(topic, value, reason));
-    }
-}
-
-/// Returns the .run file of the chosen version.
-pub(super) fn run_file_of<'a>(
-    catalog: &'a Catalog,
-    choice: &Choice,
-) -> Option<&'a AvailableRunFile> {
-    run_files(catalog).iter().find(|file| file.version == choice.version)
-}
-
-/// Returns the catalog's kernel sources of the chosen driver.
-pub(super) fn sources_of(
-    config: &Config,
-    catalog: &Catalog,
-    choice: &Choice,
-) -> Option<AvailableDriver> {
-    let is_chosen = |driver: &AvailableDriver| {
-        driver.version == choice.version && driver.flavour == choice.flavour
-    };
-    if names_run_files(config, catalog) {
-        return run_files(catalog).iter().flat_map(AvailableRunFile::drivers).find(is_chosen);
-    }
-    match &catalog.drivers {
-        Probe::Read(drivers) => drivers.iter().find(|driver| is_chosen(driver)).cloned(),
-        Probe::Unreadable(_) => None,
-    }
-}
-
-/// True if there are headers to compile with.
-pub(super) fn has_headers(catalog: &Catalog) -> bool {
-    matches!(
-        catalog.headers,
-        Probe::Read(
-            AvailableHeaders::Archive { .. }
-                | AvailableHeaders::Local { .. }
-                | AvailableHeaders::BuildRoot { .. }
-        )
-    )
 }
 
 /// True if the kernel has loaded this very build of the driver.

@@ -1,10 +1,10 @@
 //! Candidates for a driver's modules: built sets and packages to compile.
 
+use super::values::{is_for_kernel, names_run_files, run_files};
 use super::{finished, signing};
-use crate::catalog::{AvailableSet, Catalog, SetPlace};
+use crate::catalog::{Catalog, SetPlace};
 use crate::config::Config;
 use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
-use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
@@ -55,11 +55,6 @@ impl Origin<'_> {
             Self::RunFile { name } => name.to_owned(),
         }
     }
-}
-
-/// True if a set was built for exactly the running kernel.
-pub(super) fn is_for_kernel(at_hand: &AvailableSet, facts: &HostFacts) -> bool {
-    at_hand.set.key.is_for(&facts.kernel.id())
 }
 
 /// Returns all candidates for the running kernel, whatever was requested.
@@ -128,19 +123,6 @@ fn origin_of(driver: &AvailableDriver) -> Origin<'_> {
         }
         DriverOrigin::RunFile { name } => Origin::RunFile { name },
     }
-}
-
-/// Returns the known .run files.
-pub(super) fn run_files(catalog: &Catalog) -> &[AvailableRunFile] {
-    match &catalog.run_files {
-        Probe::Read(files) => files,
-        Probe::Unreadable(_) => &[],
-    }
-}
-
-/// True if drivers come from .run files, and so not from archives.
-pub(super) fn names_run_files(config: &Config, catalog: &Catalog) -> bool {
-    !config.run_files.is_empty() || !run_files(catalog).is_empty()
 }
 
 /// Returns the candidate with the highest version.

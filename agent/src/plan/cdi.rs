@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::Reason;
 use super::preflight::{has_hosts_dev, is_host_hidden};
+use super::values::Reason;
 use crate::cdi::DIRECTORY;
 use crate::config::{CdiSpecs, Config};
 use crate::steps::{PublishSpec, Step};

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::driver::Choice;
+use super::daemon_place::{Place, is_foreign};
 use super::fabric::{self, FABRICMANAGER, SUBNET_MANAGER};
-use super::{Reason, labels};
+use super::labels;
+use super::values::{Choice, Reason};
 use crate::catalog::Catalog;
 use crate::config::{Config, Mode};
 use crate::steps::{MakeDir, MountTmpfs, Share, StartDaemon, Step};
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Finding};
-use longshore_core::machine::Machine;
 use longshore_host::HostFacts;
 use longshore_host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, SUBNET_SETTINGS};
 use longshore_host::facts::DeviceKind;
@@ -66,47 +66,6 @@ pub(super) fn daemons(
         found.steps.push(Step::StartDaemon(StartDaemon { daemon }));
     }
     found
-}
-
-/// Location of the daemons' programs, with the results so far.
-pub(super) struct Place<'a> {
-    pub(super) config: &'a Config,
-    tree: &'a AvailableUserspace,
-    /// True if the driver is loaded already.
-    live: bool,
-}
-
-impl Place<'_> {
-    pub(super) fn driver_root(&self) -> &Path {
-        &self.config.paths.driver_root
-    }
-
-    /// Returns the same path below the driver root.
-    pub(super) fn in_root(&self, path: &Path) -> PathBuf {
-        self.driver_root().join(path.strip_prefix("/").unwrap_or(path))
-    }
-
-    fn has(&self, program: &str) -> bool {
-        self.tree.tools.iter().any(|tool| tool == program)
-    }
-
-    pub(super) fn daemon(&self, program: &str, socket: &str, mode: Mode) -> Daemon {
-        let libraries = match Machine::named(&self.tree.arch) {
-            Ok(machine) => self.driver_root().join("usr/lib").join(machine.triplet),
-            Err(_) => self.driver_root().join("usr/lib"),
-        };
-        Daemon {
-            name: program.to_owned(),
-            program: self.driver_root().join("usr/bin").join(program),
-            arguments: Vec::new(),
-            libraries,
-            socket: PathBuf::from(socket),
-            settings: None,
-            capabilities: Vec::new(),
-            required: mode == Mode::On,
-            ready_within: self.config.daemons.deadline.as_secs(),
-        }
-    }
 }
 
 impl Daemons {
@@ -182,10 +141,6 @@ impl Daemons {
         let seen = format!("{what} is running already: it answers on the host's {socket}");
         self.findings.push(Finding::note(Code::DaemonForeign, seen));
     }
-}
-
-pub(super) fn is_foreign(facts: &HostFacts, socket: &str) -> bool {
-    facts.foreign_daemons.iter().any(|there| there == Path::new(socket))
 }
 
 fn lacks(what: &str, place: &Place<'_>) -> Finding {

@@ -1,8 +1,8 @@
 //! Distributions that bring NVIDIA's driver themselves, and kernels that gcc's modules do not fit: told from
 //! os-release and the kernel before anything is changed.
 
-use super::acquire::Supply;
 use super::signing;
+use super::values::Supply;
 use crate::catalog::Catalog;
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_core::finding::{Code, Finding};

@@ -3,11 +3,9 @@
 
 use std::cmp::Reverse;
 
-use super::Reason;
-use super::candidate::{
-    Candidate, below_minimum, candidates, names_run_files, newest, offer, run_files,
-};
+use super::candidate::{Candidate, below_minimum, candidates, newest, offer};
 use super::gpu::{self, Generation, Unfit};
+use super::values::{Choice, Reason, name_of, names_run_files, run_files};
 use crate::catalog::Catalog;
 use crate::catalog::Chip;
 use crate::config::Config;
@@ -17,18 +15,6 @@ use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
 use longshore_host::facts::{DeviceKind, PciDevice, Probe};
-
-/// Selected driver version and flavour.
-#[derive(Debug)]
-pub(super) struct Choice {
-    /// Version; where none is known, the requested branch or `newest`.
-    pub(super) version: String,
-    pub(super) flavour: Flavour,
-    /// True if the selected driver is the one loaded now.
-    pub(super) live: bool,
-    pub(super) reasons: Vec<Reason>,
-    pub(super) findings: Vec<Finding>,
-}
 
 /// Selects version and flavour.
 pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Choice {
@@ -474,9 +460,4 @@ fn other(flavour: Flavour) -> Flavour {
         Flavour::Open => Flavour::Proprietary,
         Flavour::Proprietary => Flavour::Open,
     }
-}
-
-/// Formats a device by address and ids.
-pub(super) fn name_of(device: &PciDevice) -> String {
-    format!("{} (10de:{:04x})", device.address, device.device)
 }

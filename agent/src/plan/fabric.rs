@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
-use super::acquire::run_file_of;
-use super::daemons::{Place, is_foreign};
-use super::driver::Choice;
+use super::daemon_place::{Place, is_foreign};
 use super::preflight;
+use super::values::{Choice, run_file_of};
 use crate::catalog::Catalog;
 use crate::config::{Config, Mode, Reaction};
 use longshore_core::driver_version::DriverVersion;

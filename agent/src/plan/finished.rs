@@ -1,11 +1,8 @@
 //! Finished modules of packages: their choice before they are fetched, and the judgement afterwards.
 
-use super::acquire::Supply;
-use super::candidate::names_run_files;
-use super::driver::Choice;
-use super::install::wanted_modules;
+use super::acquisition::Acquire;
 use super::signing;
-use super::{Acquire, Reason};
+use super::values::{Choice, Reason, Supply, names_run_files, wanted_modules};
 use crate::catalog::{Catalog, Fit, SetPlace};
 use crate::config::Config;
 use longshore_build::source::finished::FinishedModules;

@@ -1,7 +1,7 @@
 //! The kernel's own drivers that are bound to the GPUs: steps that unload them where nobody uses
 //! them, and the reasons why not.
 
-use super::Reason;
+use super::values::Reason;
 use crate::config::Config;
 use crate::steps::{ReserveDevice, Step, UnloadConflicting};
 use longshore_host::HostFacts;

@@ -2,16 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::acquire::Supply;
-use super::driver::Choice;
 use super::preflight::has_hosts_dev;
+use super::values::{Choice, Supply};
 use super::{conflicts, in_tree, labels, operator};
 use crate::config::Config;
 use crate::steps::{
     Bind, DEVICE_FILES, LinkNodes, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot,
     MountSysfs, MountTmpfs, Step, TREE_DIRS, WriteParameter,
 };
-use longshore_core::driver_modules;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::module_parameters;
 use longshore_host::HostFacts;
@@ -30,14 +28,6 @@ pub(super) struct Install {
     pub(super) steps: Vec<Step>,
     pub(super) exact: bool,
     pub(super) findings: Vec<Finding>,
-}
-
-/// Returns the modules to be loaded, in load order.
-pub(super) fn wanted_modules(config: &Config) -> Vec<&str> {
-    let extra = config.driver.extra_modules.iter().map(String::as_str);
-    let mut wanted: Vec<&str> = driver_modules::always().collect();
-    wanted.extend(extra);
-    wanted
 }
 
 /// Lists the steps for the available set and tree.

@@ -1,6 +1,6 @@
 //! SELinux labels of the driver's files, on a host that has it: steps, and labels of mounts.
 
-use super::Reason;
+use super::values::Reason;
 use crate::config::Config;
 use crate::steps::{LabelFiles, Step};
 use longshore_build::source::userspace::AvailableUserspace;

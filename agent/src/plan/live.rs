@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Reason;
-use super::driver::Choice;
+use super::values::{Choice, Reason};
 use crate::config::Config;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::module_parameters;

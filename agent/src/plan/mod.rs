@@ -5,6 +5,7 @@ mod acquisition;
 mod candidate;
 mod cdi;
 mod conflicts;
+mod daemon_place;
 mod daemons;
 mod distribution;
 mod driver;
@@ -18,6 +19,7 @@ mod live;
 mod mofed;
 mod next_kernel;
 mod operator;
+mod outcome;
 mod own_signature;
 mod preflight;
 mod render;
@@ -25,8 +27,7 @@ mod signing;
 mod sources;
 mod symbols;
 mod user_mode;
-
-use serde::Serialize;
+mod values;
 
 pub use acquisition::{Acquire, BuildSet};
 pub(crate) use distribution::brings_driver;
@@ -35,135 +36,22 @@ pub(crate) use finished::unfit;
 pub use live::Replaced;
 pub use mofed::gives_way;
 pub use next_kernel::PlannedKernel;
+pub use outcome::Plan;
+pub(crate) use outcome::UNDECIDED;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::{View, render, render_for_kernel};
 pub(crate) use render::{device_lines, security_line};
+pub use values::Reason;
 
 pub use longshore_core::finding::{Finding, Severity};
 
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::journal::PlanSummary;
-use crate::steps::{LoadModule, Step, WriteFeatures};
-use longshore_core::failure::{ExitCode, Failure, FailureKind};
-use longshore_core::finding::{self, Code, Verdict};
+use crate::steps::{Step, WriteFeatures};
+use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::finding::{self, Code};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
-
-/// Plan: choices with reasons, steps and findings.
-#[derive(Debug, Clone, Serialize)]
-pub struct Plan {
-    /// Driver version chosen.
-    pub driver_version: String,
-    /// Flavour chosen.
-    pub flavour: Flavour,
-    /// Kernel release that it is for.
-    pub kernel_release: String,
-    /// Every choice with its reason, in the order they were made.
-    pub reasons: Vec<Reason>,
-    /// Acquisitions into the store, which come first and change nothing else on the host.
-    pub acquire: Vec<Acquire>,
-    /// Modules of longshore's that must be unloaded first: with these the plan changes the driver,
-    /// without them it installs or adopts one.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub replaces: Vec<Replaced>,
-    /// The changes to the host, in order.
-    pub install: Vec<Step>,
-    /// True if `install` is complete: a module's dependencies are known only once it is built.
-    pub exact: bool,
-    /// Findings of the preflight.
-    pub findings: Vec<Finding>,
-    /// True if the sources that an acquisition needs are another machine's, and none of them answered here.
-    #[serde(skip)]
-    pub undecided: bool,
-    /// True if there is nothing to install: no GPU is here, and the agent waits for one.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub idle: bool,
-    /// Newer kernel that is installed on the host and not booted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_kernel: Option<PlannedKernel>,
-}
-
-impl From<&Plan> for PlanSummary {
-    fn from(plan: &Plan) -> Self {
-        Self {
-            driver_version: plan.driver_version.clone(),
-            flavour: plan.flavour,
-            kernel_release: plan.kernel_release.clone(),
-        }
-    }
-}
-
-/// A choice with its reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Reason {
-    /// Subject of the choice, always the same words, for example `flavour`.
-    pub topic: &'static str,
-    /// Choice, for example `open`; None where the topic says all.
-    pub value: Option<String>,
-    /// The reason.
-    pub reason: String,
-}
-
-impl Reason {
-    /// Makes a reason whose topic says all.
-    fn of(topic: &'static str, reason: impl Into<String>) -> Self {
-        Self { topic, value: None, reason: reason.into() }
-    }
-
-    /// Makes the reason of a choice.
-    fn chosen(topic: &'static str, value: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { value: Some(value.into()), ..Self::of(topic, reason) }
-    }
-
-    /// Returns topic and choice as text, for example `flavour open`.
-    pub fn heading(&self) -> String {
-        let Self { topic, value, .. } = self;
-        value.as_ref().map_or_else(|| (*topic).to_owned(), |value| format!("{topic} {value}"))
-    }
-}
-
-impl Plan {
-    /// Returns true if the modules are at hand without compiling them, in the store or elsewhere; None where
-    /// the plan has none.
-    pub fn is_prebuilt(&self) -> Option<bool> {
-        let builds = self.acquire.iter().any(|one| matches!(one, Acquire::BuildSet(_)));
-        let fetches = |one: &Acquire| {
-            matches!(
-                one,
-                Acquire::ImportSet { .. }
-                    | Acquire::PullSet { .. }
-                    | Acquire::ReadPackage(_)
-                    | Acquire::SignSet { .. }
-            )
-        };
-        let is_stored = |module: &LoadModule| module.is_of_driver() && module.digest().is_some();
-        let is_at_hand = self.acquire.iter().any(fetches)
-            || self.install.iter().filter_map(LoadModule::of).any(is_stored);
-        (builds || is_at_hand).then_some(!builds)
-    }
-
-    /// Returns the verdict.
-    pub fn verdict(&self) -> Verdict {
-        Verdict::of(&self.findings, self.undecided)
-    }
-
-    /// Returns the exit code of a command that prints the plan: that which `run` would be refused with.
-    pub fn exit_code(&self) -> ExitCode {
-        match self.verdict() {
-            Verdict::Undecided => UNDECIDED,
-            _ => self.refusal().map_or(ExitCode::Done, |failure| failure.code()),
-        }
-    }
-
-    /// Returns the gravest refusal among the findings, as the failure that ends a command.
-    pub fn refusal(&self) -> Option<Failure> {
-        finding::refusal(&self.findings)
-    }
-}
-
-/// Exit code of a command that could not decide: no source answered for another machine's captured tree.
-pub(crate) const UNDECIDED: ExitCode = ExitCode::Download;
 
 /// Codes of a source that did not answer, and of what is unknown for it.
 const OF_SOURCES: [Code; 3] =
@@ -186,7 +74,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
         return Ok(idle(config, facts, note));
     }
     let mut choice = driver::choose(config, facts, catalog);
-    let wanted = install::wanted_modules(config);
+    let wanted = values::wanted_modules(config);
     let mut supply = acquire::supply(config, facts, catalog, &choice, &wanted);
     let mut install = install::install(config, facts, &choice, &supply, &wanted);
     let daemons = daemons::daemons(config, facts, catalog, &choice, supply.userspace);

@@ -1,6 +1,6 @@
 //! The plan's part for MOFED's headers, which nvidia_peermem is compiled against (docs/cluster/gpu-operator.md).
 
-use super::Reason;
+use super::values::Reason;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use longshore_build::build::mofed::Mofed;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::driver::Choice;
+use super::values::Choice;
 use crate::catalog::{Catalog, SetPlace};
 use crate::config::{Config, NextKernelMode};
 use crate::next_kernel;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::Reason;
+use super::values::Reason;
 use crate::config::Config;
 use crate::steps::{Step, WriteStatus};
 use longshore_core::finding::{Code, Finding};

@@ -1,6 +1,6 @@
 //! Modules that are compiled here where signatures are required.
 
-use super::acquire::has_headers;
+use super::values::has_headers;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use longshore_build::source::headers::AvailableHeaders;

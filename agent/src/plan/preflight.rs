@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::conflicts;
-use super::driver::name_of;
-use super::{Acquire, Reason, gpu, in_tree};
+use super::acquisition::Acquire;
+use super::values::{Reason, name_of};
+use super::{conflicts, gpu, in_tree};
 use crate::config::{Config, StorePlace};
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::machine::Machine;

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::driver::name_of;
-use super::{Acquire, BuildSet, Plan, gpu};
+use super::acquisition::{Acquire, BuildSet};
+use super::gpu;
+use super::outcome::Plan;
+use super::values::name_of;
 use crate::console::{Form, Text, Tone};
 use crate::steps::MountRoot;
 use longshore_build::source::runfile::AvailableRunFile;

@@ -1,6 +1,6 @@
 //! Module signatures: the kernel's requirements, and the available sets that meet them.
 
-use super::acquire::{Supply, has_headers};
+use super::values::{Supply, has_headers};
 use crate::catalog::Catalog;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;

@@ -1,7 +1,6 @@
 //! Kernel sources in the user-mode tree, for the containers of GPUDirect Storage and GDRCopy.
 
-use super::Reason;
-use super::driver::Choice;
+use super::values::{Choice, Reason};
 use crate::catalog::Catalog;
 use crate::config::{Config, OperatorConfig};
 use longshore_build::source::driver::{AvailableDriver, DriverOrigin, older_revisions};

@@ -1,7 +1,6 @@
 //! Check of vermagic and symbols of the modules to be loaded against the kernel's.
 
-use super::Reason;
-use super::acquire::Supply;
+use super::values::{Reason, Supply};
 use crate::catalog::{Catalog, Fit};
 use longshore_core::finding::{Code, Finding};
 

@@ -1,9 +1,8 @@
 //! Selection of the user-mode tree.
 
-use super::acquire::{Supply, run_file_of, sources_of};
-use super::candidate::names_run_files;
-use super::driver::Choice;
-use super::{Acquire, sources};
+use super::acquisition::Acquire;
+use super::sources;
+use super::values::{Choice, Supply, names_run_files, run_file_of, sources_of};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use longshore_build::source::userspace::AvailableUserspace;
