@@ -4,6 +4,7 @@ mod acquire;
 mod acquisition;
 mod candidate;
 mod cdi;
+mod compile;
 mod conflicts;
 mod daemon_place;
 mod daemons;
@@ -28,6 +29,7 @@ mod sources;
 mod symbols;
 mod user_mode;
 mod values;
+mod which_set;
 
 pub use acquisition::{Acquire, BuildSet};
 pub(crate) use distribution::brings_driver;

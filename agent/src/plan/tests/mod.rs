@@ -5,7 +5,7 @@ mod cdi;
 mod daemons;
 mod decisions;
 mod distributions;
-mod finished;
+pub(super) mod finished;
 mod in_tree;
 mod json;
 mod labels;
@@ -40,12 +40,12 @@ use longshore_core::finding::{Code, Severity};
 use longshore_host::facts::{DeviceKind, FreeSpace, ModuleLoading, PciDevice, Probe};
 use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 
-fn facts(tree: &str) -> HostFacts {
+pub(super) fn facts(tree: &str) -> HostFacts {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree);
     HostFacts::read(&path, &path).unwrap()
 }
 
-fn config(driver: &str, flavour: &str) -> Config {
+pub(super) fn config(driver: &str, flavour: &str) -> Config {
     let flags = Fragment {
         driver: Some(driver.parse().unwrap()),
         flavour: Some(flavour.parse().unwrap()),
@@ -85,7 +85,7 @@ fn in_host_flat(version: &str, flavour: Flavour) -> AvailableDriver {
 }
 
 /// Returns the drivers of all Debian suites together.
-fn archives() -> Catalog {
+pub(super) fn archives() -> Catalog {
     use Flavour::{Open, Proprietary};
     catalog(vec![
         offered("570.133.20", Open),
@@ -137,7 +137,7 @@ fn entry(name: &str, depends: &[&str]) -> ModuleEntry {
 }
 
 /// Makes a set for the kernel of `facts`, with the module dependencies of Debian 12's kernel.
-fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> AvailableSet {
+pub(super) fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> AvailableSet {
     let key = ModuleKey {
         driver_version: "535.261.03".into(),
         flavour,

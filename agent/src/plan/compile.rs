@@ -1,0 +1,242 @@
+//! The compile of the modules: its acquisition, reasons, and findings about what it lacks.
+
+use super::acquisition::{Acquire, BuildSet};
+use super::distribution::with_build_root;
+use super::mofed;
+use super::own_signature::{may_load_own, why_not_own};
+use super::sources;
+use super::values::{Choice, Reason, Supply, is_for_kernel, sources_of};
+use crate::catalog::{Catalog, Lack};
+use crate::config::Config;
+use longshore_build::build;
+use longshore_build::source::driver::AvailableDriver;
+use longshore_build::source::headers::{self, AvailableHeaders, WITHOUT_PACKAGE};
+use longshore_core::finding::{Code, Finding};
+use longshore_host::HostFacts;
+use longshore_host::facts::Probe;
+use longshore_modules::module_signing::Signer;
+
+impl Supply<'_> {
+    /// Adds the compile of the modules, or the finding that none may be compiled.
+    pub(super) fn compile(
+        &mut self,
+        config: &Config,
+        facts: &HostFacts,
+        catalog: &Catalog,
+        choice: &Choice,
+        wanted: &[&str],
+    ) {
+        if let Some(refusal) = refused(config, facts, catalog, choice) {
+            self.findings.push(refusal);
+            return;
+        }
+        if let Err(unknown) = build::check_modules(wanted) {
+            let remedy = unknown.remedy_text().unwrap_or_default().to_owned();
+            self.findings
+                .push(Finding::refusal(Code::ModuleNotBuilt, unknown.to_string()).remedy(remedy));
+        }
+        self.builds = true;
+        if let Some(signer) = &catalog.signer {
+            self.add_reason("signed for the kernel", will_sign(signer));
+        }
+        let driver = sources_of(config, catalog, choice);
+        self.reasons.extend(sources::phased(driver.as_ref()));
+        self.reasons.extend(sources::revisions(driver.as_ref(), catalog));
+        self.acquire.push(Acquire::BuildSet(Box::new(build_set(facts, catalog, choice, driver))));
+        self.reasons.extend(publication(config, catalog));
+        self.add_choice("modules", "compiled", compiled_with(&catalog.headers));
+        for why in passed_over(config, &catalog.headers) {
+            self.add_reason("headers passed over", why.as_str());
+        }
+        self.findings.extend(without_headers(config, facts, catalog));
+    }
+}
+
+/// Returns the refusal where the settings permit no compile.
+fn refused(
+    config: &Config,
+    facts: &HostFacts,
+    catalog: &Catalog,
+    choice: &Choice,
+) -> Option<Finding> {
+    if config.signatures.required && !may_load_own(config, catalog) {
+        return Some(unsigned(config, facts, catalog, choice));
+    }
+    let detail = format!(
+        "no set of {} {} is built for {} and compiling is switched off",
+        choice.version, choice.flavour, facts.kernel.release
+    );
+    (!config.compile).then(|| Finding::refusal(Code::NothingBuilt, detail))
+}
+
+fn build_set(
+    facts: &HostFacts,
+    catalog: &Catalog,
+    choice: &Choice,
+    driver: Option<AvailableDriver>,
+) -> BuildSet {
+    BuildSet {
+        driver_version: choice.version.clone(),
+        flavour: choice.flavour,
+        kernel_release: facts.kernel.release.clone(),
+        kernel_version: facts.kernel.id().version.map(str::to_owned),
+        driver,
+        headers: match &catalog.headers {
+            Probe::Read(headers) => Some(headers.clone()),
+            Probe::Unreadable(_) => None,
+        },
+        mofed: mofed::headers(catalog).cloned(),
+        signs: catalog.no_sign_file.is_none(),
+    }
+}
+
+/// Returns the reason why compiled modules are published, or not.
+fn publication(config: &Config, catalog: &Catalog) -> Option<Reason> {
+    if let Some(mofed) = mofed::headers(catalog) {
+        return Some(mofed::reason(mofed));
+    }
+    let publish = config.publish.as_ref()?;
+    Some(match &catalog.headers {
+        Probe::Read(
+            AvailableHeaders::Local { place, .. } | AvailableHeaders::BuildRoot { place, .. },
+        ) if !publish.unsigned_headers => {
+            let why = format!("the headers from {place} are unsigned (publish-unsigned-headers)");
+            Reason::chosen("publication", "off", why)
+        }
+        _ => {
+            let reference = &publish.reference;
+            let why = format!("one host compiles for all that publish to {reference}");
+            Reason::chosen("publication", "on", why)
+        }
+    })
+}
+
+/// Returns the reason for the compile, with its headers and compiler where they are known.
+fn compiled_with(headers: &Probe<AvailableHeaders>) -> String {
+    let none = "no built set with all wanted modules for exactly this kernel (release and version \
+                string) is available";
+    match headers {
+        Probe::Read(AvailableHeaders::Archive {
+            package,
+            version,
+            compiler: Some(compiler),
+            ..
+        }) => format!("{none}; {package} {version} and {compiler} are in the archive"),
+        Probe::Read(AvailableHeaders::Archive { package, version, compiler: None, .. }) => format!(
+            "{none}; {package} {version} is in the archive; the compiler is the kernel's own, stated \
+             in the headers"
+        ),
+        Probe::Read(AvailableHeaders::Local { place, compiler, .. }) => {
+            format!("{none}; headers from {place}, with {compiler} of the archive")
+        }
+        Probe::Read(AvailableHeaders::BuildRoot { place, digest, compiler }) => {
+            let with = compiler.as_deref().unwrap_or("the compiler in it");
+            let digest = digest.get(..12).unwrap_or_default();
+            format!("{none}; headers from the build root {place} (sha256 {digest}), with {with}")
+        }
+        Probe::Read(AvailableHeaders::Missing { .. }) | Probe::Unreadable(_) => none.to_owned(),
+    }
+}
+
+/// Returns the reasons why headers from elsewhere were not used. Those of a build root are part of the finding.
+fn passed_over<'a>(config: &Config, headers: &'a Probe<AvailableHeaders>) -> &'a [String] {
+    match headers {
+        Probe::Read(AvailableHeaders::Missing { .. }) if config.build_root.is_some() => &[],
+        Probe::Read(
+            AvailableHeaders::Archive { passed_over, .. }
+            | AvailableHeaders::Local { passed_over, .. }
+            | AvailableHeaders::Missing { passed_over, .. },
+        ) => passed_over,
+        Probe::Read(AvailableHeaders::BuildRoot { .. }) | Probe::Unreadable(_) => &[],
+    }
+}
+
+/// Returns the finding that headers are missing, or unknown.
+fn without_headers(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Option<Finding> {
+    let release = &facts.kernel.release;
+    match &catalog.headers {
+        Probe::Read(AvailableHeaders::Missing { passed_over, .. })
+            if config.build_root.is_some() =>
+        {
+            let unfit = Finding::refusal(Code::HeadersMissing, passed_over.join("; "));
+            Some(unfit.remedy(
+                "make a build root with the headers of exactly this kernel; `longshore build-root inspect` \
+                 lists those of one",
+            ))
+        }
+        Probe::Read(AvailableHeaders::Missing { nearest, .. }) => {
+            Some(with_build_root(headers_missing(release, nearest), facts))
+        }
+        Probe::Read(_) => None,
+        Probe::Unreadable(why) => {
+            let seen = format!("the search for headers and compiler for {release} failed: {why}");
+            let definite = catalog.failures.definite().filter(|_| config.build_root.is_none());
+            let unknown = match definite {
+                Some(failure) => {
+                    Finding::refusal(Code::HeadersUnknown, seen).remedy(failure.remedy_or_default())
+                }
+                None => Finding::warning(Code::HeadersUnknown, seen),
+            };
+            Some(with_build_root(unknown, facts))
+        }
+    }
+}
+
+fn headers_missing(release: &str, nearest: &[String]) -> Finding {
+    let seen = format!("neither an archive nor the host has the headers of kernel {release}");
+    if nearest.is_empty() {
+        let flavour = headers::flavour_of(release);
+        let seen = format!("{seen}; the archives have none of kernels like {flavour}");
+        return Finding::refusal(Code::HeadersMissing, seen).remedy(WITHOUT_PACKAGE);
+    }
+    let nearest = nearest.join(", ");
+    Finding::refusal(Code::HeadersMissing, format!("{seen}; nearest: {nearest}"))
+}
+
+/// Describes the signer of modules that are to be signed.
+pub(super) fn will_sign(signer: &Signer) -> String {
+    let with = if signer.detached { "signatures made elsewhere" } else { "the key configured" };
+    format!("by {signer}, with {with}")
+}
+
+/// Returns the finding that signatures are required, an index and attestations where configured, and no
+/// available set has them.
+fn unsigned(config: &Config, facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
+    let release = &facts.kernel.release;
+    let refused = || catalog.refused.iter().filter(|r| is_for_kernel(&r.at_hand, facts));
+    // That lacks least which lacks an attestation alone.
+    let least = refused().map(|r| r.lacks).max();
+    let refused: Vec<String> = refused()
+        .map(|r| {
+            let key = &r.at_hand.set.key;
+            let set = format!("{} {}", key.driver_version, key.flavour);
+            format!("{set} from {}: {}", r.at_hand.place, r.why)
+        })
+        .collect();
+    if refused.is_empty() {
+        return Finding::refusal(
+            Code::NothingBuilt,
+            format!(
+                "no signed set of {} {} is available for {release}, and {}",
+                choice.version,
+                choice.flavour,
+                why_not_own(config, catalog)
+            ),
+        )
+        .remedy("push a signed one (`longshore push --sign-key`), or require no signature");
+    }
+    let (code, cause) = match least.unwrap_or(Lack::Signature) {
+        Lack::Attestation => (
+            Code::AttestationMissing,
+            format!("attestations are required, and no set for {release} has all of them"),
+        ),
+        Lack::Listing => {
+            (Code::IndexRefused, format!("an index is required, and lists no set for {release}"))
+        }
+        Lack::Signature => (
+            Code::SignatureMissing,
+            format!("a signature is required, and no set for {release} has one"),
+        ),
+    };
+    Finding::refusal(code, format!("{cause}: {}", refused.join("; ")))
+}
