@@ -328,12 +328,11 @@ impl Question<'_> {
 
     fn unsupported(&self, device: &str, unfit: &Unfit) -> Finding {
         let too_old = self.gpus.iter().any(|(_, g)| *g == Some(Generation::Fermi));
-        if too_old {
-            let seen = format!("{device}: {}", unfit.why);
-            return Finding::refusal(Code::GpuTooOld, seen);
-        }
         let seen = format!("{device}: {}", unfit.why);
-        Finding::refusal(Code::GpuUnsupported, seen).remedy(unfit.remedy.clone())
+        match too_old {
+            true => Finding::refusal(Code::GpuTooOld, seen),
+            false => Finding::refusal(Code::GpuUnsupported, seen).remedy(unfit.remedy.clone()),
+        }
     }
 
     /// Refuses: no candidate matches the request, or there are none.

@@ -8,6 +8,7 @@ mod compile;
 mod conflicts;
 mod daemon_place;
 mod daemons;
+mod decisions;
 mod distribution;
 mod driver;
 mod fabric;
@@ -32,6 +33,7 @@ mod values;
 mod which_set;
 
 pub use acquisition::{Acquire, BuildSet};
+use decisions::Decisions;
 pub(crate) use distribution::brings_driver;
 pub(crate) use fabric::needs_manager as fabric_needs_manager;
 pub(crate) use finished::unfit;
@@ -49,15 +51,10 @@ pub use longshore_core::finding::{Finding, Severity};
 
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::steps::{Step, WriteFeatures};
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::finding::{self, Code};
+use longshore_core::finding::Code;
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
-
-/// Codes of a source that did not answer, and of what is unknown for it.
-const OF_SOURCES: [Code; 3] =
-    [Code::ArchivesUnread, Code::UserspaceNotOffered, Code::HeadersUnknown];
 
 /// Makes the plan; reads and changes nothing.
 ///
@@ -75,82 +72,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     if let Some(note) = preflight::waits_for_device(config, facts) {
         return Ok(idle(config, facts, note));
     }
-    let mut choice = driver::choose(config, facts, catalog);
-    let wanted = values::wanted_modules(config);
-    let mut supply = acquire::supply(config, facts, catalog, &choice, &wanted);
-    let mut install = install::install(config, facts, &choice, &supply, &wanted);
-    let daemons = daemons::daemons(config, facts, catalog, &choice, supply.userspace);
-    install.steps.extend(daemons.steps);
-    install.findings.extend(daemons.findings);
-    // Last: a container that gets the driver by it finds the whole driver.
-    let publishing = cdi::publishing(config, facts);
-    install.steps.extend(publishing.step);
-    install.steps.extend(features(config, &choice.version, choice.flavour));
-    install.findings.extend(publishing.finding);
-    install.steps.extend(operator::last(config));
-
-    let mut findings = preflight::findings(config, facts);
-    findings.append(&mut choice.findings);
-    let set = supply.set;
-    let modules = wanted.as_slice();
-    let live = live::differences(live::Wanted { config, facts, choice: &choice, set, modules });
-    if choice.live && live.replaced.is_empty() && live.finding.is_none() {
-        findings.extend(preflight::missing_gpus(config, facts));
-    }
-    findings.extend(live.finding);
-    if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) || !live.replaced.is_empty() {
-        findings.extend(distribution::finding(facts, catalog, &supply));
-        findings.extend(signing::finding(facts, catalog, &supply));
-        findings.extend(signing::unsignable(facts, catalog, &supply));
-        let (finding, reason) = symbols::judged(catalog, &supply);
-        findings.extend(finding);
-        supply.reasons.extend(reason);
-    }
-    findings.extend(preflight::room(facts, &supply.acquire));
-    findings.append(&mut supply.findings);
-    findings.extend(install.findings);
-    findings.extend(mofed::unusable(catalog));
-    findings.extend(operator::findings(config));
-    findings.extend(sources::left_out(catalog));
-    findings.extend(sources::apt_proxies(catalog));
-    findings.extend(labels::finding(facts));
-    if !findings.iter().any(|f| f.code == Code::KernelUnknown) {
-        findings.extend(preflight::kernel_unknown(facts));
-    }
-    // The driver itself is unknown then, and so is all that belongs to it: one cause, told once.
-    if findings.iter().any(|f| f.code == Code::ArchivesUnread) {
-        findings.retain(|f| f.code == Code::ArchivesUnread || !OF_SOURCES.contains(&f.code));
-    }
-    finding::sort(&mut findings);
-    let undecided = config.paths.is_captured()
-        && !supply.acquire.is_empty()
-        && catalog.failures.archives.is_some()
-        && findings.iter().any(|f| OF_SOURCES.contains(&f.code));
-
-    let next_kernel = next_kernel::of(config, facts, catalog, &choice);
-    let mut reasons = choice.reasons;
-    reasons.append(&mut supply.reasons);
-    reasons.extend(live.reason);
-    reasons.extend(daemons.reasons);
-    reasons.extend(operator::reason(config));
-    reasons.extend(preflight::store_of_host(config));
-    reasons.extend(in_tree::reasons(config, facts));
-    reasons.extend(publishing.reason);
-    reasons.extend(labels::reason(facts));
-    Ok(Plan {
-        driver_version: choice.version,
-        flavour: choice.flavour,
-        kernel_release: facts.kernel.release.clone(),
-        reasons,
-        acquire: supply.acquire,
-        replaces: live.replaced,
-        install: install.steps,
-        exact: install.exact,
-        findings,
-        undecided,
-        idle: false,
-        next_kernel,
-    })
+    Ok(Decisions::make(config, facts, catalog).into_plan())
 }
 
 /// True if the plan of these facts is to wait for a GPU, whatever the sources have.
@@ -186,16 +108,6 @@ fn idle(config: &Config, facts: &HostFacts, note: Finding) -> Plan {
 pub fn is_stored(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<bool, Failure> {
     let plan = plan(config, facts, catalog)?;
     Ok(plan.acquire.is_empty() && plan.is_prebuilt() == Some(true))
-}
-
-/// Returns the step that writes the features file for labels of the node, where that is wanted.
-fn features(config: &Config, version: &str, flavour: Flavour) -> Option<Step> {
-    let step = WriteFeatures {
-        host_root: config.paths.host_root.clone(),
-        version: version.to_owned(),
-        flavour: flavour.to_string(),
-    };
-    config.cluster.features_file.then_some(Step::WriteFeatures(step))
 }
 
 /// True if `plan` leaves the loaded driver as it is, and acquires nothing for it: then no other

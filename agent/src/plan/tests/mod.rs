@@ -32,7 +32,7 @@ use super::*;
 use crate::catalog::{AvailableSet, SetPlace};
 use crate::config::{self, Fragment};
 use crate::console::Form;
-use crate::steps::{LoadModule, ModuleOrigin};
+use crate::steps::{LoadModule, ModuleOrigin, Step};
 use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_build::source::userspace::AvailableUserspace;
