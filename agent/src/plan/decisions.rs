@@ -8,8 +8,8 @@ use super::live::{self, Differences};
 use super::outcome::Plan;
 use super::values::{Choice, Reason, Supply, wanted_modules};
 use super::{
-    acquire, distribution, driver, in_tree, labels, mofed, next_kernel, operator, preflight, signing,
-    sources, symbols,
+    acquire, distribution, driver, in_tree, labels, mofed, next_kernel, operator, preflight,
+    signing, sources, symbols,
 };
 use crate::catalog::Catalog;
 use crate::config::Config;
