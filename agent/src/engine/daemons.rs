@@ -9,7 +9,8 @@ use crate::steps::{Daemons, Observed, Recorded, StartDaemon};
 use crate::telemetry::DaemonState;
 use longshore_core::cancel::CancelFlag;
 use longshore_host::VerbError;
-use longshore_host::daemon::{self, Daemon};
+use longshore_host::daemon::Daemon;
+use longshore_host::verbs::bring_up;
 
 /// Fraction of the uninstall's time limit that one daemon may have to end.
 const SHARE: u32 = 4;
