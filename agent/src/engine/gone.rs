@@ -38,7 +38,7 @@ fn end_with_mount(gone: &Entry, journal: &mut Journal) {
     let Some(mount) = gone.step.mounted() else { return };
     // Entries from before the mount lie under it.
     let is_ended = |entry: &&Entry| {
-        entry.seq == gone.seq || (entry.seq > gone.seq && entry.step.lies_in(mount.target))
+        entry.seq == gone.seq || (entry.seq > gone.seq && entry.step.is_below(mount.target))
     };
     let ended: Vec<u64> = journal.live().filter(is_ended).map(|entry| entry.seq).collect();
     for seq in ended {

@@ -179,7 +179,7 @@ fn tmpfs_around(entry: &Entry, undone: &[Entry]) -> Option<u64> {
     MakeDir::recorded(&entry.step)?;
     let around = |mount: &&Entry| {
         let target = MountTmpfs::recorded(&mount.step).map(|mount| mount.target.as_path());
-        mount.seq < entry.seq && target.is_some_and(|target| entry.step.lies_in(target))
+        mount.seq < entry.seq && target.is_some_and(|target| entry.step.is_below(target))
     };
     undone.iter().find(around).map(|mount| mount.seq)
 }

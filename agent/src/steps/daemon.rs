@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Progress, Properties, Recheck, Seen, Tools,
-    exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::daemon::{Answers, Daemon};
@@ -46,22 +46,21 @@ impl Kind for StartDaemon {
         self.daemon.name.clone()
     }
 
-    fn planned(&self) -> String {
-        self.to_string()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
         Properties {
+            for_good: None,
             // The remains of a daemon are found by its entry's mark.
             resumed: true,
             // A driver is ready without a daemon that it can do without.
             verified: self.daemon.required,
+            optional: None,
             recheck: Recheck::Never,
-            ..Properties::default()
+            carries_daemons: false,
+            next: Next::Wanted,
+            content: None,
+            watch: Watch::Nothing,
+            announces: Announces::Nothing,
+            refresh: None,
         }
     }
 
@@ -133,10 +132,6 @@ impl Kind for StartDaemon {
 
     fn seen(&self, _: &NoDaemon) -> Seen {
         Seen::gone(format!("{self}: its effect is gone"))
-    }
-
-    fn mounted<'a>(&'a self, _: &'a NoDaemon) -> Option<Mounted<'a>> {
-        None
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {

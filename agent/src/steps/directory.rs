@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Progress, Properties, Seen, Tools, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -41,16 +42,20 @@ impl Kind for MakeDir {
         self.path.display().to_string()
     }
 
-    fn planned(&self) -> String {
-        self.to_string()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
-        Properties::default()
+        Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            optional: None,
+            recheck: Recheck::Always,
+            carries_daemons: false,
+            next: Next::Wanted,
+            content: None,
+            watch: Watch::Nothing,
+            announces: Announces::Nothing,
+            refresh: None,
+        }
     }
 
     fn observe(&self, host: &dyn Host) -> Result<Option<MissingDirs>, Failure> {
@@ -68,15 +73,6 @@ impl Kind for MakeDir {
         Ok(intent.done())
     }
 
-    fn is_there(
-        &self,
-        _: &MissingDirs,
-        _: &Progress<'_>,
-        host: &dyn Host,
-    ) -> Result<bool, Failure> {
-        Ok(self.observe(host)?.is_none())
-    }
-
     fn undo(
         &self,
         before: &MissingDirs,
@@ -90,8 +86,8 @@ impl Kind for MakeDir {
         Seen::gone(format!("the directory {} is gone", self.path.display()))
     }
 
-    fn mounted<'a>(&'a self, _: &'a MissingDirs) -> Option<Mounted<'a>> {
-        None
+    fn is_below(&self, before: &MissingDirs, target: &Path) -> bool {
+        before.dirs.iter().all(|dir| is_inside(target, dir))
     }
 
     /// Accepts the driver root, a directory that is exposed at its own path, here or below the driver
@@ -116,6 +112,11 @@ impl Kind for MakeDir {
         let is_root = dirs.iter().any(|dir| dir == Path::new("/"));
         given(!dirs.is_empty() && is_way && !is_root, &self.path)
     }
+}
+
+/// True for a path below the directory, and not the directory itself.
+pub(super) fn is_inside(dir: &Path, path: &Path) -> bool {
+    path != dir && path.starts_with(dir)
 }
 
 /// Returns the missing ones of `path` and its parent directories, outermost first.

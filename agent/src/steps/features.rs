@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Refresh, Refreshed, Seen, Tools, Watch,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
@@ -33,7 +33,7 @@ const READY: &str = "ready";
 /// Time after which the labels are removed unless the file is written again.
 const EXPIRY: Duration = Duration::from_secs(15 * 60);
 /// Time after which a Ready agent writes it again.
-pub const REFRESH: Duration = Duration::from_secs(5 * 60);
+const REFRESH: Duration = Duration::from_secs(5 * 60);
 
 /// Write the driver's features; undone by removing the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,13 +92,12 @@ impl WriteFeatures {
         }
         text
     }
+}
 
+impl Refreshed for WriteFeatures {
     /// Writes the file again with this state of the agent and a later expiry time, unless another program wrote it
     /// since; also while a change waits for users of the driver, which serves meanwhile.
-    ///
-    /// # Errors
-    /// If the host refused it.
-    pub fn refresh(&self, host: &dyn Host, state: &str) -> Result<(), VerbError> {
+    fn refresh(&self, host: &dyn Host, state: &str) -> Result<(), VerbError> {
         let place = self.place();
         match host.published(&place)? {
             Published::File(found) if !is_own(&found) => Ok(()),
@@ -133,18 +132,20 @@ impl Kind for WriteFeatures {
         format!("{self} (for Node Feature Discovery)")
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
         Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
             optional: Some(Code::FeaturesUnwritten),
+            recheck: Recheck::WhileLoaded,
+            carries_daemons: false,
+            next: Next::Wanted,
+            content: None,
+            watch: Watch::Nothing,
             // The features are of a Ready driver.
             announces: Announces::Driver,
-            recheck: Recheck::WhileLoaded,
-            next: Next::Wanted,
-            ..Properties::default()
+            refresh: Some(Refresh { every: REFRESH, name: "features file", step: self }),
         }
     }
 
@@ -219,10 +220,6 @@ impl Kind for WriteFeatures {
         Seen::gone(format!("{} is missing, or not the present driver's", self.place().shown()))
     }
 
-    fn mounted<'a>(&'a self, _: &'a FeaturesBefore) -> Option<Mounted<'a>> {
-        None
-    }
-
     /// Accepts the host's root, and values that are those of one label.
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
         given(bounds.devs.contains(&self.host_root.join("dev")), &self.host_root)?;
@@ -230,9 +227,5 @@ impl Kind for WriteFeatures {
             && self.version.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         let is_flavour = matches!(self.flavour.as_str(), "open" | "proprietary");
         given(is_version && is_flavour, &self.host_root)
-    }
-
-    fn check_before(&self, _: &FeaturesBefore, _: &Bounds) -> Result<(), String> {
-        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! The trait that every kind of step implements, and the tools that it gets.
 
 use std::fmt;
+use std::path::Path;
 
 use super::{Applied, Bounds, EntryState, Images, Intent, Mounted, Properties};
 use longshore_core::cancel::CancelFlag;
@@ -8,10 +9,11 @@ use longshore_core::failure::Failure;
 use longshore_host::daemon::Daemon;
 use longshore_host::{Host, VerbError};
 
-/// A kind of step. No method has a default body: the compiler demands each one of a new kind.
+/// A kind of step. Methods with a default body are those that most kinds have the same; the compiler
+/// demands all others, and each of the [`Properties`].
 ///
 /// `Display` is the step in one line, for logs and errors.
-pub trait Kind: fmt::Display + Sized {
+pub trait Kind: fmt::Display + PartialEq + Sized {
     /// State of the host before the step, as far as undoing needs it.
     type Before;
     /// Name of that state in the record.
@@ -21,10 +23,14 @@ pub trait Kind: fmt::Display + Sized {
     fn subject(&self) -> String;
 
     /// Returns the line of `longshore plan`.
-    fn planned(&self) -> String;
+    fn planned(&self) -> String {
+        self.to_string()
+    }
 
     /// True if both steps leave the host the same.
-    fn is_same(&self, other: &Self) -> bool;
+    fn is_same(&self, other: &Self) -> bool {
+        self == other
+    }
 
     /// Returns the properties by which the engine and others treat it.
     fn properties(&self) -> Properties<'_>;
@@ -46,16 +52,19 @@ pub trait Kind: fmt::Display + Sized {
         intent: Intent<'_>,
     ) -> Result<Applied, Failure>;
 
-    /// True if the effect that an entry recorded is (still) there and whole.
+    /// True if the effect that an entry recorded is (still) there and whole: by default, if the step
+    /// would find its result.
     ///
     /// # Errors
     /// If the host cannot be inspected.
     fn is_there(
         &self,
-        before: &Self::Before,
-        progress: &Progress<'_>,
+        _before: &Self::Before,
+        _progress: &Progress<'_>,
         host: &dyn Host,
-    ) -> Result<bool, Failure>;
+    ) -> Result<bool, Failure> {
+        Ok(self.observe(host)?.is_none())
+    }
 
     /// Undoes the step; leaves alone anything that is not (or no longer) as the step left it.
     /// Returns the state that its entry is now in.
@@ -74,7 +83,15 @@ pub trait Kind: fmt::Display + Sized {
     fn seen(&self, now: &Self::Before) -> Seen;
 
     /// Returns the mount that it made, if it made one.
-    fn mounted<'a>(&'a self, before: &'a Self::Before) -> Option<Mounted<'a>>;
+    fn mounted<'a>(&'a self, _before: &'a Self::Before) -> Option<Mounted<'a>> {
+        None
+    }
+
+    /// True if everything that it made is below `target`, and gone with a mount there. A kind that does
+    /// not tell is undone by itself; so are mounts, which have a check of their own.
+    fn is_below(&self, _before: &Self::Before, _target: &Path) -> bool {
+        false
+    }
 
     /// Checks that an agent can have written such a step: by its record any path could be changed
     /// as root.
@@ -83,11 +100,14 @@ pub trait Kind: fmt::Display + Sized {
     /// A message, if no agent writes it.
     fn check(&self, bounds: &Bounds) -> Result<(), String>;
 
-    /// Checks that an agent can have found this state before the step.
+    /// Checks that an agent can have found this state before the step: any, if it has no value that
+    /// undoing uses.
     ///
     /// # Errors
     /// A message, if no agent finds it.
-    fn check_before(&self, before: &Self::Before, bounds: &Bounds) -> Result<(), String>;
+    fn check_before(&self, _before: &Self::Before, _bounds: &Bounds) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// A step with the state that was observed before it.

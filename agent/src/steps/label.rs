@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is_hex, is_plain};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
@@ -52,14 +52,6 @@ impl Kind for LabelFiles {
         self.named()
     }
 
-    fn planned(&self) -> String {
-        self.to_string()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
         Properties {
             for_good: None,
@@ -77,6 +69,7 @@ impl Kind for LabelFiles {
             content: None,
             watch: Watch::Nothing,
             announces: Announces::Nothing,
+            refresh: None,
         }
     }
 
@@ -104,15 +97,6 @@ impl Kind for LabelFiles {
         }
     }
 
-    fn is_there(
-        &self,
-        _: &OtherLabels,
-        _: &Progress<'_>,
-        host: &dyn Host,
-    ) -> Result<bool, Failure> {
-        Ok(self.observe(host)?.is_none())
-    }
-
     fn undo(
         &self,
         _: &OtherLabels,
@@ -126,19 +110,11 @@ impl Kind for LabelFiles {
         Seen::gone(format!("{} has another SELinux label", self.named()))
     }
 
-    fn mounted<'a>(&'a self, _: &'a OtherLabels) -> Option<Mounted<'a>> {
-        None
-    }
-
     /// Accepts trees and blobs of the stores.
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
         let is_known = |path: &PathBuf| bounds.stores.iter().any(|store| is_of(store, path));
         self.paths.iter().try_for_each(|path| given(is_plain(path) && is_known(path), path))?;
         given(is_label(&self.label), Path::new(&self.label))
-    }
-
-    fn check_before(&self, _: &OtherLabels, _: &Bounds) -> Result<(), String> {
-        Ok(())
     }
 }
 

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is};
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Progress, Properties, Recheck, Seen, Tools,
-    exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::facts::places;
@@ -96,17 +96,20 @@ impl Kind for RemoveLeftover {
         format!("remove {}, left by NVIDIA's container", self.what)
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
         Properties {
             for_good: Some(FOR_GOOD),
+            resumed: false,
             // The place of a leftover is taken by now.
             verified: false,
+            optional: None,
             recheck: Recheck::Never,
-            ..Properties::default()
+            carries_daemons: false,
+            next: Next::Wanted,
+            content: None,
+            watch: Watch::Nothing,
+            announces: Announces::Nothing,
+            refresh: None,
         }
     }
 
@@ -131,10 +134,6 @@ impl Kind for RemoveLeftover {
         Ok(intent.done_for_good(FOR_GOOD))
     }
 
-    fn is_there(&self, _: &StillThere, _: &Progress<'_>, host: &dyn Host) -> Result<bool, Failure> {
-        Ok(self.observe(host)?.is_none())
-    }
-
     fn undo(
         &self,
         _: &StillThere,
@@ -146,10 +145,6 @@ impl Kind for RemoveLeftover {
 
     fn seen(&self, _: &StillThere) -> Seen {
         Seen::gone(format!("{self}: its effect is gone"))
-    }
-
-    fn mounted<'a>(&'a self, _: &'a StillThere) -> Option<Mounted<'a>> {
-        None
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
@@ -166,10 +161,6 @@ impl Kind for RemoveLeftover {
             }
             Leftover::Value { path, value } => bounds.firmware_path(path, value),
         }
-    }
-
-    fn check_before(&self, _: &StillThere, _: &Bounds) -> Result<(), String> {
-        Ok(())
     }
 }
 

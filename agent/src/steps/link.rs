@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::bounds::{given, is_plain};
 use super::node::is_node_name;
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, directory, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::values::{NodeKeeper, WantedNode};
@@ -100,21 +100,20 @@ impl Kind for LinkNodes {
         self.dir().display().to_string()
     }
 
-    fn planned(&self) -> String {
-        self.to_string()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
         Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            optional: None,
             recheck: Recheck::WhileLoaded,
+            carries_daemons: false,
             // Another driver has other numbers.
             next: Next::WantedUnlessReplaced("nvidia"),
+            content: None,
             watch: Watch::Links(&self.dev),
-            ..Properties::default()
+            announces: Announces::Nothing,
+            refresh: None,
         }
     }
 
@@ -141,10 +140,6 @@ impl Kind for LinkNodes {
         Ok(intent.done())
     }
 
-    fn is_there(&self, _: &Links, _: &Progress<'_>, host: &dyn Host) -> Result<bool, Failure> {
-        Ok(self.observe(host)?.is_none())
-    }
-
     fn undo(
         &self,
         before: &Links,
@@ -166,10 +161,6 @@ impl Kind for LinkNodes {
             "links to device nodes are missing or wrong: {}{more}",
             named.join(", ")
         ))
-    }
-
-    fn mounted<'a>(&'a self, _: &'a Links) -> Option<Mounted<'a>> {
-        None
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {

@@ -2,6 +2,7 @@
 //! before the step.
 
 use std::fmt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -190,6 +191,11 @@ macro_rules! kinds {
             /// Returns the mount that the step made, if it made one.
             pub fn mounted(&self) -> Option<Mounted<'_>> {
                 match self { $(Self::$kind(it) => it.step.mounted(&it.before),)+ }
+            }
+
+            /// True if everything that the step made is below `target`, and gone with a mount there.
+            pub fn is_below(&self, target: &Path) -> bool {
+                match self { $(Self::$kind(it) => it.step.is_below(&it.before, target),)+ }
             }
 
             /// Checks that an agent can have written such an entry.

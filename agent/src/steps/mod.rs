@@ -14,7 +14,6 @@ mod intent;
 mod kind;
 mod label;
 mod leftover;
-mod lies_in;
 mod link;
 mod list;
 mod module;
@@ -31,7 +30,7 @@ pub use bounds::{Bounds, Unproved, is_below_root, is_plain};
 pub use daemon::{NoDaemon, StartDaemon};
 pub use directory::{MakeDir, MissingDirs};
 pub(crate) use exposing::{NEEDS_REBOOT, exposing};
-pub use features::{FeaturesBefore, REFRESH, WriteFeatures};
+pub use features::{FeaturesBefore, WriteFeatures};
 pub use images::{Images, ModuleFile};
 pub use intent::{Applied, Entries, EntryState, Intent};
 pub use kind::{Daemons, Kind, Observed, Progress, Seen, Tools};
@@ -55,7 +54,7 @@ impl Step {
 }
 
 pub use parameter::{Value, WriteParameter};
-pub use properties::{Announces, Content, Next, Properties, Recheck, Watch};
+pub use properties::{Announces, Content, Next, Properties, Recheck, Refresh, Refreshed, Watch};
 pub use reserve::{BoundElsewhere, ReserveDevice};
 pub use spec::{NotPublished, PublishSpec};
 pub use status_file::{StatusBefore, WriteStatus};

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use handover::{NotTaken, hand_over};
 
 use super::{
-    Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools,
+    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch,
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
@@ -174,6 +174,9 @@ impl Kind for LoadModule {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
             optional: self.loads_after().map(|_| Code::PeermemMissing),
             // The engine compares the driver's other modules by their loadings, and the kernel's own
             // cannot be unloaded while the driver uses them.
@@ -187,7 +190,9 @@ impl Kind for LoadModule {
                 false => Next::AnyDriver,
             },
             content: Some(Content::Module(self)),
-            ..Properties::default()
+            watch: Watch::Nothing,
+            announces: Announces::Nothing,
+            refresh: None,
         }
     }
 
@@ -229,16 +234,8 @@ impl Kind for LoadModule {
         Seen::gone(format!("{} is not loaded", self.name))
     }
 
-    fn mounted<'a>(&'a self, _: &'a NotLoaded) -> Option<Mounted<'a>> {
-        None
-    }
-
     fn check(&self, _: &Bounds) -> Result<(), String> {
         rules::check(self)
-    }
-
-    fn check_before(&self, _: &NotLoaded, _: &Bounds) -> Result<(), String> {
-        Ok(())
     }
 }
 

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Applied, Bounds, Content, EntryState, Intent, Kind, Progress, Properties, Seen, Tools, exposing,
+    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
@@ -358,10 +359,6 @@ impl<M: Mounting> Kind for M {
         self.target().display().to_string()
     }
 
-    fn planned(&self) -> String {
-        self.to_string()
-    }
-
     fn is_same(&self, other: &Self) -> bool {
         self.is_same_mount(other)
     }
@@ -371,7 +368,19 @@ impl<M: Mounting> Kind for M {
             MountedFrom::Tree(source) => Some(Content::Tree(tree_of(source))),
             MountedFrom::Directory(_) | MountedFrom::Fresh(_) => None,
         };
-        Properties { carries_daemons: true, content, ..Properties::default() }
+        Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            optional: None,
+            recheck: Recheck::Always,
+            carries_daemons: true,
+            next: Next::Wanted,
+            content,
+            watch: Watch::Nothing,
+            announces: Announces::Nothing,
+            refresh: None,
+        }
     }
 
     /// Returns the mounts on the target; None if the step's own is among them, as an agent with a
@@ -429,10 +438,6 @@ impl<M: Mounting> Kind for M {
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
         self.allowed(bounds)
-    }
-
-    fn check_before(&self, _: &Mounts, _: &Bounds) -> Result<(), String> {
-        Ok(())
     }
 }
 

@@ -4,14 +4,14 @@ mod make;
 mod rules;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, directory, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::values::Node;
@@ -89,20 +89,22 @@ impl Kind for MakeNodes {
         format!("make device nodes in {}", self.listed(", "))
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
         Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            optional: None,
             // Node numbers are those of the loaded driver: nodes of another driver are not ours to
             // make.
             recheck: Recheck::WhileLoaded,
             carries_daemons: true,
             // Another driver has other numbers, and may have fewer devices.
             next: Next::WantedUnlessReplaced("nvidia"),
+            content: None,
             watch: Watch::Nodes(&self.dirs),
-            ..Properties::default()
+            announces: Announces::Nothing,
+            refresh: None,
         }
     }
 
@@ -118,10 +120,6 @@ impl Kind for MakeNodes {
     ) -> Result<Applied, Failure> {
         make::nodes(tools.host, before).map_err(exposing)?;
         Ok(intent.done())
-    }
-
-    fn is_there(&self, _: &Nodes, _: &Progress<'_>, host: &dyn Host) -> Result<bool, Failure> {
-        Ok(self.observe(host)?.is_none())
     }
 
     fn undo(
@@ -155,8 +153,10 @@ impl Kind for MakeNodes {
         Seen { gone: is_gone.then_some(gone), changed }
     }
 
-    fn mounted<'a>(&'a self, _: &'a Nodes) -> Option<Mounted<'a>> {
-        None
+    fn is_below(&self, before: &Nodes, target: &Path) -> bool {
+        let is_inside = |path: &PathBuf| directory::is_inside(target, path);
+        before.missing_dirs.iter().all(is_inside)
+            && before.nodes.iter().all(|node| is_inside(&node.path))
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Seen, Tools,
-    Watch, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::{Host, VerbError};
@@ -47,16 +47,20 @@ impl Kind for WriteParameter {
         format!("write {} to {}", self.value, self.path.display())
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
         Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            optional: None,
+            recheck: Recheck::Always,
+            carries_daemons: false,
             // The next value is written over it, so that the kernel always has a usable one.
             next: Next::Overwritten(&self.path),
+            content: None,
             watch: Watch::File(&self.path),
-            ..Properties::default()
+            announces: Announces::Nothing,
+            refresh: None,
         }
     }
 
@@ -85,10 +89,6 @@ impl Kind for WriteParameter {
         ))
     }
 
-    fn is_there(&self, _: &Value, _: &Progress<'_>, host: &dyn Host) -> Result<bool, Failure> {
-        Ok(self.observe(host)?.is_none())
-    }
-
     fn undo(
         &self,
         before: &Value,
@@ -107,10 +107,6 @@ impl Kind for WriteParameter {
     fn seen(&self, now: &Value) -> Seen {
         let (path, value) = (self.path.display(), &self.value);
         Seen::gone(format!("{path} is {:?} instead of {value:?}", now.value))
-    }
-
-    fn mounted<'a>(&'a self, _: &'a Value) -> Option<Mounted<'a>> {
-        None
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {

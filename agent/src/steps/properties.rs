@@ -1,11 +1,14 @@
 //! Properties of a step: the answers to what the engine, the lifecycle and the store ask of it.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::LoadModule;
 use longshore_core::finding::Code;
+use longshore_host::{Host, VerbError};
 
-/// Properties of a step.
+/// Properties of a step. There is no default: each kind spells all of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Properties<'a> {
     /// Reason that its effect is never undone; None if undoing is possible.
@@ -30,24 +33,8 @@ pub struct Properties<'a> {
     pub watch: Watch<'a>,
     /// Subject that its effect announces to other programs: it is undone before that changes.
     pub announces: Announces,
-}
-
-impl Default for Properties<'_> {
-    /// Returns those of a step that is verified and always rechecked, and that nothing else depends on.
-    fn default() -> Self {
-        Self {
-            for_good: None,
-            resumed: false,
-            verified: true,
-            optional: None,
-            recheck: Recheck::Always,
-            carries_daemons: false,
-            next: Next::Wanted,
-            content: None,
-            watch: Watch::Nothing,
-            announces: Announces::Nothing,
-        }
-    }
+    /// Repeated writing of its effect while the driver is Ready; None for an effect that lasts.
+    pub refresh: Option<Refresh<'a>>,
 }
 
 /// Part of a step's effect in the rechecks of a Ready driver.
@@ -116,4 +103,24 @@ pub enum Announces {
     /// The driver's files and nodes, to programs that give them to containers: over when the driver is
     /// unloaded.
     Files,
+}
+
+/// Repeated writing of an effect that expires.
+#[derive(Debug, Clone, Copy)]
+pub struct Refresh<'a> {
+    /// Time from one write to the next.
+    pub every: Duration,
+    /// Name of what expires, for the log.
+    pub name: &'static str,
+    /// The step that writes it.
+    pub step: &'a dyn Refreshed,
+}
+
+/// A step whose effect expires unless it is written again.
+pub trait Refreshed: fmt::Debug + Sync {
+    /// Writes it again, with this state of the agent.
+    ///
+    /// # Errors
+    /// If the host refused it.
+    fn refresh(&self, host: &dyn Host, state: &str) -> Result<(), VerbError>;
 }

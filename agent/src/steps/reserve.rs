@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::facts::conflicting;
@@ -52,21 +52,24 @@ impl Kind for ReserveDevice {
         self.address.clone()
     }
 
-    fn planned(&self) -> String {
-        self.to_string()
-    }
-
     fn is_same(&self, other: &Self) -> bool {
         self.address == other.address
     }
 
     fn properties(&self) -> Properties<'_> {
         Properties {
+            for_good: None,
             // A second entry would take the reservation for the host's own.
             resumed: true,
+            verified: true,
+            optional: None,
             recheck: Recheck::Never,
+            carries_daemons: false,
             next: Next::AnyDriver,
-            ..Properties::default()
+            content: None,
+            watch: Watch::Nothing,
+            announces: Announces::Nothing,
+            refresh: None,
         }
     }
 
@@ -97,15 +100,6 @@ impl Kind for ReserveDevice {
         Err(Failure::new(FailureKind::Expose, cause))
     }
 
-    fn is_there(
-        &self,
-        _: &BoundElsewhere,
-        _: &Progress<'_>,
-        host: &dyn Host,
-    ) -> Result<bool, Failure> {
-        Ok(self.observe(host)?.is_none())
-    }
-
     fn undo(
         &self,
         before: &BoundElsewhere,
@@ -126,10 +120,6 @@ impl Kind for ReserveDevice {
 
     fn seen(&self, now: &BoundElsewhere) -> Seen {
         Seen::gone(format!("{}: its driver_override is {:?}", self.address, now.only))
-    }
-
-    fn mounted<'a>(&'a self, _: &'a BoundElsewhere) -> Option<Mounted<'a>> {
-        None
     }
 
     fn check(&self, _: &Bounds) -> Result<(), String> {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is_hex};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch,
 };
 use crate::cdi::{self, DIRECTORY, FILE};
 use crate::config::DriverCapability;
@@ -100,23 +100,20 @@ impl Kind for PublishSpec {
         self.place().shown()
     }
 
-    fn planned(&self) -> String {
-        self.to_string()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
         Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
             optional: Some(Code::CdiUnpublished),
+            recheck: Recheck::WhileLoaded,
+            carries_daemons: false,
+            next: Next::RewrittenUnlessReplaced(&self.host_root, "nvidia"),
+            content: None,
+            watch: Watch::Specs(&self.host_root),
             // No container is to get a driver that is being unloaded.
             announces: Announces::Files,
-            recheck: Recheck::WhileLoaded,
-            next: Next::RewrittenUnlessReplaced(&self.host_root, "nvidia"),
-            watch: Watch::Specs(&self.host_root),
-            ..Properties::default()
+            refresh: None,
         }
     }
 
@@ -191,10 +188,6 @@ impl Kind for PublishSpec {
 
     fn seen(&self, _: &NotPublished) -> Seen {
         Seen::gone(format!("{} is missing, or not the present driver's", self.place().shown()))
-    }
-
-    fn mounted<'a>(&'a self, _: &'a NotPublished) -> Option<Mounted<'a>> {
-        None
     }
 
     /// Accepts the host's root, with a driver root.

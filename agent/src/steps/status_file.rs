@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, Watch, exposing,
 };
 use crate::config::ConfigDigest;
 use longshore_core::failure::Failure;
@@ -117,13 +117,10 @@ impl Kind for WriteStatus {
         format!("{self} (for the GPU operator)")
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
-    }
-
     fn properties(&self) -> Properties<'_> {
         let of_driver = self.path.ends_with(DIGEST);
         Properties {
+            for_good: None,
             // One entry covers all writes of the file.
             resumed: true,
             // The first one is overwritten by the last, and the operator removes a confirmation.
@@ -136,10 +133,13 @@ impl Kind for WriteStatus {
                 true => Recheck::UntilDone,
                 false => Recheck::Never,
             },
+            carries_daemons: false,
             // No plan has it, and every driver is confirmed alike.
             next: if self.is_confirmation() { Next::AnyDriver } else { Next::Wanted },
+            content: None,
+            watch: Watch::Nothing,
             announces: if of_driver { Announces::Driver } else { Announces::Agent },
-            ..Properties::default()
+            refresh: None,
         }
     }
 
@@ -200,10 +200,6 @@ impl Kind for WriteStatus {
         }
     }
 
-    fn mounted<'a>(&'a self, _: &'a StatusBefore) -> Option<Mounted<'a>> {
-        None
-    }
-
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
         let parents = bounds.driver_roots.iter().filter_map(|root| root.parent());
         let written = |parent: &Path| {
@@ -221,9 +217,5 @@ impl Kind for WriteStatus {
         let is_written = parents.flat_map(written).any(is_one);
         let is_valid = self.is_confirmation() || ConfigDigest::is_valid(&self.text);
         given(is_written && is_valid, &self.path)
-    }
-
-    fn check_before(&self, _: &StatusBefore, _: &Bounds) -> Result<(), String> {
-        Ok(())
     }
 }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::module::{load_again, rules};
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin, Mounted, NEEDS_REBOOT,
-    Next, Progress, Properties, Recheck, Seen, Tools, held,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin, NEEDS_REBOOT,
+    Next, Progress, Properties, Recheck, Seen, Tools, Watch, held,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::facts::conflicting;
@@ -124,11 +124,18 @@ impl Kind for UnloadConflicting {
 
     fn properties(&self) -> Properties<'_> {
         Properties {
+            for_good: None,
+            resumed: false,
             // Another program may load it again: reserved devices are not bound to it.
             verified: false,
+            optional: None,
             recheck: Recheck::Never,
+            carries_daemons: false,
             next: Next::AnyDriver,
-            ..Properties::default()
+            content: None,
+            watch: Watch::Nothing,
+            announces: Announces::Nothing,
+            refresh: None,
         }
     }
 
@@ -190,18 +197,10 @@ impl Kind for UnloadConflicting {
         Seen::gone(format!("{} is loaded", self.name))
     }
 
-    fn mounted<'a>(&'a self, _: &'a WasLoaded) -> Option<Mounted<'a>> {
-        None
-    }
-
     fn check(&self, _: &Bounds) -> Result<(), String> {
         if !conflicting::MODULES.contains(&self.name.as_str()) {
             return Err(format!("no module is unloaded as {:?} is", self.name));
         }
         rules::check(&self.as_load())
-    }
-
-    fn check_before(&self, _: &WasLoaded, _: &Bounds) -> Result<(), String> {
-        Ok(())
     }
 }

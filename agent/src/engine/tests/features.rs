@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::steps::WriteFeatures;
+use crate::steps::{Refreshed, WriteFeatures};
 use longshore_host::fake::FakeState;
 use rstest::rstest;
 

@@ -16,7 +16,7 @@ use crate::engine::{Engine, Stopped, kept};
 use crate::journal::phase::Phase;
 use crate::journal::{Entry, Journal};
 use crate::plan::Plan;
-use crate::steps::{Announces, REFRESH, Step, WriteStatus};
+use crate::steps::{Announces, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::Failure;
 use longshore_core::privileges;
@@ -243,8 +243,7 @@ impl Agent {
         let mut refresh_at = Instant::now();
         loop {
             if refresh_at <= Instant::now() {
-                refresh_at = Instant::now() + REFRESH;
-                self.refresh(self.features()).await;
+                refresh_at = self.refresh(self.refreshed()).await;
             }
             let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
             let wait = waiting.wait.min(self.world.conduct.held.look_within());

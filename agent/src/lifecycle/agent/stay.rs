@@ -13,7 +13,7 @@ use crate::engine::{Engine, Instances, Lost, Standing, Stopped, kept};
 use crate::journal::Entry;
 use crate::journal::phase::Phase;
 use crate::plan::Plan;
-use crate::steps::{LoadModule, REFRESH, Step, WriteFeatures};
+use crate::steps::{LoadModule, Recorded, Refresh, Step};
 use crate::telemetry::{Condition, GpuCount};
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding, Severity};
@@ -153,7 +153,7 @@ impl Agent {
             let stopped = self.stop.clone();
             let renewal = self.renewal.clone();
             let look = self.until_next_look();
-            let features = self.features();
+            let refreshed = self.refreshed();
             let refresh = refresh_at.saturating_duration_since(Instant::now());
             tokio::select! {
                 biased;
@@ -164,9 +164,8 @@ impl Agent {
                         return Ok(Next::Retry);
                     }
                 }
-                () = tokio::time::sleep(refresh), if features.is_some() => {
-                    refresh_at = Instant::now() + REFRESH;
-                    self.refresh(features).await;
+                () = tokio::time::sleep(refresh), if refreshed.is_some() => {
+                    refresh_at = self.refresh(refreshed).await;
                 }
                 () = watch.changed() => {
                     self.repairs.heard(Instant::now());
@@ -181,23 +180,29 @@ impl Agent {
         }
     }
 
-    /// Returns the features file that was written for the driver.
-    pub(super) fn features(&self) -> Option<WriteFeatures> {
-        self.journal.live().find_map(|entry| WriteFeatures::recorded(&entry.step)).cloned()
+    /// Returns the step of the driver whose effect expires unless it is written again.
+    pub(super) fn refreshed(&self) -> Option<Step> {
+        let mut steps = self.journal.live().map(|entry| &entry.step);
+        steps.find(|step| step.properties().refresh.is_some()).map(Recorded::step)
     }
 
-    /// Writes the features file again, before its labels expire.
-    pub(super) async fn refresh(&self, features: Option<WriteFeatures>) {
-        let Some(features) = features else { return };
+    /// Writes the step's effect again, before it expires; returns the time of the next write.
+    pub(super) async fn refresh(&self, step: Option<Step>) -> Instant {
+        let now = Instant::now();
+        let Some(step) = step else { return now };
+        let Some(Refresh { every, name, .. }) = step.properties().refresh else { return now };
         let host = Arc::clone(&self.world.host);
         let state = self.world.telemetry.live().state();
-        let write = privileges::run_privileged(move || features.refresh(&*host, &state));
+        let write = privileges::run_privileged(move || {
+            step.properties().refresh.map_or(Ok(()), |refresh| refresh.step.refresh(&*host, &state))
+        });
         match tokio::time::timeout(REWRITE, write).await {
             Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::warn!("the features file expires: {error}"),
-            Ok(Err(error)) => tracing::warn!("the features file expires: {error}"),
-            Err(_) => tracing::warn!("the features file expires: writing it hangs"),
+            Ok(Ok(Err(error))) => tracing::warn!("the {name} expires: {error}"),
+            Ok(Err(error)) => tracing::warn!("the {name} expires: {error}"),
+            Err(_) => tracing::warn!("the {name} expires: writing it hangs"),
         }
+        now + every
     }
 
     /// Checks the driver on a thread that may block; handles requests meanwhile.
