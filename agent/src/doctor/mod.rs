@@ -3,11 +3,7 @@
 //! `plan` and `run` stop where a plan cannot be carried out. The doctor runs all checks, with or
 //! without queries to sources, and makes no store, no record and no lock.
 
-mod agent;
 mod checks;
-mod host;
-mod kernel_config;
-mod next_kernel;
 pub mod operator;
 mod render;
 
@@ -112,9 +108,6 @@ fn as_number_or_none<S: Serializer>(
     code.map(ExitCode::number).serialize(serializer)
 }
 
-/// Text of a passed check; an error is the reason why it was skipped.
-type Text = Result<String, String>;
-
 /// Input of all checks.
 struct Look<'a> {
     config: &'a Config,
@@ -131,13 +124,14 @@ impl Look<'_> {
         self.config.paths.is_captured()
     }
 
-    /// Path of the store, for reading: the host's where `run` attaches that.
-    fn store(&self) -> PathBuf {
+    /// Returns the store, for reading: the host's where `run` attaches that.
+    fn store(&self) -> Store {
         let paths = &self.config.paths;
-        match self.config.store_place {
+        let path = match self.config.store_place {
             StorePlace::ToAttach => below(&paths.host_root, &paths.store),
             _ => self.root.display(&paths.store),
-        }
+        };
+        Store::at(&path, self.config.disk())
     }
 }
 
@@ -160,25 +154,11 @@ pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> 
     }
     let hidden = plan::is_host_hidden(config, &facts);
     let look = Look { config, facts: &facts, root: &root, host: &host, hidden, online };
-    let Planned { plan, mut findings, failed } = look.plan().await?;
-    findings.extend(host::findings(&look));
-    let kernel_config = kernel_config::read(&look);
-    findings.extend(kernel_config::findings(&look, &kernel_config));
-    let agent = agent::look(&look);
-    findings.extend(agent.findings);
-    let next_kernel = next_kernel::look(&look);
-    findings.extend(next_kernel.finding);
-    finding::sort(&mut findings);
-    let input = checks::Input {
-        look: &look,
-        plan: plan.as_ref(),
-        kernel_config,
-        notes: agent.notes,
-        next_kernel: next_kernel.text,
-    };
-    let mut report = report(&input, &findings);
+    let Planned { plan, findings, failed } = look.plan().await?;
+    let undecided = plan.as_ref().is_some_and(|plan| plan.undecided);
+    let mut report = report(&facts, checks::run(&look, plan.as_ref(), findings), undecided);
     // `run` ends with the failure itself, and not with the code of the finding about it.
-    if let (Some(gravest), Some(code)) = (findings.first(), failed)
+    if let (Some(gravest), Some(code)) = (report.findings.first(), failed)
         && matches!(gravest.code, Code::ArchivesUnread | Code::SourcesUnread)
     {
         report.exit_code = code;
@@ -281,7 +261,7 @@ impl Look<'_> {
     }
 
     fn at_hand_for(&self, facts: &HostFacts) -> Result<Catalog, Failure> {
-        let store = Store::at(&self.store(), self.config.disk());
+        let store = self.store();
         let there = store.dir("sets").is_dir() && store.dir("userspace").is_dir();
         let store_there = there.then_some(&store);
         let mut catalog = catalog::gather(self.config, facts, store_there, NOT_ASKED)?;
@@ -294,19 +274,18 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn report(input: &checks::Input<'_>, findings: &[Finding]) -> Report {
-    let (passed, skipped) = checks::list(input, findings);
-    let undecided = input.plan.is_some_and(|plan| plan.undecided);
-    let verdict = Verdict::of(findings, undecided);
+fn report(facts: &HostFacts, results: checks::Results, undecided: bool) -> Report {
+    let checks::Results { findings, passed, skipped } = results;
+    let verdict = Verdict::of(&findings, undecided);
     let exit_code = match verdict {
         Verdict::Undecided => plan::UNDECIDED,
-        _ => finding::refusal(findings).map_or(ExitCode::Done, |f| f.code()),
+        _ => finding::refusal(&findings).map_or(ExitCode::Done, |f| f.code()),
     };
     Report {
         format: FORMAT,
         verdict,
         exit_code,
-        host: host_line(input.look.facts),
+        host: host_line(facts),
         findings: findings.iter().map(reported).collect(),
         passed,
         skipped,

@@ -1,4 +1,4 @@
-//! Kernel configuration, as far as it matters to external modules.
+//! Check of the kernel configuration, as far as it matters to external modules.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use flate2::read::GzDecoder;
 
-use super::Look;
+use super::{Checked, Input, found_or, skipped};
+use crate::doctor::Look;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::module_dir::module_dir;
 use longshore_core::root::is_absent;
@@ -15,9 +16,9 @@ use longshore_core::root::is_absent;
 const LARGEST: u64 = 8 << 20;
 
 /// Enabled options.
-pub(super) struct KernelConfig {
+struct KernelConfig {
     /// Path that it was read from.
-    pub(super) path: String,
+    path: String,
     on: BTreeSet<String>,
 }
 
@@ -32,9 +33,18 @@ impl KernelConfig {
     }
 }
 
+pub(super) fn configuration(input: &Input<'_>) -> Checked {
+    match read(input.look) {
+        Ok(config) => found_or(findings(input.look, &config), || {
+            format!("modules can be unloaded, no random layout, not pinned ({})", config.path)
+        }),
+        Err(why) => skipped(why),
+    }
+}
+
 /// Reads the configuration from the distributions' path or from the kernel; else returns the
 /// reason.
-pub(super) fn read(look: &Look<'_>) -> Result<KernelConfig, String> {
+fn read(look: &Look<'_>) -> Result<KernelConfig, String> {
     let release = &look.facts.kernel.release;
     if let Ok(bytes) = look.root.read("proc/config.gz") {
         let mut text = String::new();
@@ -60,8 +70,7 @@ pub(super) fn read(look: &Look<'_>) -> Result<KernelConfig, String> {
 }
 
 /// Returns findings for options that will cause trouble.
-pub(super) fn findings(look: &Look<'_>, config: &Result<KernelConfig, String>) -> Vec<Finding> {
-    let Ok(config) = config else { return Vec::new() };
+fn findings(look: &Look<'_>, config: &KernelConfig) -> Vec<Finding> {
     let mut found = Vec::new();
     let path = &config.path;
     if config.has("MODULES") && !config.has("MODULE_UNLOAD") {

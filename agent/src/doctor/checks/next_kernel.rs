@@ -1,46 +1,35 @@
 //! Check of the modules for the kernel of the next boot.
 
-use super::checks::HIDDEN;
-use super::{Look, Text};
+use super::{Checked, HIDDEN, Input, passed, skipped};
 use crate::config::NextKernelMode;
+use crate::doctor::Look;
 use crate::next_kernel;
 use crate::plan;
 use crate::supplier::at_boot_of;
 use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Finding};
 
-/// Finding and text of the check.
-pub(super) struct Checked {
-    pub(super) finding: Option<Finding>,
-    pub(super) text: Text,
-}
-
 /// Looks for a newer kernel that is installed, and for everything it needs in the store.
-pub(super) fn look(look: &Look<'_>) -> Checked {
-    let facts = look.facts;
-    let unread = facts.unread.get("installed-kernels");
-    let skipped = match look.config.next_kernel() {
-        NextKernelMode::Off => Some("next-kernel is off".to_owned()),
-        _ if look.hidden => Some(HIDDEN.to_owned()),
-        _ if facts.installed_kernels.is_empty() => {
-            Some(unread.cloned().unwrap_or_else(|| "the host shows no kernels".to_owned()))
-        }
-        _ => None,
-    };
-    if let Some(why) = skipped {
-        return Checked { finding: None, text: Err(why) };
+pub(super) fn next_kernel(input: &Input<'_>) -> Checked {
+    let look = input.look;
+    let (facts, mode) = (look.facts, look.config.next_kernel());
+    if matches!(mode, NextKernelMode::Off) {
+        return skipped("next-kernel is off");
+    }
+    if look.hidden {
+        return skipped(HIDDEN);
+    }
+    if facts.installed_kernels.is_empty() {
+        let unread = input.unread(&["installed-kernels"]);
+        return skipped(unread.unwrap_or("the host shows no kernels"));
     }
     let Some(release) = next_kernel::next(&facts.kernel.release, &facts.installed_kernels) else {
-        let text = Ok(format!("{}, the running one, is the newest", facts.kernel.release));
-        return Checked { finding: None, text };
+        return passed(format!("{}, the running one, is the newest", facts.kernel.release));
     };
     match look.has_modules(release) {
-        Ok(true) => Checked { finding: None, text: Ok(format!("{release}: ready")) },
-        Ok(false) => {
-            let finding = missing(look.config.next_kernel(), release);
-            Checked { finding: Some(finding), text: Ok(String::new()) }
-        }
-        Err(failure) => Checked { finding: None, text: Err(failure.one_line()) },
+        Ok(true) => passed(format!("{release}: ready")),
+        Ok(false) => Checked::Found(vec![missing(mode, release)]),
+        Err(failure) => skipped(failure.one_line()),
     }
 }
 

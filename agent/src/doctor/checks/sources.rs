@@ -1,0 +1,35 @@
+//! Checks of the driver's sources, of its daemons and of the settings.
+
+use super::{Checked, Input, passed, skipped};
+use crate::doctor::NOT_ASKED;
+use crate::plan;
+
+/// Describes the acquisition, where it is known without queries or the sources were queried.
+pub(super) fn sources(input: &Input<'_>) -> Checked {
+    let Some(plan) = input.plan else { return skipped(NOT_ASKED) };
+    let driver = format!("driver {} ({})", plan.driver_version, plan.flavour);
+    match (plan.acquire.is_empty(), input.look.online) {
+        (true, _) => passed(format!("{driver}: everything needed is available")),
+        (false, true) => passed(format!("{driver} is available")),
+        (false, false) => skipped(NOT_ASKED),
+    }
+}
+
+/// Describes the switches' need of a fabric manager, where it is known without queries or the sources were queried.
+pub(super) fn daemons(input: &Input<'_>) -> Checked {
+    let Some(plan) = input.plan else { return skipped(NOT_ASKED) };
+    let Some(need) = plan::fabric_needs_manager(input.look.config, input.look.facts) else {
+        return passed("none that the driver's user-mode files lack");
+    };
+    match plan.acquire.is_empty() || input.look.online {
+        true => passed(format!("{need}, and driver {} has a fabric manager", plan.driver_version)),
+        false => skipped(format!(
+            "{need}, which need a fabric manager of the driver's version; {NOT_ASKED}"
+        )),
+    }
+}
+
+pub(super) fn settings(input: &Input<'_>) -> Checked {
+    let driver = input.look.config.driver.version.as_deref().unwrap_or("newest");
+    passed(format!("driver = {driver}; every parameter belongs to a loaded module"))
+}
