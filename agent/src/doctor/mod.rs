@@ -108,7 +108,7 @@ fn as_number_or_none<S: Serializer>(
     code.map(ExitCode::number).serialize(serializer)
 }
 
-/// Input of all checks.
+/// Host and configuration, as the plan and the checks read them.
 struct Look<'a> {
     config: &'a Config,
     facts: &'a HostFacts,

@@ -61,18 +61,22 @@ fn found_or(found: impl IntoIterator<Item = Finding>, state: impl FnOnce() -> St
 struct Definition {
     area: Area,
     name: &'static str,
+    check: fn(&Input<'_>) -> Checked,
     /// Codes of its findings, the plan's among them: a check with a finding of the plan did not pass.
     codes: &'static [Code],
-    check: fn(&Input<'_>) -> Checked,
 }
 
-const fn check(
-    area: Area,
-    name: &'static str,
-    codes: &'static [Code],
-    check: fn(&Input<'_>) -> Checked,
-) -> Definition {
-    Definition { area, name, codes, check }
+/// Defines the list of checks: area, name, function and codes of each.
+macro_rules! checks {
+    ($($area:ident $name:literal $check:path: $($code:ident)+;)+) => {
+        /// All checks, in display order.
+        const ALL: &[Definition] = &[$(Definition {
+            area: Area::$area,
+            name: $name,
+            check: $check,
+            codes: &[$(Code::$code),+],
+        }),+];
+    };
 }
 
 const CAPTURED: &str = "the tree was captured on another machine";
@@ -81,182 +85,59 @@ const NOT_LOADED: &str = "no driver is loaded";
 /// Sources of the facts about the driver root's mounts.
 const PLACES: [&str; 2] = ["places", "mounts"];
 
-/// All checks, in display order.
-const ALL: [Definition; 34] = [
-    check(Area::Devices, "machine", &[Code::ArchUnsupported], devices::machine),
-    check(
-        Area::Devices,
-        "GPUs",
-        &[
-            Code::NoDevice,
-            Code::DevicesUnread,
-            Code::GpuTooOld,
-            Code::GpuUnsupported,
-            Code::GpuUnknown,
-            Code::VgpuGuest,
-        ],
-        devices::gpus,
-    ),
-    check(Area::Devices, "GPUs of the loaded driver", &[Code::GpuMissing], devices::gpus_of_driver),
-    check(Area::Devices, "clock", &[Code::ClockWrong], devices::clock),
-    check(
-        Area::Kernel,
-        "kernel",
-        &[Code::KernelWithoutModules, Code::PreemptRt, Code::KernelByClang],
-        kernel::kernel,
-    ),
-    check(Area::Kernel, "loading of modules", &[Code::ModulesDisabled], kernel::loading_of_modules),
-    check(
-        Area::Kernel,
-        "the kernel's own modules",
-        &[Code::KernelUnknown, Code::DependencyMissing, Code::SymbolsDiffer],
-        kernel::own_modules,
-    ),
-    check(
-        Area::Kernel,
-        "kernel configuration",
-        &[Code::CannotUnload, Code::LayoutRandomized, Code::ModulesPinned],
-        kernel_config::configuration,
-    ),
-    check(
-        Area::Privileges,
-        "capabilities",
-        &[Code::NotRoot, Code::MissingCapability, Code::CapabilitiesUnread],
-        privileges::capabilities,
-    ),
-    check(Area::Privileges, "user namespace", &[Code::UserNamespace], privileges::user_namespace),
-    check(
-        Area::Privileges,
-        "devices allowed by the cgroup",
-        &[Code::DeviceAccessDenied],
-        privileges::device_access,
-    ),
-    check(
-        Area::Signatures,
-        "signatures",
-        &[Code::SignatureRequired, Code::ModuleKeyUntrusted, Code::SignFileMissing],
-        privileges::signatures,
-    ),
-    check(Area::OtherDrivers, "bound drivers", &[Code::GpuBoundElsewhere], other_drivers::bound),
-    check(
-        Area::OtherDrivers,
-        "loaded driver",
-        &[
-            Code::OtherDriverLive,
-            Code::LoadedUnread,
-            Code::DaemonForeign,
-            Code::ModuleReplaced,
-            Code::PeermemMissing,
-            Code::MofedLeftOut,
-        ],
-        other_drivers::loaded,
-    ),
-    check(
-        Area::OtherDrivers,
-        "driver of the distribution",
-        &[Code::HostBringsDriver],
-        other_drivers::of_distribution,
-    ),
-    check(
-        Area::OtherDrivers,
-        "driver of the host itself",
-        &[Code::HostDriverInstalled, Code::DriverAutoloads],
-        other_drivers::of_host,
-    ),
-    check(Area::OtherDrivers, "nouveau and nova", &[Code::NouveauAtBoot], other_drivers::in_tree),
-    check(
-        Area::OtherDrivers,
-        "mounts on the driver root",
-        &[Code::OtherInstallerAlive, Code::DriverRootTaken, Code::Leftovers],
-        other_drivers::mounts,
-    ),
-    check(Area::OtherDrivers, "stale device nodes", &[Code::NodesStale], device_nodes::stale),
-    check(
-        Area::Places,
-        "driver root",
-        &[
-            Code::DriverRootOdd,
-            Code::ExposureLost,
-            Code::OperatorFileUnwritten,
-            Code::FeaturesUnwritten,
-        ],
-        places::driver_root,
-    ),
-    check(
-        Area::Places,
-        "mount propagation",
-        &[Code::RunNvidiaNotShared, Code::HostRootHidden, Code::LostWithContainer],
-        places::propagation,
-    ),
-    check(Area::Places, "SELinux labels", &[Code::FilesUnlabelled], places::selinux),
-    check(Area::Places, "free space", &[Code::SpaceShort], places::space),
-    check(Area::Places, "links in /dev/char", &[Code::DevCharLinksMissing], device_nodes::links),
-    check(Area::Places, "CDI spec", &[Code::CdiUnpublished, Code::CdiConflict], places::cdi_spec),
-    check(
-        Area::Sources,
-        "sources",
-        &[
-            Code::SignatureMissing,
-            Code::AttestationMissing,
-            Code::IndexRefused,
-            Code::SetDenied,
-            Code::DriverBelowMinimum,
-            Code::DriverNotOffered,
-            Code::ArchivesUnread,
-            Code::RegistryUnread,
-            Code::RunFileUnread,
-            Code::SourcesUnread,
-            Code::NothingBuilt,
-            Code::UserspaceNotOffered,
-            Code::HeadersMissing,
-            Code::HeadersUnknown,
-            Code::ModuleNotBuilt,
-            Code::AptSourcesLeftOut,
-            Code::AptProxy,
-        ],
-        sources::sources,
-    ),
-    check(
-        Area::Sources,
-        "daemons",
-        &[Code::DaemonMissing, Code::FabricManagerMissing],
-        sources::daemons,
-    ),
-    check(
-        Area::Configuration,
-        "settings",
-        &[
-            Code::DriverVersionUnknown,
-            Code::DriverSourcesMissing,
-            Code::VgpuUnsupported,
-            Code::DrmUnderOperator,
-            Code::ParametersUnused,
-        ],
-        sources::settings,
-    ),
-    check(
-        Area::Agent,
-        "agent",
-        &[
-            Code::AgentAlive,
-            Code::AgentFailed,
-            Code::StateUnreadable,
-            Code::StateOutOfReach,
-            Code::WatchLimited,
-        ],
-        agent::agent,
-    ),
-    check(Area::Agent, "refused drivers", &[Code::DriverRefusedBefore], agent::refused_drivers),
-    check(Area::Agent, "users of the driver", &[Code::DriverInUse], agent::users),
-    check(Area::Agent, "store", &[Code::StoreUnusable, Code::StoreDamaged], store::store),
-    check(Area::Agent, "failed compiles", &[Code::CompileFailedBefore], store::failed_compiles),
-    check(
-        Area::Agent,
-        "modules for the next kernel",
-        &[Code::NextKernelUnprepared],
-        next_kernel::next_kernel,
-    ),
-];
+checks! {
+    Devices "machine" devices::machine: ArchUnsupported;
+    Devices "GPUs" devices::gpus:
+        NoDevice DevicesUnread GpuTooOld GpuUnsupported GpuUnknown VgpuGuest;
+    Devices "GPUs of the loaded driver" devices::gpus_of_driver: GpuMissing;
+    Devices "clock" devices::clock: ClockWrong;
+    Kernel "kernel" kernel::kernel: KernelWithoutModules PreemptRt KernelByClang;
+    Kernel "loading of modules" kernel::loading_of_modules: ModulesDisabled;
+    Kernel "the kernel's own modules" kernel::own_modules:
+        KernelUnknown DependencyMissing SymbolsDiffer;
+    Kernel "kernel configuration" kernel_config::configuration:
+        CannotUnload LayoutRandomized ModulesPinned;
+    Privileges "capabilities" privileges::capabilities:
+        NotRoot MissingCapability CapabilitiesUnread;
+    Privileges "user namespace" privileges::user_namespace: UserNamespace;
+    Privileges "devices allowed by the cgroup" privileges::device_access: DeviceAccessDenied;
+    Signatures "signatures" privileges::signatures:
+        SignatureRequired ModuleKeyUntrusted SignFileMissing;
+    OtherDrivers "bound drivers" other_drivers::bound: GpuBoundElsewhere;
+    OtherDrivers "loaded driver" other_drivers::loaded:
+        OtherDriverLive LoadedUnread DaemonForeign ModuleReplaced PeermemMissing
+        MofedLeftOut;
+    OtherDrivers "driver of the distribution" other_drivers::of_distribution: HostBringsDriver;
+    OtherDrivers "driver of the host itself" other_drivers::of_host:
+        HostDriverInstalled DriverAutoloads;
+    OtherDrivers "nouveau and nova" other_drivers::in_tree: NouveauAtBoot;
+    OtherDrivers "mounts on the driver root" other_drivers::mounts:
+        OtherInstallerAlive DriverRootTaken Leftovers;
+    OtherDrivers "stale device nodes" device_nodes::stale: NodesStale;
+    Places "driver root" places::driver_root:
+        DriverRootOdd ExposureLost OperatorFileUnwritten FeaturesUnwritten;
+    Places "mount propagation" places::propagation:
+        RunNvidiaNotShared HostRootHidden LostWithContainer;
+    Places "SELinux labels" places::selinux: FilesUnlabelled;
+    Places "free space" places::space: SpaceShort;
+    Places "links in /dev/char" device_nodes::links: DevCharLinksMissing;
+    Places "CDI spec" places::cdi_spec: CdiUnpublished CdiConflict;
+    Sources "sources" sources::sources:
+        SignatureMissing AttestationMissing IndexRefused SetDenied DriverBelowMinimum
+        DriverNotOffered ArchivesUnread RegistryUnread RunFileUnread SourcesUnread
+        NothingBuilt UserspaceNotOffered HeadersMissing HeadersUnknown ModuleNotBuilt
+        AptSourcesLeftOut AptProxy;
+    Sources "daemons" sources::daemons: DaemonMissing FabricManagerMissing;
+    Configuration "settings" sources::settings:
+        DriverVersionUnknown DriverSourcesMissing VgpuUnsupported DrmUnderOperator
+        ParametersUnused;
+    Agent "agent" agent::agent: AgentAlive AgentFailed StateUnreadable StateOutOfReach WatchLimited;
+    Agent "refused drivers" agent::refused_drivers: DriverRefusedBefore;
+    Agent "users of the driver" agent::users: DriverInUse;
+    Agent "store" store::store: StoreUnusable StoreDamaged;
+    Agent "failed compiles" store::failed_compiles: CompileFailedBefore;
+    Agent "modules for the next kernel" next_kernel::next_kernel: NextKernelUnprepared;
+}
 
 /// Results of all checks.
 pub(super) struct Results {
@@ -270,7 +151,7 @@ pub(super) struct Results {
 pub(super) fn run(look: &Look<'_>, plan: Option<&Plan>, findings: Vec<Finding>) -> Results {
     let input = Input { look, plan, record: agent::Record::read(look) };
     let mut results = Results { findings, passed: Vec::new(), skipped: Vec::new() };
-    for check in &ALL {
+    for check in ALL {
         let is_its = |finding: &Finding| check.codes.contains(&finding.code);
         let entry = |detail| Check { area: check.area, name: check.name, detail };
         match (check.check)(&input) {
