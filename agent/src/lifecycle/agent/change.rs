@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Agent, Outcome, is_of_driver, or_stop};
-use crate::config::Config;
+use crate::config::{ClusterConfig, Config};
 use crate::engine::{Engine, NotExchanged, verify_available, with_mounts_on};
 use crate::journal::phase::Phase;
 use crate::journal::{Journal, PlanSummary, Refused};
@@ -307,27 +307,73 @@ fn without_label(mut step: Step) -> Step {
     step
 }
 
-/// Returns the changed settings that an agent reads only at its start.
+/// Returns the changed settings that an agent reads only at its start. All fields are named: a new one is classed
+/// here as read again, by `_`, or compared, or does not compile.
 fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
-    if running.paths != next.paths {
+    let Config {
+        driver: _,
+        archives: _,
+        run_files: _,
+        prebuilt: _,
+        registries: _,
+        logins: _,
+        publish: _,
+        builder: _,
+        registry_wait: _,
+        signatures,
+        own_signature: _,
+        builder_id: _,
+        module_signing: _,
+        headers: _,
+        build_root: _,
+        compile: _,
+        module_packages: _,
+        jobs: _,
+        build_user: _,
+        patches: _,
+        daemons: _,
+        operator: _,
+        cluster,
+        cdi_capabilities: _,
+        cdi_spec: _,
+        missing_gpus: _,
+        no_gpu: _,
+        conflicting_drivers: _,
+        next_kernel: _,
+        paths,
+        store_place: _,
+        store_max_size: _,
+        serving,
+        termination_message,
+        downloads: _,
+        deadlines: _,
+    } = next;
+    let ClusterConfig {
+        report,
+        taint,
+        features_file: _,
+        evict,
+        evict_deadline,
+        keep_for_successor: _,
+        build_lease: _,
+    } = cluster;
+    if running.paths != *paths {
         return Some("store, state directory, driver root or host root");
     }
-    if running.serving != next.serving {
+    if running.serving != *serving {
         return Some("listen, or its certificate, key or token review");
     }
-    if running.termination_message != next.termination_message {
+    if running.termination_message != *termination_message {
         return Some("termination-message");
     }
-    let reports = |config: &Config| (config.cluster.report, config.cluster.taint);
-    if reports(running) != reports(next) {
+    if (running.cluster.report, running.cluster.taint) != (*report, *taint) {
         return Some("report or taint of the cluster");
     }
-    let evicts = |config: &Config| (config.cluster.evict, config.cluster.evict_deadline);
-    if evicts(running) != evicts(next) {
+    if (running.cluster.evict, running.cluster.evict_deadline) != (*evict, *evict_deadline) {
         return Some("cluster.evict or cluster.evict-deadline");
     }
     // The amount of store content that is hashed before it is loaded depends on it.
-    (running.signatures.required != next.signatures.required).then_some("require-signature")
+    (running.signatures.required != signatures.required).then_some("require-signature")
 }
 
 /// Reads the configuration again; None where the running one is to stay.
