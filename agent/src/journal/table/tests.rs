@@ -94,77 +94,106 @@ fn subnet_manager() -> Value {
     }})
 }
 
-/// Returns one entry of every kind, as agents write them.
-fn entries() -> Vec<(Value, Value)> {
+/// Returns the step of this name among [`entries`], and the state before it.
+fn entry(name: &str) -> (Value, Value) {
+    let (_, step, before) = entries().into_iter().find(|(n, ..)| *n == name).expect("an entry");
+    (step, before)
+}
+
+/// Returns entries of every kind, as agents write them, each with a name for the tests.
+fn entries() -> Vec<(&'static str, Value, Value)> {
     let mounts = json!({"was": "mounts", "count": 0});
     let load = |name: &str, origin: Value| {
         json!({"do": "load-module", "name": name, "origin": origin, "parameters": "a=1 b=\"c d\"",
                "version": "535.261.03", "srcversion": null})
     };
-    let leftover =
-        |what: Value| (json!({"do": "remove-leftover", "what": what}), json!({"was": "leftover"}));
+    let leftover = |name, what: Value| {
+        (name, json!({"do": "remove-leftover", "what": what}), json!({"was": "leftover"}))
+    };
     let node = |path: &str, major: u32| {
         json!({"path": path, "made": {"major": major, "minor": 0, "mode": 0o666},
                "was": {"major": 195, "minor": 1, "mode": 0o600}})
     };
     vec![
         (
+            "dir",
             json!({"do": "make-dir", "path": "/run/nvidia/driver"}),
             json!({"was": "missing-dirs", "dirs": ["/run/nvidia", "/run/nvidia/driver"]}),
         ),
         (
+            "daemon-dir",
             json!({"do": "make-dir", "path": "/run/nvidia/driver/run/nvidia-persistenced"}),
             json!({"was": "missing-dirs", "dirs": ["/run/nvidia/driver/run/nvidia-persistenced"]}),
         ),
         (
+            "parameter",
             json!({"do": "write-parameter", "path": FIRMWARE_PATH, "value": FIRMWARE}),
             json!({"was": "value", "value": "/lib/firmware/updates/"}),
         ),
-        (load("nvidia", json!({"driver": {"sha256": HEX}})), json!({"was": "not-loaded"})),
         (
+            "driver-module",
+            load("nvidia", json!({"driver": {"sha256": HEX}})),
+            json!({"was": "not-loaded"}),
+        ),
+        (
+            "kernel-module",
             load("i2c_core", json!({"kernel": {"file": "kernel/drivers/i2c/i2c-core.ko.xz"}})),
             json!({"was": "not-loaded"}),
         ),
         // As agents mounted it that had no mount-root.
         (
+            "bind",
             json!({"do": "bind", "source": "/var/lib/longshore/userspace/535.261.03/root",
                    "target": "/run/nvidia/driver"}),
             mounts.clone(),
         ),
-        (json!({"do": "mount-tmpfs", "target": "/run/nvidia/driver/dev"}), mounts.clone()),
-        (json!({"do": "mount-tmpfs", "target": "/run/nvidia/driver/run"}), mounts.clone()),
+        ("tmpfs", json!({"do": "mount-tmpfs", "target": "/run/nvidia/driver/dev"}), mounts.clone()),
         (
+            "run-tmpfs",
+            json!({"do": "mount-tmpfs", "target": "/run/nvidia/driver/run"}),
+            mounts.clone(),
+        ),
+        (
+            "share",
             json!({"do": "share", "source": "/run/nvidia/driver/run/nvidia-fabricmanager",
                    "target": "/run/nvidia-fabricmanager"}),
             mounts.clone(),
         ),
-        (fabric_manager(), json!({"was": "no-daemon", "mark": MARK})),
+        ("daemon", fabric_manager(), json!({"was": "no-daemon", "mark": MARK})),
         (
+            "made-nodes",
             json!({"do": "make-nodes", "dirs": ["/proc/1/root/dev", NODES[0], NODES[1]]}),
             json!({"was": "nodes", "missing_dirs": ["/dev/nvidia-caps"],
                    "nodes": [node("/dev/nvidia0", 195), node("/dev/nvidia-caps/nvidia-cap1", 236),
                              node("/proc/1/root/dev/nvidia-uvm", 511)]}),
         ),
-        leftover(json!({"kind": "mount", "target": "/run/nvidia/driver", "device": 1, "inode": 2})),
-        leftover(json!({"kind": "file", "path": "/run/nvidia/nvidia-driver.pid"})),
-        leftover(json!({"kind": "value", "path": FIRMWARE_PATH, "value": FIRMWARE})),
-        (json!({"do": "mount-root", "target": "/run/nvidia/driver"}), mounts.clone()),
+        leftover(
+            "left-mount",
+            json!({"kind": "mount", "target": "/run/nvidia/driver", "device": 1, "inode": 2}),
+        ),
+        leftover("left-file", json!({"kind": "file", "path": "/run/nvidia/nvidia-driver.pid"})),
+        leftover("left-value", json!({"kind": "value", "path": FIRMWARE_PATH, "value": FIRMWARE})),
+        ("root", json!({"do": "mount-root", "target": "/run/nvidia/driver"}), mounts.clone()),
         (
+            "tree-dir",
             json!({"do": "bind", "source": "/var/lib/longshore/userspace/535.261.03/root/usr",
                    "target": "/run/nvidia/driver/usr"}),
             mounts.clone(),
         ),
-        (json!({"do": "mount-sysfs", "target": "/run/nvidia/driver/sys"}), mounts),
+        ("sysfs", json!({"do": "mount-sysfs", "target": "/run/nvidia/driver/sys"}), mounts),
         (
+            "reserved",
             json!({"do": "reserve-device", "address": "0000:01:00.0", "driver": "nouveau"}),
             json!({"was": "bound-elsewhere", "only": "nouveau"}),
         ),
         (
+            "unloaded",
             json!({"do": "unload-conflicting", "name": "nouveau", "parameters": "modeset=1",
                    "file": "kernel/drivers/gpu/drm/nouveau/nouveau.ko.xz"}),
             json!({"was": "loaded"}),
         ),
         (
+            "links",
             json!({"do": "link-nodes", "dev": "/proc/1/root/dev"}),
             json!({"was": "links", "missing_dirs": ["/proc/1/root/dev/char"], "links": [
                 {"path": "/proc/1/root/dev/char/195:0", "target": "../nvidia0", "was": null},
@@ -173,27 +202,32 @@ fn entries() -> Vec<(Value, Value)> {
             ]}),
         ),
         (
+            "spec",
             json!({"do": "cdi-spec", "host_root": "/proc/1/root",
                    "driver_root": "/run/nvidia/driver", "capabilities": ["compute", "utility"]}),
             json!({"was": "not-published", "sha256": HEX, "makes_dir": true}),
         ),
         (
+            "ready",
             json!({"do": "write-status", "path": "/run/nvidia/validations/.driver-daemons-status",
                    "text": "Ready",
                    "confirmed_by": "/run/nvidia/validations/.driver-ctr-ready"}),
             json!({"was": "status", "same": false}),
         ),
         (
+            "digest",
             json!({"do": "write-status", "path": "/run/nvidia/nvidia-driver.state",
                    "text": "2166136261"}),
             json!({"was": "status", "same": true}),
         ),
         (
+            "confirmation",
             json!({"do": "write-status", "path": "/run/nvidia/validations/.driver-ctr-ready",
                    "text": "GDRCOPY_ENABLED: false\nGDS_ENABLED: false\nGPU_DIRECT_RDMA_ENABLED: true"}),
             json!({"was": "status", "same": false}),
         ),
         (
+            "labels",
             json!({"do": "label-files", "label": LABEL, "paths": [
                 "/var/lib/longshore/userspace/535.261.03/root",
                 format!("/var/lib/longshore/blobs/sha256/{HEX}"),
@@ -201,24 +235,28 @@ fn entries() -> Vec<(Value, Value)> {
             json!({"was": "other-labels"}),
         ),
         (
+            "labelled-root",
             json!({"do": "mount-root", "target": "/run/nvidia/driver", "label": LABEL}),
             json!({"was": "mounts", "count": 0}),
         ),
         (
+            "labelled-tmpfs",
             json!({"do": "mount-tmpfs", "target": "/run/nvidia/driver/dev", "label": LABEL}),
             json!({"was": "mounts", "count": 0}),
         ),
         (
+            "features",
             json!({"do": "write-features", "host_root": "/proc/1/root", "version": "535.261.03",
                    "flavour": "open"}),
             json!({"was": "features", "makes_dir": true}),
         ),
         (
+            "private-dir",
             json!({"do": "make-dir", "path": "/run/longshore/daemons"}),
             json!({"was": "missing-dirs", "dirs": ["/run/longshore/daemons"]}),
         ),
-        (earlier_fabric_manager(), json!({"was": "no-daemon", "mark": MARK})),
-        (subnet_manager(), json!({"was": "no-daemon", "mark": MARK})),
+        ("earlier-daemon", earlier_fabric_manager(), json!({"was": "no-daemon", "mark": MARK})),
+        ("subnet-manager", subnet_manager(), json!({"was": "no-daemon", "mark": MARK})),
     ]
 }
 
@@ -235,8 +273,8 @@ fn a_hosts_own_firmware_path_is_kept_where_an_agent_is_known_to_have_read_it(
     #[case] value: &str,
     #[case] taken: bool,
 ) {
-    let step = &entries()[PARAMETER].0;
-    let record = record(step, &json!({"was": "value", "value": value}));
+    let step = entry("parameter").0;
+    let record = record(&step, &json!({"was": "value", "value": value}));
     assert_eq!(check(&record, &paths(), Proof::Whole).is_ok(), taken);
     assert!(check(&record, &paths(), Proof::Vouched).is_err());
 }
@@ -253,7 +291,7 @@ fn a_hosts_own_node_is_kept_where_an_agent_is_known_to_have_found_it(
     #[case] mode: u32,
     #[case] gid: u32,
 ) {
-    let (step, mut before) = entries()[MADE_NODES].clone();
+    let (step, mut before) = entry("made-nodes");
     before["nodes"][0]["was"] =
         json!({"major": major, "minor": 0, "mode": mode, "owner": {"uid": 0, "gid": gid}});
     let record = record(&step, &before);
@@ -279,7 +317,7 @@ fn an_unproved_node_may_be_of_the_loaded_drivers_other_majors_and_no_wider_than_
         (243, 0o600, false),
         (259, 0o600, false),
     ] {
-        let (step, mut before) = entries()[MADE_NODES].clone();
+        let (step, mut before) = entry("made-nodes");
         before["nodes"][0]["was"] = json!({"major": major, "minor": 0, "mode": mode});
         let record = record(&step, &before);
         assert_eq!(check(&record, &paths, Proof::Vouched).is_ok(), taken, "{major} {mode:o}");
@@ -288,53 +326,26 @@ fn an_unproved_node_may_be_of_the_loaded_drivers_other_majors_and_no_wider_than_
 
 #[test]
 fn every_kind_of_entry_that_an_agent_writes_is_taken() {
-    for (step, before) in entries() {
+    for (_, step, before) in entries() {
         assert_eq!(refused(&step, &before), None, "{step}");
         assert_eq!(check(&record(&step, &before), &paths(), Proof::Whole), Ok(()), "{step}");
     }
     let kinds: std::collections::BTreeSet<_> =
-        entries().iter().map(|(step, _)| step["do"].as_str().unwrap().to_owned()).collect();
+        entries().iter().map(|(_, step, _)| step["do"].as_str().unwrap().to_owned()).collect();
     let all = Step::KINDS.iter().map(|kind| (*kind).to_owned()).collect();
     assert_eq!(kinds, all, "a kind has no entry here");
 }
 
-const DIR: usize = 0;
-const PARAMETER: usize = 2;
-const DRIVER_MODULE: usize = 3;
-const KERNEL_MODULE: usize = 4;
-const BIND: usize = 5;
-const TMPFS: usize = 6;
-const SHARE: usize = 8;
-const DAEMON: usize = 9;
-const MADE_NODES: usize = 10;
-const LEFT_MOUNT: usize = 11;
-const LEFT_FILE: usize = 12;
-const LEFT_VALUE: usize = 13;
-const ROOT: usize = 14;
-const TREE_DIR: usize = 15;
-const SYSFS: usize = 16;
-const RESERVED: usize = 17;
-const UNLOADED: usize = 18;
-const LINKS: usize = 19;
-const SPEC: usize = 20;
-const READY: usize = 21;
-const DIGEST: usize = 22;
-const CONFIRMATION: usize = 23;
-const LABELS: usize = 24;
-const LABELLED_ROOT: usize = 25;
-const LABELLED_TMPFS: usize = 26;
-const FEATURES: usize = 27;
-
 #[test]
 fn a_step_has_before_it_what_such_a_step_has() {
     let all = entries();
-    for (at, (step, right)) in all.iter().enumerate() {
-        for (_, before) in &all {
+    for (name, step, right) in &all {
+        for (_, _, before) in &all {
             if before["was"] != right["was"] {
                 let why = refused(step, before).expect("refused");
                 assert!(
                     why.ends_with("the recorded earlier state belongs to another kind of step"),
-                    "{at}: {why}"
+                    "{name}: {why}"
                 );
             }
         }
@@ -343,7 +354,7 @@ fn a_step_has_before_it_what_such_a_step_has() {
 
 #[test]
 fn what_is_to_come_back_is_held_against_the_table_as_well() {
-    let (step, before) = entries()[PARAMETER].clone();
+    let (step, before) = entry("parameter");
     let forged = json!({"do": "write-parameter", "path": "/proc/sys/kernel/core_pattern", "value": "|/evil"});
     let mut state = record(&step, &before);
     state.previous = vec![serde_json::from_value(forged).unwrap()];
@@ -357,7 +368,7 @@ fn what_is_to_come_back_is_held_against_the_table_as_well() {
 #[case(&[0])]
 #[case(&[u64::MAX])]
 fn numbers_that_no_agent_gives_are_refused(#[case] numbers: &[u64]) {
-    let (step, before) = entries()[TMPFS].clone();
+    let (step, before) = entry("tmpfs");
     let mut state = record(&step, &before);
     let entry = state.entries[0].clone();
     state.entries = numbers.iter().map(|seq| Entry { seq: *seq, ..entry.clone() }).collect();
