@@ -324,3 +324,6 @@ pub(crate) fn held(
     let free = modules.is_empty() && references <= 0;
     Ok((!free).then(|| Held { module: name.to_owned(), modules, references }))
 }
+
+#[cfg(test)]
+mod tests;
