@@ -279,7 +279,7 @@ fn autoloads(facts: &HostFacts) -> Option<Finding> {
     let by_device = modules.iter().filter(|(name, _)| !rules.kept_out.contains(name));
     let by_device: Vec<&str> =
         by_device.map(|(name, _)| name.as_str()).filter(|name| serves_device(name)).collect();
-    if let Some(unread) = facts.unread.get("autoload") {
+    if let Some(unread) = &facts.unread.autoload {
         why.push(format!("the blacklist for {} could not be read: {unread}", by_device.join(", ")));
     } else if !by_device.is_empty() {
         why.push(format!("udev loads {} when it finds the device", by_device.join(", ")));

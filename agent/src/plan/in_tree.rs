@@ -103,7 +103,7 @@ pub(super) fn stays(config: &Config, facts: &HostFacts, device: &PciDevice) -> O
         });
     }
     let release = &facts.kernel.release;
-    let why = match (facts.unread.get("conflicting"), module) {
+    let why = match (&facts.unread.conflicting, module) {
         (Some(unread), _) => format!("the users of {name} are unknown: {unread}"),
         (None, None) => format!("{name} is not loaded as a module"),
         (None, Some(_)) if is_live(facts) => format!("{name} stays while nvidia is loaded"),

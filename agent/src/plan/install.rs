@@ -220,7 +220,7 @@ fn is_there(facts: &HostFacts, name: &str) -> bool {
 
 fn missing_dependency(facts: &HostFacts, need: &str, by: &str) -> Finding {
     let release = &facts.kernel.release;
-    match facts.unread.get("available").or_else(|| facts.unread.get("builtin")) {
+    match facts.unread.modules() {
         Some(why) => Finding::refusal(
             Code::KernelUnknown,
             format!("{by} needs {need}, and the modules of kernel {release} are unknown: {why}"),

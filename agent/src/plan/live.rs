@@ -43,7 +43,7 @@ pub(super) struct Wanted<'a> {
 /// Compares the loaded driver with the wanted one.
 pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
     let facts = wanted.facts;
-    if let Some(why) = facts.unread.get("loaded") {
+    if let Some(why) = &facts.unread.loaded {
         let finding = Finding::warning(
             Code::LoadedUnread,
             format!("the loaded modules could not be read: {why}"),

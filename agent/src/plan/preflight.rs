@@ -45,7 +45,7 @@ fn arch(facts: &HostFacts) -> Option<Finding> {
 }
 
 fn devices(facts: &HostFacts) -> Option<Finding> {
-    if let Some(why) = facts.unread.get("pci") {
+    if let Some(why) = &facts.unread.pci {
         return Some(Finding::refusal(
             Code::DevicesUnread,
             format!("the PCI bus could not be read: {why}"),
@@ -57,9 +57,8 @@ fn devices(facts: &HostFacts) -> Option<Finding> {
 /// Returns the note of a host without a device, where the agent waits for one; None where a device is there or may be,
 /// or a driver is loaded.
 pub(super) fn waits_for_device(config: &Config, facts: &HostFacts) -> Option<Finding> {
-    let is_idle = facts.devices.is_empty()
-        && !facts.unread.contains_key("pci")
-        && facts.live_driver.is_none();
+    let is_idle =
+        facts.devices.is_empty() && facts.unread.pci.is_none() && facts.live_driver.is_none();
     let found = (config.no_gpu.waits() && is_idle).then(|| no_device(facts))?;
     Some(Finding { severity: Severity::Note, ..found })
 }
@@ -225,7 +224,7 @@ fn sharing(config: &Config, facts: &HostFacts) -> Option<Finding> {
         return None;
     }
     let target = &config.paths.driver_root;
-    if let Some(why) = facts.unread.get("mounts") {
+    if let Some(why) = &facts.unread.mounts {
         let seen = format!("mount propagation to the host is unknown: {why}");
         return Some(Finding::warning(Code::RunNvidiaNotShared, seen));
     }
@@ -330,7 +329,7 @@ fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {
 /// Warns where the module tree is missing: the dependencies of the driver's modules are then
 /// unknown.
 pub(super) fn kernel_unknown(facts: &HostFacts) -> Option<Finding> {
-    let why = facts.unread.get("available").or_else(|| facts.unread.get("builtin"))?;
+    let why = facts.unread.modules()?;
     Some(Finding::warning(
         Code::KernelUnknown,
         format!(
@@ -371,14 +370,16 @@ pub(super) fn room(facts: &HostFacts, acquire: &[Acquire]) -> Vec<Finding> {
     let compiles = acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. }));
     let has_sources =
         |a: &Acquire| matches!(a, Acquire::AssembleUserspace { sources: Some(_), .. });
-    let of_store = match (compiles, acquire.iter().any(has_sources)) {
+    let need = match (compiles, acquire.iter().any(has_sources)) {
         (true, _) => COMPILING,
         (false, true) => WITH_SOURCES,
         (false, false) => STORE,
     };
-    let needs = [Some(STATE), (!acquire.is_empty()).then_some(of_store)];
-    let rooms = facts.places.room.iter().zip(needs);
-    rooms.filter_map(|(room, need)| short(room, &need?)).collect()
+    let (state, store) = (&facts.places.state_room, &facts.places.store_room);
+    let store = store.as_ref().filter(|_| !acquire.is_empty());
+    let of_state = state.as_ref().and_then(|room| short(room, &STATE));
+    let of_store = store.and_then(|room| short(room, &need));
+    of_state.into_iter().chain(of_store).collect()
 }
 
 fn short(room: &FreeSpace, need: &Need) -> Option<Finding> {

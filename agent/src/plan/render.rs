@@ -190,7 +190,7 @@ fn write_host(text: &mut Text, facts: &HostFacts) {
         let flavour = live.flavour.map_or_else(String::new, |flavour| format!(" ({flavour})"));
         fact("loaded", &format!("driver {}{flavour}", live.version));
     }
-    for (what, why) in &facts.unread {
+    for (what, why) in facts.unread.reasons() {
         fact("unread", &format!("{what}: {why}"));
     }
 }

@@ -28,6 +28,7 @@ mod read;
 mod security;
 pub mod selinux;
 mod types;
+mod unread;
 mod vgpu;
 
 pub use host_facts::HostFacts;
@@ -37,3 +38,4 @@ pub use types::{
     LiveDriver, LoadRule, LoadedModule, ModuleLoading, Mount, OsRelease, PciDevice, PlacedFile,
     Platform, Propagation, RootKind, RootMount, RootMountOwner, Security, SwitchManager,
 };
+pub use unread::Unread;

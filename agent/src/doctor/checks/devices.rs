@@ -20,7 +20,7 @@ pub(super) fn gpus(input: &Input<'_>) -> Checked {
 
 pub(super) fn gpus_of_driver(input: &Input<'_>) -> Checked {
     let facts = input.look.facts;
-    match input.unread(&["gpus"]) {
+    match &facts.unread.gpus {
         Some(why) => skipped(why),
         None if !facts.loaded.contains_key("nvidia") => skipped(NOT_LOADED),
         None => {

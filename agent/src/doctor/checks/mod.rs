@@ -26,10 +26,10 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Returns the reason why one of these sources of the facts could not be read.
-    fn unread(&self, sources: &[&str]) -> Option<&str> {
+    /// Returns the reason why the driver root and the mounts on it are unknown.
+    fn unread_places(&self) -> Option<&String> {
         let unread = &self.look.facts.unread;
-        sources.iter().find_map(|source| unread.get(*source)).map(String::as_str)
+        unread.places.as_ref().or(unread.mounts.as_ref())
     }
 }
 
@@ -82,8 +82,6 @@ macro_rules! checks {
 const CAPTURED: &str = "the tree was captured on another machine";
 const HIDDEN: &str = "the host's own files are not accessible";
 const NOT_LOADED: &str = "no driver is loaded";
-/// Sources of the facts about the driver root's mounts.
-const PLACES: [&str; 2] = ["places", "mounts"];
 
 checks! {
     Devices "machine" devices::machine: ArchUnsupported;

@@ -20,7 +20,7 @@ pub(super) fn next_kernel(input: &Input<'_>) -> Checked {
         return skipped(HIDDEN);
     }
     if facts.installed_kernels.is_empty() {
-        let unread = input.unread(&["installed-kernels"]);
+        let unread = facts.unread.installed_kernels.as_deref();
         return skipped(unread.unwrap_or("the host shows no kernels"));
     }
     let Some(release) = next_kernel::next(&facts.kernel.release, &facts.installed_kernels) else {

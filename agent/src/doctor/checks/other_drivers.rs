@@ -1,6 +1,6 @@
 //! Checks of other drivers on the host, loaded and installed, and of their installers.
 
-use super::{Checked, HIDDEN, Input, PLACES, found_or, passed, skipped};
+use super::{Checked, HIDDEN, Input, found_or, passed, skipped};
 use crate::doctor::{Look, NOT_ASKED};
 use crate::plan;
 use longshore_core::finding::{Code, Finding};
@@ -27,7 +27,8 @@ pub(super) fn of_distribution(input: &Input<'_>) -> Checked {
     let os = &look.facts.os;
     match plan::brings_driver(os) {
         None if os.id.is_empty() => {
-            skipped(input.unread(&["os-release"]).unwrap_or("os-release has no ID"))
+            let unread = look.facts.unread.os_release.as_deref();
+            skipped(unread.unwrap_or("os-release has no ID"))
         }
         None => passed(format!("{} brings none by itself", os.id)),
         Some(name) if look.facts.loaded.contains_key("nvidia") => {
@@ -39,7 +40,8 @@ pub(super) fn of_distribution(input: &Input<'_>) -> Checked {
 }
 
 pub(super) fn of_host(input: &Input<'_>) -> Checked {
-    match input.unread(&["installed", "autoload", "available"]) {
+    let unread = &input.look.facts.unread;
+    match unread.installed.as_ref().or(unread.autoload.as_ref()).or(unread.available.as_ref()) {
         _ if input.look.hidden => skipped(HIDDEN),
         Some(why) => skipped(why),
         None => passed("none: no modules, libraries, DKMS or services"),
@@ -47,7 +49,8 @@ pub(super) fn of_host(input: &Input<'_>) -> Checked {
 }
 
 pub(super) fn in_tree(input: &Input<'_>) -> Checked {
-    match input.unread(&["autoload", "available"]) {
+    let unread = &input.look.facts.unread;
+    match unread.autoload.as_ref().or(unread.available.as_ref()) {
         _ if input.look.hidden => skipped(HIDDEN),
         Some(why) => skipped(why),
         None => {
@@ -74,7 +77,7 @@ fn in_tree_at_boot(look: &Look<'_>) -> Option<Finding> {
 }
 
 pub(super) fn mounts(input: &Input<'_>) -> Checked {
-    match (input.unread(&PLACES), input.look.facts.places.mounts.is_empty()) {
+    match (input.unread_places(), input.look.facts.places.mounts.is_empty()) {
         (Some(why), _) => skipped(why),
         (None, true) => passed("none, and no leftover of NVIDIA's container"),
         (None, false) => passed("longshore's own"),

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use super::{CAPTURED, Checked, HIDDEN, Input, PLACES, passed, skipped};
+use super::{CAPTURED, Checked, HIDDEN, Input, passed, skipped};
 use crate::cdi;
 use crate::config::CdiSpecs;
 use longshore_host::facts::{FreeSpace, RootKind};
 
 pub(super) fn driver_root(input: &Input<'_>) -> Checked {
     let path = input.look.config.paths.driver_root.display();
-    match (input.unread(&PLACES), &input.look.facts.places.kind) {
+    match (input.unread_places(), &input.look.facts.places.kind) {
         (Some(why), _) => skipped(why),
         (None, RootKind::Absent) => passed(format!("{path} does not exist yet; `run` makes it")),
         (None, _) => passed(format!("{path} is a directory")),
@@ -33,7 +33,9 @@ pub(super) fn selinux(input: &Input<'_>) -> Checked {
 pub(super) fn space(input: &Input<'_>) -> Checked {
     let room =
         |room: &FreeSpace| format!("{} MiB for {}", room.free_bytes >> 20, room.path.display());
-    let rooms: Vec<String> = input.look.facts.places.room.iter().map(room).collect();
+    let places = &input.look.facts.places;
+    let rooms = [&places.state_room, &places.store_room].into_iter().flatten();
+    let rooms: Vec<String> = rooms.map(room).collect();
     if rooms.is_empty() { skipped(CAPTURED) } else { passed(rooms.join(", ")) }
 }
 

@@ -48,7 +48,7 @@ fn an_idle_one_is_unloaded_right_before_the_load() {
 #[case::unread(
     |f: &mut HostFacts| {
         f.conflicting.clear();
-        f.unread.insert("conflicting".into(), "EIO".into());
+        f.unread.conflicting = Some("EIO".into());
     },
     "the users of nouveau are unknown: EIO"
 )]

@@ -213,10 +213,8 @@ fn a_full_file_system_is_found_before_anything_is_touched(
         free_bytes,
         free_inodes,
     };
-    facts.places.room = vec![
-        room("/run/nvidia/longshore", run, run_inodes),
-        room("/var/lib/longshore", store, store_inodes),
-    ];
+    facts.places.state_room = Some(room("/run/nvidia/longshore", run, run_inodes));
+    facts.places.store_room = Some(room("/var/lib/longshore", store, store_inodes));
     let compiling = plan(&config("535", "auto"), &facts, &archives()).unwrap();
     let found = compiling.findings.iter().find(|f| f.code == Code::SpaceShort);
     assert_eq!(found.map(|f| f.severity), wanted.map(|(severity, _)| severity));
@@ -275,7 +273,7 @@ fn a_host_without_a_gpu_may_wait_for_one() {
         render(&waits, &facts)
     );
     // An unreadable bus is none without a GPU.
-    facts.unread.insert("pci".into(), "permission denied".into());
+    facts.unread.pci = Some("permission denied".into());
     let unread = plan(&config, &facts, &archives()).unwrap();
     assert_eq!((unread.idle, unread.findings[0].code), (false, Code::DevicesUnread));
     let with_gpu = plan(&config, &super::facts("bookworm-t4"), &archives()).unwrap();

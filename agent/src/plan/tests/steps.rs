@@ -91,7 +91,7 @@ fn an_unreadable_module_tree_is_not_taken_for_an_empty_one() {
     let mut facts = facts("bookworm-t4");
     facts.available = Default::default();
     facts.builtin.clear();
-    facts.unread.insert("available".into(), "lib/modules/x/modules.dep: ENOENT".into());
+    facts.unread.available = Some("lib/modules/x/modules.dep: ENOENT".into());
     let catalog = stocked(&facts, Flavour::Proprietary);
     let plan = plan(&config("535.261.03", "proprietary"), &facts, &catalog).unwrap();
     assert!(codes(&plan, Severity::Refusal).iter().all(|code| *code == "kernel-unknown"));

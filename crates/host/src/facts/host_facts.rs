@@ -9,7 +9,10 @@ use super::conflicting::ConflictingModule;
 use super::gpus::Gpu;
 use super::module_files::ModuleFiles;
 use super::probe::Probe;
-use super::types::*;
+use super::types::{
+    Autoload, DriverRootState, HostDriver, Kernel, LiveDriver, LoadedModule, Mount, OsRelease, PciDevice, Platform, Security, SwitchManager,
+};
+use super::unread::Unread;
 
 /// All facts of a host that a plan is made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,9 +78,6 @@ pub struct HostFacts {
     pub autoload: Autoload,
     /// The driver root, and free space in the directories longshore writes to; empty until read.
     pub places: DriverRootState,
-    /// Sources of the lists above that could not be read, with the reason: the list they fill is
-    /// then unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`,
-    /// `os-release`, `installed`, `installed-kernels`, `autoload`, `places`, `switch-managers`, `gpus`,
-    /// `conflicting`.
-    pub unread: BTreeMap<String, String>,
+    /// Reasons why some of the facts above could not be read.
+    pub unread: Unread,
 }

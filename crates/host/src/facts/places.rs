@@ -55,14 +55,15 @@ pub struct Recorded {
 pub fn read(paths: &Paths, mounts: &[Mount], recorded: &Recorded) -> io::Result<DriverRootState> {
     let root = Root::open(&paths.root)?;
     let look = Look { root: &root, paths, mounts, recorded };
-    let room = if paths.is_captured() { Vec::new() } else { look.room() };
+    let room = |path: &Path| if paths.is_captured() { None } else { room(path) };
     Ok(DriverRootState {
         kind: look.kind()?,
         installer: look.installer(),
         mounts: look.mounts(),
         files: look.files()?,
         firmware_path: look.firmware_path(),
-        room,
+        state_room: room(&paths.state),
+        store_room: room(&paths.store),
     })
 }
 
@@ -222,21 +223,19 @@ impl Look<'_> {
         let path = text.trim();
         (!self.recorded.firmware_path && !path.is_empty()).then(|| path.to_owned())
     }
+}
 
-    fn room(&self) -> Vec<FreeSpace> {
-        let of = |path: &Path| {
-            let there = path.ancestors().find(|dir| dir.exists())?;
-            let found = statvfs(there).ok()?;
-            let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
-            Some(FreeSpace {
-                path: path.to_path_buf(),
-                free_bytes: bytes(found.blocks_available()),
-                // A file system without an inode table reports zero inodes.
-                free_inodes: (found.files() > 0).then(|| found.files_available()),
-            })
-        };
-        [&self.paths.state, &self.paths.store].into_iter().filter_map(|path| of(path)).collect()
-    }
+/// Returns the free space on the file system of a path, or of the nearest directory above it that is there.
+fn room(path: &Path) -> Option<FreeSpace> {
+    let there = path.ancestors().find(|dir| dir.exists())?;
+    let found = statvfs(there).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
+    Some(FreeSpace {
+        path: path.to_path_buf(),
+        free_bytes: bytes(found.blocks_available()),
+        // A file system without an inode table reports zero inodes.
+        free_inodes: (found.files() > 0).then(|| found.files_available()),
+    })
 }
 
 /// True for a user-mode tree of a store, wherever that is mounted: `.../userspace/NAME/root`.

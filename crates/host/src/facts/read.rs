@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::daemon;
 use crate::facts::places::Recorded;
 use crate::facts::process::FirstProcess;
-use crate::facts::{DriverRootState, HostFacts, Mount, Probe};
+use crate::facts::{DriverRootState, HostFacts, Mount, Probe, Unread};
 use crate::facts::{
     conflicting, fabric, gpus, installed, installed_kernels, kernel, modules, mounts, pci, places,
     platform, process, security,
@@ -33,24 +33,29 @@ impl HostFacts {
         let process = process::read(&root);
         let mut unread = Unread::default();
         let release = kernel.release.as_str();
-        let loaded = unread.keep("loaded", modules::read_loaded(&root));
-        let mounts = unread.keep("mounts", mounts::read(&root));
-        let devices = unread.keep("pci", pci::read(&root));
+        let loaded = known(modules::read_loaded(&root), &mut unread.loaded);
+        let mounts = known(mounts::read(&root), &mut unread.mounts);
+        let devices = known(pci::read(&root), &mut unread.pci);
         Ok(Self {
-            os: unread.keep("os-release", kernel::read_os_release(&root, &host)),
+            os: known(kernel::read_os_release(&root, &host), &mut unread.os_release),
             platform: platform::read(&root, &host, release),
-            conflicting: unread.keep("conflicting", conflicting::read(&root, &devices, &loaded)),
+            conflicting: known(
+                conflicting::read(&root, &devices, &loaded),
+                &mut unread.conflicting,
+            ),
             devices,
-            gpus: unread.keep("gpus", gpus::read(&root)),
+            gpus: known(gpus::read(&root), &mut unread.gpus),
             live_driver: modules::read_live_driver(&root, &loaded),
             loaded,
             ours: BTreeMap::new(),
-            builtin: unread.keep("builtin", modules::read_builtin(&host, release)),
-            available: unread.keep("available", modules::read_available(&host, release)),
-            installed_kernels: unread
-                .keep("installed-kernels", installed_kernels::read(&host, release)),
+            builtin: known(modules::read_builtin(&host, release), &mut unread.builtin),
+            available: known(modules::read_available(&host, release), &mut unread.available),
+            installed_kernels: known(
+                installed_kernels::read(&host, release),
+                &mut unread.installed_kernels,
+            ),
             security: security::read(&root, &host),
-            switch_managers: unread.keep("switch-managers", fabric::read(&root)),
+            switch_managers: known(fabric::read(&root), &mut unread.switch_managers),
             foreign_daemons: foreign_daemons(&host, &mounts),
             mounts,
             capabilities: process.capabilities,
@@ -61,10 +66,10 @@ impl HostFacts {
                 Ok(groups) => Probe::Read(groups),
                 Err(e) => Probe::Unreadable(e.to_string()),
             },
-            installed: unread.keep("installed", installed::read_driver(&host)),
-            autoload: unread.keep("autoload", installed::read_autoload(&root, &host)),
+            installed: known(installed::read_driver(&host), &mut unread.installed),
+            autoload: known(installed::read_autoload(&root, &host), &mut unread.autoload),
             places: DriverRootState::default(),
-            unread: unread.0,
+            unread,
             kernel,
         })
     }
@@ -82,7 +87,7 @@ impl HostFacts {
     pub fn with_places(mut self, paths: &Paths, recorded: &Recorded) -> Self {
         match places::read(paths, &self.mounts, recorded) {
             Ok(places) => self.places = places,
-            Err(e) => drop(self.unread.insert("places".to_owned(), e.to_string())),
+            Err(e) => self.unread.places = Some(e.to_string()),
         }
         self
     }
@@ -101,17 +106,12 @@ fn foreign_daemons(host: &Root, mounts: &[Mount]) -> Vec<PathBuf> {
     sockets.into_iter().filter(|socket| serves(socket)).collect()
 }
 
-/// Sources that could not be read, with the reason.
-#[derive(Default)]
-struct Unread(BTreeMap<String, String>);
-
-impl Unread {
-    fn keep<T: Default>(&mut self, what: &str, read: io::Result<T>) -> T {
-        read.unwrap_or_else(|e| {
-            self.0.insert(what.to_owned(), e.to_string());
-            T::default()
-        })
-    }
+/// Returns the facts that were read; else none, and the reason in `unread`.
+fn known<T: Default>(read: io::Result<T>, unread: &mut Option<String>) -> T {
+    read.unwrap_or_else(|e| {
+        *unread = Some(e.to_string());
+        T::default()
+    })
 }
 
 #[cfg(test)]
@@ -151,7 +151,7 @@ mod tests {
         #[case] driver: Option<&str>,
     ) {
         let facts = fixture(name);
-        assert_eq!(facts.unread, BTreeMap::new());
+        assert_eq!(facts.unread, Unread::default());
         let count = |kind| facts.devices.iter().filter(|d| d.kind == kind).count();
         assert_eq!((count(DeviceKind::Gpu), count(DeviceKind::NvSwitch)), (gpus, switches));
         assert_eq!(facts.devices.first().and_then(|d| d.driver.as_deref()), driver);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_tree_captured_alive() {
         let facts = fixture("bookworm-vm");
-        assert_eq!(facts.unread, BTreeMap::new());
+        assert_eq!(facts.unread, Unread::default());
         assert_eq!(facts.devices, []);
         assert_eq!(facts.loaded["drm"].holders, ["drm_kms_helper"]);
         assert_eq!(facts.loaded["wmi"].refcount, Some(1));

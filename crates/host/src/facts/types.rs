@@ -282,8 +282,10 @@ pub struct DriverRootState {
     pub files: Vec<PlacedFile>,
     /// The kernel's firmware path, if it is set and longshore's journal does not record it.
     pub firmware_path: Option<String>,
-    /// Free space where longshore writes: for the state, then for the store.
-    pub room: Vec<FreeSpace>,
+    /// Free space for the state; None for a captured tree, and where it is unknown.
+    pub state_room: Option<FreeSpace>,
+    /// The same for the store.
+    pub store_room: Option<FreeSpace>,
 }
 
 /// A file, with its identity.
