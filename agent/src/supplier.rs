@@ -25,7 +25,7 @@ pub(crate) use attest::{attest_compiled, compile_record};
 pub(crate) use awaited::OfferWait;
 pub(crate) use for_registry::{ForRegistry, NotMade};
 pub use inventory::Inventory;
-pub(crate) use inventory::failure_behind;
+pub(crate) use inventory::{failure_behind, read_host_with};
 pub use next_kernel::HostKernels;
 pub(crate) use next_kernel::at_boot_of;
 pub use provisioner::Provisioner;

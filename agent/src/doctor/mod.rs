@@ -18,7 +18,7 @@ use crate::config::{Config, StorePlace};
 use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::Prebuilt;
-use crate::supplier::{Inventory, failure_behind};
+use crate::supplier::{Inventory, failure_behind, read_host_with};
 use longshore_core::failure::FailureKind;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::finding::{self, Area, Code, Finding, Severity, Verdict};
@@ -142,16 +142,13 @@ impl Look<'_> {
 /// Exit code 10 where the kernel's release cannot be read.
 pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> {
     let paths = &config.paths;
-    let mut facts = HostFacts::read(&paths.root, &paths.host_root)?
-        .with_places(paths, &journal::recorded(paths));
     let open = |path| Root::open(path).or_fail(FailureKind::HostUnsupported, || "opening the root");
+    let facts = read_host_with(paths, || {
+        let record = paths.record_below(&open(&paths.root)?);
+        // An unreadable record is a finding; the modules that longshore loaded are unknown then.
+        Ok(journal::read_state(&record).unwrap_or_default())
+    })?;
     let (root, host) = (open(&paths.root)?, open(&paths.host_root)?);
-    // An unreadable record is a finding; the modules that longshore loaded are unknown then.
-    if let Ok(Some(state)) = journal::read_state(&paths.record_below(&root))
-        && !state.is_of_another_boot(facts.kernel.boot_id.as_deref())
-    {
-        facts.ours = state.driver_modules(&facts.loaded);
-    }
     let hidden = plan::is_host_hidden(config, &facts);
     let look = Look { config, facts: &facts, root: &root, host: &host, hidden, online };
     let Planned { plan, findings, failed } = look.plan().await?;

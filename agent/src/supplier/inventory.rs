@@ -15,7 +15,7 @@ use super::sources::Sources;
 use super::store_access::StoreAccess;
 use crate::catalog::{self, Catalog, SetPlace};
 use crate::config::Config;
-use crate::journal;
+use crate::journal::{self, State};
 use crate::plan::{self, Plan};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::provider::Gathered;
@@ -26,6 +26,7 @@ use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{Code, Severity};
 use longshore_core::kernel_id::KernelId;
+use longshore_core::paths::Paths;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
@@ -353,9 +354,22 @@ pub(super) fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<
 /// Reads the facts of the configured host, and which of its parts an agent installed.
 pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
     let paths = &config.paths;
+    read_host_with(paths, || match paths.is_captured() {
+        true => Ok(None),
+        false => journal::read_state(paths),
+    })
+}
+
+/// Reads the facts of the host, and which of its modules an agent loaded by the record that `record` reads.
+///
+/// # Errors
+/// Exit code 10 where the kernel's release cannot be read; those of `record`.
+pub(crate) fn read_host_with(
+    paths: &Paths,
+    record: impl FnOnce() -> Result<Option<State>, Failure>,
+) -> Result<HostFacts, Failure> {
     let mut facts = HostFacts::read(&paths.root, &paths.host_root)?;
-    if !paths.is_captured()
-        && let Some(state) = journal::read_state(paths)?
+    if let Some(state) = record()?
         && !state.is_of_another_boot(facts.kernel.boot_id.as_deref())
     {
         facts.ours = state.driver_modules(&facts.loaded);
