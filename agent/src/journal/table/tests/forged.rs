@@ -173,3 +173,30 @@ fn a_forged_entry_is_named_and_refused(
     let why = forged(name, pointer, value).expect("refused");
     assert!(why.starts_with("entry 1 ("), "{why}");
 }
+
+/// Holds a kind that has no `check_before` to a state without texts.
+#[test]
+fn a_forged_text_before_any_step_is_refused() {
+    for (name, step, before) in entries() {
+        for pointer in texts(&before, "").into_iter().filter(|pointer| pointer != "/was") {
+            let mut forged = before.clone();
+            *forged.pointer_mut(&pointer).expect("there") = json!("/etc/evil");
+            assert!(refused(&step, &forged).is_some(), "{name}: {pointer}");
+        }
+    }
+}
+
+/// Returns the pointers of all texts in a value that is itself at `at`.
+fn texts(value: &Value, at: &str) -> Vec<String> {
+    match value {
+        Value::String(_) => vec![at.to_owned()],
+        Value::Array(values) => {
+            let values = values.iter().enumerate();
+            values.flat_map(|(n, value)| texts(value, &format!("{at}/{n}"))).collect()
+        }
+        Value::Object(fields) => {
+            fields.iter().flat_map(|(key, value)| texts(value, &format!("{at}/{key}"))).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
+    }
+}
