@@ -128,6 +128,15 @@ impl Cluster {
         Ok(())
     }
 
+    /// Reads the token again after a call that failed because it was refused.
+    pub(crate) fn renew_after(&self, failed: &Error) {
+        if failed.kind == Kind::Unauthorized
+            && let Err(error) = self.renew()
+        {
+            tracing::debug!("{error}");
+        }
+    }
+
     /// Makes one call, repeated where it may succeed later.
     pub(crate) async fn call<T, F: Future<Output = kube::Result<T>>>(
         &self,

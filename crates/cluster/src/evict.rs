@@ -12,10 +12,10 @@ mod asking;
 mod call;
 pub(crate) mod decision;
 pub(crate) mod handle;
-mod keeper;
 pub(crate) mod outcome;
 mod pods;
 pub(crate) mod rate;
+mod reconciler;
 mod request;
 
 use std::time::Duration;
@@ -57,6 +57,9 @@ pub enum EvictEvent {
     /// The API server does not answer as it should; it is asked again.
     Unreachable(String),
 }
+
+/// Receiver of events.
+type ReportEvent = Box<dyn Fn(&EvictEvent) + Send + Sync>;
 
 #[cfg(test)]
 mod tests;

@@ -20,11 +20,11 @@ pub mod names;
 mod node_kernels;
 mod owner;
 mod pods;
+mod reconcile;
 mod report;
 mod safe_load;
 mod text;
 mod token_review;
-mod wishes;
 
 pub use account::{Account, FILES};
 pub use all_nodes::{Fleet, NodePatch, PodsOf, Right};

@@ -7,11 +7,11 @@
 mod calls;
 mod events;
 mod handle;
-mod keeper;
 mod labels;
 mod node_status;
 mod part;
 mod reason;
+mod reconciler;
 
 use crate::pods::PodRef;
 use crate::text::in_line;

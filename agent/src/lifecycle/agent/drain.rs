@@ -32,7 +32,7 @@ impl HeldChange for AsksForDrain {
     }
 
     fn over(&self) {
-        self.requests.want_none();
+        self.requests.withdraw();
     }
 
     fn ended(&self) -> BoxFuture<'_, ()> {
@@ -90,7 +90,7 @@ impl DrainsNode {
             Ok(Some(evictions)) => {
                 // It may be long until the driver is ready, and no pod is evicted meanwhile.
                 if !evicts {
-                    evictions.want_none();
+                    evictions.withdraw();
                 }
                 Some(EvictsUsers { evictions, evicts, limit: WITHDRAWAL })
             }

@@ -29,7 +29,7 @@ impl HeldChange for EvictsUsers {
     }
 
     fn over(&self) {
-        self.evictions.want_none();
+        self.evictions.withdraw();
     }
 
     fn tries(&self, change: &str) {

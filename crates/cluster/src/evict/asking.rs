@@ -1,24 +1,22 @@
-//! Part of a node's agent in its drain: it writes the request on its own node, and tells the events of the state that
-//! the controller writes there. It cordons, uncordons and evicts nothing itself, and lists no pods.
+//! Part of a node's agent in its drain: it writes the request on its own node, and reports the events of the state
+//! that the controller writes there. It cordons, uncordons and evicts nothing itself, and lists no pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::Instant;
 
 use super::annotated::DrainNode;
 use super::outcome::{Cordoned, DrainStatus};
 use super::request::{EvictRequest, reason_of};
-use super::{EvictEvent, Place};
+use super::{EvictEvent, Place, ReportEvent};
 use crate::client::{Cluster, Limits, Pauses};
 use crate::error::{Error, Kind};
 use crate::names::EVICT_REQUEST;
+use crate::reconcile::{Desired, Handle, Next, Reconcile};
 use crate::text::is_name;
-use crate::wishes::{Dropped, Numbered, or_wish, wish_for};
 
 const REQUEST: &str = "writing the request for evictions (patch nodes)";
 
@@ -49,44 +47,25 @@ impl Default for AskPace {
     }
 }
 
-/// Wanted state.
+/// A change that waits for users in these pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Wish {
-    /// Nothing was wished for: the node is left as it is.
-    Unknown,
-    /// No change waits.
-    Nothing,
-    /// A change waits for users in these pods.
-    Change { reason: String, pods: BTreeSet<String> },
+struct WaitingChange {
+    reason: String,
+    pods: BTreeSet<String>,
 }
-
-/// Number of the last wish for nothing that was settled, and true if neither a request nor a cordon of longshore's is
-/// left.
-type Settled = (u64, bool);
-
-/// Receiver of events.
-type Tell = Box<dyn Fn(&EvictEvent) + Send + Sync>;
 
 /// Requests for evictions from the own node, for changes of its driver.
 #[derive(Debug)]
 pub struct Evictions {
-    wish: watch::Sender<Numbered<Wish>>,
-    settled: watch::Receiver<Settled>,
+    desired: Handle<Desired<WaitingChange>>,
     /// The controller evicts.
     active: Arc<AtomicBool>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Evictions {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 impl Evictions {
-    /// Begins with no wish; makes no call yet. Where none is made within the time limit of evictions, what an earlier
-    /// agent requested is withdrawn. An agent that requests nothing (`asks` is false) waits for no uncordon. `tell` is
-    /// called with each event. It needs a tokio runtime.
+    /// Begins without a desired drain; makes no call yet. Where nothing is desired within the time limit of evictions,
+    /// an earlier agent's request is withdrawn. An agent that requests nothing (`asks` is false) waits for no uncordon.
+    /// `report` is called with each event. It needs a tokio runtime.
     ///
     /// # Errors
     /// A name that is none.
@@ -95,7 +74,7 @@ impl Evictions {
         place: Place,
         pace: AskPace,
         asks: bool,
-        tell: impl Fn(&EvictEvent) + Send + Sync + 'static,
+        report: impl Fn(&EvictEvent) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         for name in [&place.node, &place.namespace, &place.pod] {
             if !is_name(name) {
@@ -103,20 +82,16 @@ impl Evictions {
                 return Err(Error::new("requesting evictions from the own node", Kind::Name, why));
             }
         }
-        let (wish, wishes) = watch::channel((0, Wish::Unknown));
-        let (done, settled) = watch::channel((0, true));
         let active = Arc::new(AtomicBool::new(false));
-        let asker = Asker {
+        let reconciler = EvictRequestReconciler {
             pauses: looks(&cluster, &pace),
-            wished_by: Instant::now() + pace.deadline,
+            desired_by: Instant::now() + pace.deadline,
             cluster,
             place,
             pace,
             may_request: asks,
-            wishes,
-            done,
             active: Arc::clone(&active),
-            tell: Box::new(tell),
+            report: Box::new(report),
             request: None,
             asked: None,
             seen: None,
@@ -125,28 +100,24 @@ impl Evictions {
             uncordoned_by: None,
             failure: None,
         };
-        Ok(Self { wish, settled, active, task: tokio::spawn(asker.run()) })
+        Ok(Self { desired: Handle::begin(Desired::Unknown, |_| reconciler), active })
     }
 
-    /// Wishes for a drain, because a change waits for users in pods with these uids. The same change with
+    /// Desires a drain, because a change waits for users in pods with these uids. The same change with
     /// other users goes on; another `reason` begins anew, with the whole time limit.
     pub fn want(&self, reason: &str, pods: impl IntoIterator<Item = String>) {
         let (reason, pods) = (reason_of(reason), pods.into_iter().collect());
-        wish_for(&self.wish, Wish::Change { reason, pods });
+        self.desired.want(WaitingChange { reason, pods });
     }
 
-    /// Wishes for none: a request is withdrawn, be it one that an earlier agent left.
-    pub fn want_none(&self) {
-        wish_for(&self.wish, Wish::Nothing);
+    /// Desires none: a request is withdrawn, be it one that an earlier agent left.
+    pub fn withdraw(&self) {
+        self.desired.withdraw();
     }
 
     /// Waits until no request is left, and no cordon of longshore's, `limit` at most; false if one may be left.
     pub async fn withdrawn(&self, limit: Duration) -> bool {
-        self.want_none();
-        let number = self.wish.borrow().0;
-        let mut settled = self.settled.clone();
-        let done = settled.wait_for(|(done, _)| *done >= number);
-        matches!(timeout(limit, done).await, Ok(Ok(settled)) if settled.1)
+        self.desired.withdrawn(limit).await
     }
 
     /// True while pods are evicted: users may be gone for a moment alone.
@@ -159,20 +130,18 @@ fn looks(cluster: &Cluster, pace: &AskPace) -> Pauses {
     Limits { first_pause: pace.first, longest_pause: pace.longest, ..cluster.limits }.pauses()
 }
 
-/// The task.
-struct Asker {
+/// Reconciler of the request on the own node.
+struct EvictRequestReconciler {
     cluster: Cluster,
     place: Place,
     pace: AskPace,
     may_request: bool,
-    wishes: watch::Receiver<Numbered<Wish>>,
-    done: watch::Sender<Settled>,
     active: Arc<AtomicBool>,
-    tell: Tell,
+    report: ReportEvent,
     /// Pauses between two looks at the node.
     pauses: Pauses,
-    /// End of the wait for a first wish.
-    wished_by: Instant,
+    /// Time after which no change waits where nothing was desired.
+    desired_by: Instant,
     /// Request of the present change, and the time at which it was on the node first.
     request: Option<EvictRequest>,
     asked: Option<Instant>,
@@ -188,50 +157,53 @@ struct Asker {
     failure: Option<Kind>,
 }
 
-impl Asker {
-    async fn run(mut self) {
-        while self.step().await.is_ok() {}
+impl Reconcile for EvictRequestReconciler {
+    type Desired = Desired<WaitingChange>;
+
+    async fn reconcile(&mut self, desired: &Self::Desired) -> Result<Next, Error> {
+        if *desired == Desired::Unknown && Instant::now() < self.desired_by {
+            return Ok(Next::at(self.desired_by));
+        }
+        let is_done = match desired {
+            Desired::Wanted(change) => {
+                self.asks(&change.reason, &change.pods).await.map(|()| false)
+            }
+            Desired::Unknown | Desired::Nothing => self.withdraws().await,
+        }?;
+        self.failure = None;
+        Ok(match is_done {
+            true => Next::changed().settled(Some(true)),
+            false => Next::after(self.pauses.next_pause()),
+        })
     }
 
-    /// Brings the node to the wish, and waits for what may change it.
-    async fn step(&mut self) -> Result<(), Dropped> {
-        let (number, wish) = self.next_wish().await?;
-        let done = match &wish {
-            Wish::Change { reason, pods } => self.asks(reason, pods).await.map(|()| false),
-            Wish::Unknown | Wish::Nothing => self.withdraws().await,
+    fn fails(&mut self, desired: &Self::Desired, error: Error) -> Next {
+        let is_refusal = error.kind.is_refusal();
+        let is_left = self.is_cordoned || self.request.is_some();
+        let settled = (is_refusal && *desired == Desired::Nothing)
+            .then_some(!is_left || error.kind == Kind::Missing);
+        if !matches!(desired, Desired::Wanted(_)) {
+            tracing::debug!("{error}; an earlier request is looked for again");
+        } else if self.failure.replace(error.kind) != Some(error.kind) {
+            let event = if is_refusal { EvictEvent::Refused } else { EvictEvent::Unreachable };
+            (self.report)(&event(error.to_string()));
+        }
+        self.cluster.renew_after(&error);
+        let pause = match error.kind {
+            Kind::Forbidden => self.pace.refused,
+            // A missing node as well: an API server that was just started answers so.
+            _ => self.pauses.next_pause(),
         };
-        match done {
-            Ok(true) => {
-                self.failure = None;
-                self.done.send_replace((number, true));
-                if wish == Wish::Unknown {
-                    self.wishes
-                        .wait_for(|(_, wish)| *wish != Wish::Unknown)
-                        .await
-                        .map_err(|_| Dropped)?;
-                    return Ok(());
-                }
-                self.wishes.changed().await.map_err(|_| Dropped)
-            }
-            Ok(false) => {
-                self.failure = None;
-                let pause = self.pauses.next_pause();
-                or_wish(&mut self.wishes, sleep(pause)).await
-            }
-            Err(error) => self.fails(number, &wish, error).await,
-        }
+        Next::after(pause).settled(settled)
     }
 
-    /// Returns the wish, and its number. Without any for the time limit of evictions no change waits.
-    async fn next_wish(&mut self) -> Result<Numbered<Wish>, Dropped> {
-        let wished = self.wishes.wait_for(|(_, wish)| *wish != Wish::Unknown);
-        match timeout_at(self.wished_by, wished).await {
-            Ok(wished) => wished.map(|wished| wished.clone()).map_err(|_| Dropped),
-            Err(_) => Ok((0, Wish::Unknown)),
-        }
+    fn pauses(&mut self) -> &mut Pauses {
+        &mut self.pauses
     }
+}
 
-    /// Writes the request where the node has another one, and tells what the controller did.
+impl EvictRequestReconciler {
+    /// Writes the request where the node has another one, and reports the controller's progress.
     async fn asks(&mut self, reason: &str, pods: &BTreeSet<String>) -> Result<(), Error> {
         let mut node = self.cluster.drain_node(&self.place.node).await?;
         let request = self.request_for(reason, pods, &node);
@@ -265,14 +237,14 @@ impl Asker {
         }
     }
 
-    /// Tells the events since the last look, or that no controller answers.
+    /// Reports the events since the last look, or that no controller answers.
     fn sees(&mut self, node: &DrainNode, request: &EvictRequest) {
         self.is_cordoned = node.has_record;
         let status = node.status.as_deref().and_then(DrainStatus::of_annotation);
         let Some(status) = status.filter(|status| status.request == request.id) else {
             let late = self.asked.is_some_and(|asked| asked.elapsed() >= self.pace.answer);
             if late && !std::mem::replace(&mut self.is_unanswered, true) {
-                (self.tell)(&EvictEvent::Unanswered(self.pace.answer));
+                (self.report)(&EvictEvent::Unanswered(self.pace.answer));
             }
             return;
         };
@@ -283,7 +255,7 @@ impl Asker {
         }
         self.pauses.reset();
         for event in status.events_since(self.seen.as_ref(), &request.reason) {
-            (self.tell)(&event);
+            (self.report)(&event);
         }
         self.seen = Some(status);
     }
@@ -305,12 +277,12 @@ impl Asker {
         self.uncordoned_by = None;
         let seen = self.seen.take();
         if seen.is_some_and(|seen| seen.cordoned == Cordoned::ByLongshore) {
-            (self.tell)(&EvictEvent::Uncordoned);
+            (self.report)(&EvictEvent::Uncordoned);
         }
         Ok(true)
     }
 
-    /// Says once that the node stays cordoned.
+    /// Reports once that the node stays cordoned.
     fn waits_for_uncordon(&mut self) {
         let now = Instant::now();
         let by = *self.uncordoned_by.get_or_insert(now + self.pace.answer);
@@ -325,32 +297,5 @@ impl Asker {
 
     async fn write(&self, request: Option<&str>) -> Result<DrainNode, Error> {
         self.cluster.annotate_node(REQUEST, &self.place.node, EVICT_REQUEST, request).await
-    }
-
-    /// Handles a failed call: it is made again after a pause, or at once for another wish.
-    async fn fails(&mut self, number: u64, wish: &Wish, error: Error) -> Result<(), Dropped> {
-        let is_refusal = error.kind.is_refusal();
-        let is_change = matches!(wish, Wish::Change { .. });
-        if is_refusal && *wish == Wish::Nothing {
-            let is_left = self.is_cordoned || self.request.is_some();
-            self.done.send_replace((number, !is_left || error.kind == Kind::Missing));
-        }
-        if !is_change {
-            tracing::debug!("{error}; an earlier request is looked for again");
-        } else if self.failure.replace(error.kind) != Some(error.kind) {
-            let event = if is_refusal { EvictEvent::Refused } else { EvictEvent::Unreachable };
-            (self.tell)(&event(error.to_string()));
-        }
-        if error.kind == Kind::Unauthorized
-            && let Err(error) = self.cluster.renew()
-        {
-            tracing::debug!("{error}");
-        }
-        let pause = match error.kind {
-            Kind::Forbidden => self.pace.refused,
-            // A missing node as well: an API server that was just started answers so.
-            _ => self.pauses.next_pause(),
-        };
-        or_wish(&mut self.wishes, sleep(pause)).await
     }
 }

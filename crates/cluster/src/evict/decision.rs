@@ -1,4 +1,4 @@
-//! Decisions about the node's cordon, by the wish, the node, and earlier states.
+//! Decisions about the node's cordon, by the desired drain, the node, and earlier states.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::cordon::NodeCordon;
+use crate::reconcile::Desired;
 
 /// Pauses and limits of evictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,18 +33,7 @@ impl Default for EvictPace {
     }
 }
 
-/// Wanted state.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// Nothing was wished for: the node is left as it is.
-    Unknown,
-    /// No change waits.
-    Nothing,
-    /// A change waits for the driver's users.
-    Change(Change),
-}
-
-/// A change that waits.
+/// A change that waits for the driver's users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     /// Identifies it.
@@ -92,11 +82,11 @@ pub(super) enum Action {
 }
 
 impl Past {
-    /// Takes the wish that a decision is for: what another change led to is void.
-    pub(super) fn follow(&mut self, wish: &Wish) {
-        let change = match wish {
-            Wish::Change(change) => Some(change),
-            Wish::Unknown | Wish::Nothing => None,
+    /// Takes the change that a decision is for: what another change led to is void.
+    pub(super) fn follow(&mut self, desired: &Desired<Change>) {
+        let change = match desired {
+            Desired::Wanted(change) => Some(change),
+            Desired::Unknown | Desired::Nothing => None,
         };
         let id = |(id, ..): &(String, String, Duration)| id.clone();
         if self.change.as_ref().map(id) != change.map(|change| change.id.clone()) {
@@ -186,8 +176,8 @@ mod tests {
         "2026-11-23T03:10:00Z".parse().unwrap()
     }
 
-    fn change(reason: &str) -> Wish {
-        Wish::Change(Change {
+    fn change(reason: &str) -> Desired<Change> {
+        Desired::Wanted(Change {
             id: reason.to_owned(),
             reason: reason.to_owned(),
             agent: "gpu/driver".to_owned(),
@@ -238,7 +228,7 @@ mod tests {
         #[case] wanted: &str,
     ) {
         let mut past = Past::default();
-        past.follow(&Wish::Nothing);
+        past.follow(&Desired::Nothing);
         let node = NodeCordon::new(unschedulable, record);
         assert_eq!(name(past.decide(&node, &PACE, Instant::now(), clock())), wanted);
     }
@@ -247,11 +237,12 @@ mod tests {
     #[test]
     fn after_the_limit_an_own_cordon_is_undone_until_another_change_waits() {
         let (mut past, begun) = (Past::default(), Instant::now());
-        let mut decide = |wish: &Wish, (unschedulable, record): (bool, bool), after: u32| {
-            past.follow(wish);
-            let now = begun + PACE.deadline / 2 * after;
-            name(past.decide(&NodeCordon::new(unschedulable, record), &PACE, now, clock()))
-        };
+        let mut decide =
+            |desired: &Desired<Change>, (unschedulable, record): (bool, bool), after: u32| {
+                past.follow(desired);
+                let now = begun + PACE.deadline / 2 * after;
+                name(past.decide(&NodeCordon::new(unschedulable, record), &PACE, now, clock()))
+            };
         assert_eq!(decide(&change("a"), FREE, 0), "cordon");
         assert_eq!(decide(&change("a"), OWN, 2), "evict", "it begins with the cordon");
         assert_eq!(decide(&change("a"), OWN, 3), "evict");
@@ -259,7 +250,7 @@ mod tests {
         assert_eq!(decide(&change("a"), FREE, 4), "expired");
         assert_eq!(decide(&change("a"), FOREIGN, 9), "expired");
         assert_eq!(decide(&change("b"), FREE, 9), "cordon");
-        assert_eq!(decide(&Wish::Nothing, OWN, 9), "uncordon");
+        assert_eq!(decide(&Desired::Nothing, OWN, 9), "uncordon");
         assert_eq!(decide(&change("b"), FREE, 9), "cordon");
     }
 
@@ -295,8 +286,9 @@ mod tests {
     fn the_limit_is_the_shorter_one() {
         for (deadline, wanted) in [(60, 60), (3600, 600)] {
             let (mut past, now) = (Past::default(), Instant::now());
-            let Wish::Change(wish) = change("a") else { unreachable!() };
-            past.follow(&Wish::Change(Change { deadline: Duration::from_secs(deadline), ..wish }));
+            let Desired::Wanted(change) = change("a") else { unreachable!() };
+            let deadline = Duration::from_secs(deadline);
+            past.follow(&Desired::Wanted(Change { deadline, ..change }));
             let decided = past.decide(&NodeCordon::new(true, false), &PACE, now, clock());
             assert_eq!(decided, Action::Evict(now + Duration::from_secs(wanted)));
         }

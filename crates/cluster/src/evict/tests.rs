@@ -575,9 +575,9 @@ async fn a_cordon_that_the_cluster_refuses_to_undo_is_not_said_to_be_undone() {
     assert!(scene.agent(OWN_POD, PACE, SHORT).evictions.withdrawn(LONG).await, "none was made");
 }
 
-/// An agent that takes long to get its driver ready has no wish yet.
+/// An agent that takes long to get its driver ready desires nothing yet.
 #[tokio::test]
-async fn without_a_wish_an_earlier_cordon_lasts_no_longer_than_the_time_limit() {
+async fn without_a_desired_drain_an_earlier_cordon_lasts_no_longer_than_the_time_limit() {
     let scene = Scene::with(vec![]);
     scene.change(|state| (state.unschedulable, state.record) = (true, Some("{}".to_owned())));
     let limit = Duration::from_millis(40);
@@ -697,7 +697,7 @@ async fn an_agent_that_is_killed_while_it_uncordons_leaves_nothing(
         state.asked
     });
     if calls > 0 {
-        first.evictions.want_none();
+        first.evictions.withdraw();
     }
     scene.asked(asked + calls).await;
     drop(first);
@@ -718,7 +718,7 @@ async fn two_agents_at_once_leave_no_cordon() {
 }
 
 #[tokio::test]
-async fn nothing_is_called_before_the_first_wish() {
+async fn nothing_is_called_before_anything_is_desired() {
     let scene = Scene::with(vec![]);
     let agent = scene.agent(OWN_POD, PACE, SHORT);
     // Then begins the search for an earlier cordon.

@@ -704,7 +704,7 @@ async fn a_list_that_is_refused_is_asked_again_and_the_controller_is_not_ready_m
 }
 
 #[tokio::test]
-async fn no_call_is_made_before_a_wish_and_no_name_that_is_none_is_sent() {
+async fn no_call_is_made_before_anything_is_desired_and_no_name_that_is_none_is_sent() {
     let scene = Scene::with(&["a"], vec![]);
     let _agent = scene.agent("a");
     crate::testing::pass(LONG - Duration::from_secs(1)).await;

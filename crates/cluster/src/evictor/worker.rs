@@ -243,7 +243,7 @@ impl Task {
         let new = DrainStatus::new(&status.request, DrainState::Waiting);
         *status = DrainStatus { cordoned: status.cordoned, ..new };
         self.leaves = true;
-        self.drain.want_none();
+        self.drain.withdraw();
     }
 
     /// Notes that the place has another request than the one for which it was taken.
@@ -270,7 +270,7 @@ impl Task {
         let Some(request) = request else {
             self.renew();
             self.status = None;
-            self.drain.want_none();
+            self.drain.withdraw();
             if !self.slot_is_held() {
                 self.own.slots.release(&self.node);
             }
@@ -285,7 +285,7 @@ impl Task {
         let Some(status) = &mut self.status else { return };
         if status.rests() {
             // After a restart its cordon may be left.
-            self.drain.want_none();
+            self.drain.withdraw();
             return;
         }
         if self.leaves {

@@ -1,15 +1,14 @@
-//! The reports of an agent, which a task writes.
+//! The desired report of an agent, which a task writes.
 
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::sync::mpsc;
 
-use super::keeper::{Ends, Keeper};
+use super::reconciler::ReportReconciler;
 use super::{Event, Report};
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
+use crate::reconcile::Handle;
 use crate::text::{in_line, is_name};
 
 const CALL: &str = "reporting the driver on the own node";
@@ -45,10 +44,9 @@ impl Default for Options {
     }
 }
 
-/// A report with its number.
+/// Desired report.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Wish {
-    pub(super) number: u64,
+pub(super) struct DesiredReport {
     pub(super) report: Option<Report>,
     /// Number of requests to write the metadata again.
     pub(super) again: u64,
@@ -60,17 +58,8 @@ pub(super) struct Wish {
 #[derive(Debug)]
 pub struct Reporter {
     node: String,
-    wish: watch::Sender<Wish>,
+    desired: Handle<DesiredReport>,
     queue: mpsc::Sender<Event>,
-    /// Number of the last report that is on the node, as far as the cluster takes it.
-    settled: watch::Receiver<u64>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Reporter {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 impl Reporter {
@@ -83,11 +72,11 @@ impl Reporter {
             let why = format!("`{}` is no name of a node", in_line(&node, 260));
             return Err(Error::new(CALL, Kind::Name, why));
         }
-        let (wish, wishes) = watch::channel(Wish::default());
-        let (done, settled) = watch::channel(0);
         let (queue, queued) = mpsc::channel(MOST_QUEUED);
-        let keeper = Keeper::new(cluster, node.clone(), options, Ends { wishes, done, queued });
-        Ok(Self { node, wish, queue, settled, task: tokio::spawn(keeper.run()) })
+        let desired = Handle::begin(DesiredReport::default(), |states| {
+            ReportReconciler::new(cluster, node.clone(), options, states.clone(), queued)
+        });
+        Ok(Self { node, desired, queue })
     }
 
     /// Returns the node's name.
@@ -102,9 +91,10 @@ impl Reporter {
 
     /// Writes the annotation again, for a node that was cordoned or uncordoned.
     pub fn again(&self) {
-        self.wish.send_modify(|wish| {
-            wish.number += 1;
-            wish.again += 1;
+        self.desired.modify(|number, state| {
+            *number += 1;
+            state.again += 1;
+            true
         });
     }
 
@@ -114,33 +104,30 @@ impl Reporter {
         if let Err(error) = self.queue.try_send(event) {
             tracing::debug!("an event is left out: {error}");
         }
-        self.wish.send_modify(|wish| wish.number += 1);
+        self.desired.modify(|number, _| {
+            *number += 1;
+            true
+        });
     }
 
     /// Writes the last report, and waits for it `limit` at most; false if it may be missing.
     pub async fn finish(&self, last: Option<Report>, limit: Duration) -> bool {
         self.take(last, true);
-        let number = {
-            let wish = self.wish.borrow();
-            if wish.report.is_none() {
-                return true;
-            }
-            wish.number
-        };
-        let mut settled = self.settled.clone();
-        let done = settled.wait_for(|done| *done >= number);
-        matches!(timeout(limit, done).await, Ok(Ok(_)))
+        if self.desired.current().1.report.is_none() {
+            return true;
+        }
+        self.desired.settled(limit).await
     }
 
     fn take(&self, report: Option<Report>, last: bool) {
-        self.wish.send_if_modified(|wish| {
-            let differs = report.is_some() && wish.report != report;
+        self.desired.modify(|number, state| {
+            let differs = report.is_some() && state.report != report;
             if differs {
-                wish.report = report;
-                wish.number += 1;
+                state.report = report;
+                *number += 1;
             }
-            let ends = last && !wish.last;
-            wish.last |= last;
+            let ends = last && !state.last;
+            state.last |= last;
             differs || ends
         });
     }

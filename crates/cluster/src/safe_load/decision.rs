@@ -1,10 +1,11 @@
-//! Decisions about the node's request, by the wish, the node, and earlier writes.
+//! Decisions about the node's request, by the desired value, the node, and earlier writes.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::node::{Request, Seen};
+use crate::reconcile::Desired;
 
 /// Pauses of requests, which bound the number of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,15 +53,6 @@ pub enum Standing {
     Unreachable,
 }
 
-/// Wanted state.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// Nothing was wished for: the node is left as it is.
-    Unknown,
-    Nothing,
-    Request(String),
-}
-
 /// Earlier states and writes that a decision depends on.
 #[derive(Debug, Default)]
 pub(super) struct Past {
@@ -68,7 +60,7 @@ pub(super) struct Past {
     asked: bool,
     pub(super) granted: Option<Instant>,
     written: Option<Instant>,
-    pub(super) told: Option<Standing>,
+    pub(super) reported: Option<Standing>,
 }
 
 /// Decision about a node.
@@ -100,10 +92,16 @@ impl Past {
         (self.asked, self.written, self.granted) = (true, Some(now), None);
     }
 
-    pub(super) fn decide(&self, wish: &Wish, seen: &Seen, pace: &Pace, now: Instant) -> Action {
+    pub(super) fn decide(
+        &self,
+        desired: &Desired<String>,
+        seen: &Seen,
+        pace: &Pace,
+        now: Instant,
+    ) -> Action {
         let is_own = matches!(seen.request, Request::Own(_));
-        let value = match wish {
-            Wish::Request(value) => value,
+        let value = match desired {
+            Desired::Wanted(value) => value,
             _ if is_own => return Action::Remove,
             _ => return Action::Stay(Standing::NoRequest, None),
         };

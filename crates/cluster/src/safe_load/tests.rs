@@ -244,9 +244,9 @@ async fn a_failed_request_is_made_again(
 #[case(vec![refused(500), refused(500), refused(500), free("1")])]
 #[case(vec![refused(409), free("1")])]
 #[tokio::test]
-async fn failures_are_not_told_while_nothing_is_wanted(#[case] answers: Vec<Answer>) {
+async fn failures_are_not_reported_while_nothing_is_wanted(#[case] answers: Vec<Answer>) {
     let mut scene = Scene::new(answers, PACE);
-    scene.requests.want_none();
+    scene.requests.withdraw();
     assert_eq!(scene.until(Standing::NoRequest).await, []);
 }
 
@@ -257,7 +257,7 @@ async fn a_request_that_cannot_be_removed_is_removed_again_after_growing_pauses(
     let limits = Limits { first_pause: first, longest_pause: first * 8, ..SHORT };
     let answers = (1..200).map(|version| body(&open(&version.to_string()))).collect();
     let scene = Scene::within(answers, PACE, limits);
-    scene.requests.want_none();
+    scene.requests.withdraw();
     scene.asked(3).await;
     let began = std::time::Instant::now();
     scene.asked(6).await;
@@ -399,7 +399,7 @@ async fn other_users_replace_the_names_of_an_earlier_agent() {
 }
 
 #[tokio::test]
-async fn nothing_is_called_before_the_first_wish() {
+async fn nothing_is_called_before_anything_is_desired() {
     let scene = Scene::new(vec![free("1")], PACE);
     pass(10 * LONG).await;
     assert!(!scene.requests.are_begun());

@@ -17,7 +17,7 @@ fn own(name: &str) -> Request {
     Request::Own(holders_value(&[name.to_owned()]))
 }
 
-/// Wish, node, and the decision: `set`, `remove`, or a state.
+/// Desired value, node, and the decision: `set`, `remove`, or a state.
 #[rstest]
 #[case::asks(Some("a"), node(Request::None), Err("set"))]
 #[case::asked(Some("a"), node(own("a")), Ok(Standing::Asked))]
@@ -32,14 +32,14 @@ fn own(name: &str) -> Request {
 #[case::leftover_without_a_controller(None, Seen { upgrades: false, ..node(own("a")) }, Err("remove"))]
 #[case::nothing(None, node(Request::None), Ok(Standing::NoRequest))]
 #[case::foreign_stays(None, node(Request::Foreign), Ok(Standing::NoRequest))]
-fn a_decision_follows_the_wish_and_the_node(
-    #[case] wish: Option<&str>,
+fn a_decision_follows_the_desired_value_and_the_node(
+    #[case] desired: Option<&str>,
     #[case] seen: Seen,
     #[case] wanted: Result<Standing, &str>,
 ) {
-    let wish = wish.map(|name| Wish::Request(holders_value(&[name.to_owned()])));
+    let desired = desired.map(|name| Desired::Wanted(holders_value(&[name.to_owned()])));
     let action =
-        Past::default().decide(&wish.unwrap_or(Wish::Nothing), &seen, &PACE, Instant::now());
+        Past::default().decide(&desired.unwrap_or(Desired::Nothing), &seen, &PACE, Instant::now());
     let found = match action {
         Action::Set(_) => Err("set"),
         Action::Remove => Err("remove"),
@@ -63,8 +63,8 @@ fn writes_are_limited_in_rate(
     past.wrote(began);
     let now = began + Duration::from_secs(later);
     past.sees(&node(request.clone()), now);
-    let wish = Wish::Request(holders_value(&["a".to_owned()]));
-    match (past.decide(&wish, &node(request), &PACE, now), due) {
+    let desired = Desired::Wanted(holders_value(&["a".to_owned()]));
+    match (past.decide(&desired, &node(request), &PACE, now), due) {
         (Action::Set(_), None) => {}
         (Action::Stay(_, Some(at)), Some(due)) => {
             assert_eq!(at - began, Duration::from_secs(due));
@@ -81,8 +81,8 @@ fn an_own_removal_is_no_grant() {
     past.sees(&node(Request::None), now);
     assert_eq!(past.granted, None);
     // Wanted again at once, it waits for the pause between two writes.
-    let wish = Wish::Request(holders_value(&["a".to_owned()]));
+    let desired = Desired::Wanted(holders_value(&["a".to_owned()]));
     let due = now + PACE.change;
-    let action = past.decide(&wish, &node(Request::None), &PACE, now);
+    let action = past.decide(&desired, &node(Request::None), &PACE, now);
     assert_eq!(action, Action::Stay(Standing::Postponed, Some(due)));
 }

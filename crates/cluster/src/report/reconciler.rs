@@ -1,19 +1,20 @@
-//! One task that keeps the node as the last report describes it.
+//! Reconciler of the node with the last report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::calls::{Condition, Seen};
-use super::handle::{Options, Wish};
+use super::handle::{DesiredReport, Options};
 use super::labels::labels;
 use super::part::{Part, RefusedNamespaces};
 use super::{Event, Events, Holder, HolderStatus, NodeStatus, PodRef, Reason, Regarding, Report};
 use crate::client::{Cluster, Pauses};
 use crate::error::{Error, Kind};
 use crate::names::STATUS;
+use crate::reconcile::{Next, Numbered, Reconcile};
 use crate::text::in_line;
 
 /// Length of the longest message of a condition.
@@ -21,20 +22,14 @@ const LONGEST_MESSAGE: usize = 500;
 /// Number of holders whose pods get events, and of pods that are remembered.
 const MOST_HOLDERS: usize = 32;
 
-/// Ends of the channels to the task.
-pub(super) struct Ends {
-    pub(super) wishes: watch::Receiver<Wish>,
-    pub(super) done: watch::Sender<u64>,
-    pub(super) queued: mpsc::Receiver<Event>,
-}
-
-/// The task.
-pub(super) struct Keeper {
+/// Reconciler of the report on one node.
+pub(super) struct ReportReconciler {
     cluster: Cluster,
     node: String,
     options: Options,
-    wishes: watch::Receiver<Wish>,
-    done: watch::Sender<u64>,
+    /// The desired reports: for the last one a call in progress is given up.
+    states: watch::Receiver<Numbered<DesiredReport>>,
+    pauses: Pauses,
     events: Events,
     /// Events beside the reports.
     queued: mpsc::Receiver<Event>,
@@ -49,24 +44,62 @@ pub(super) struct Keeper {
     event: Part,
     refused_namespaces: RefusedNamespaces,
     /// Holders whose pods had an event, with the time of the next one.
-    told: BTreeMap<(PodRef, String), Instant>,
+    reported: BTreeMap<(PodRef, String), Instant>,
     again: u64,
     is_unreachable: bool,
 }
 
-/// The other end of the reports was dropped.
-struct Dropped;
+impl Reconcile for ReportReconciler {
+    type Desired = DesiredReport;
 
-impl Keeper {
-    pub(super) fn new(cluster: Cluster, node: String, options: Options, ends: Ends) -> Self {
+    /// Writes what differs.
+    async fn reconcile(&mut self, desired: &Self::Desired) -> Result<Next, Error> {
+        let Some(report) = &desired.report else { return Ok(Next::changed()) };
+        if std::mem::replace(&mut self.again, desired.again) != desired.again {
+            self.metadata.written = None;
+        }
+        let mut states = self.states.clone();
+        let ending = async { states.wait_for(|(_, state)| state.last).await.map(drop) };
+        tokio::select! {
+            biased;
+            Ok(()) = ending, if !desired.last => return Ok(Next::now()),
+            written = self.write(report) => written?,
+        }
+        self.pauses.reset();
+        self.answers();
+        Ok(Next::at(self.next_call()).settled(Some(true)))
+    }
+
+    fn fails(&mut self, _: &Self::Desired, error: Error) -> Next {
+        match std::mem::replace(&mut self.is_unreachable, true) {
+            false => {
+                tracing::warn!("{error}; the report of the driver is repeated until it is taken")
+            }
+            true => tracing::debug!("{error}"),
+        }
+        Next::after(self.pauses.next_pause())
+    }
+
+    fn pauses(&mut self) -> &mut Pauses {
+        &mut self.pauses
+    }
+}
+
+impl ReportReconciler {
+    pub(super) fn new(
+        cluster: Cluster,
+        node: String,
+        options: Options,
+        states: watch::Receiver<Numbered<DesiredReport>>,
+        queued: mpsc::Receiver<Event>,
+    ) -> Self {
         let events = Events::new(options.pod.as_deref().unwrap_or(&node));
-        let Ends { wishes, done, queued } = ends;
         Self {
+            pauses: cluster.limits.pauses(),
             cluster,
             node,
             options,
-            wishes,
-            done,
+            states,
             events,
             queued,
             next_queued: None,
@@ -77,50 +110,9 @@ impl Keeper {
             taint: Part::default(),
             event: Part::default(),
             refused_namespaces: RefusedNamespaces::default(),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             again: 0,
             is_unreachable: false,
-        }
-    }
-
-    pub(super) async fn run(mut self) {
-        let mut pauses = self.cluster.limits.pauses();
-        while self.turn(&mut pauses).await.is_ok() {}
-    }
-
-    /// Writes what differs, and waits for the next report, heartbeat or try.
-    async fn turn(&mut self, pauses: &mut Pauses) -> Result<(), Dropped> {
-        let wish = self.wishes.borrow_and_update().clone();
-        let Some(report) = wish.report else {
-            return self.wishes.changed().await.map_err(|_| Dropped);
-        };
-        if std::mem::replace(&mut self.again, wish.again) != wish.again {
-            self.metadata.written = None;
-        }
-        let mut wishes = self.wishes.clone();
-        let ending = async { wishes.wait_for(|wish| wish.last).await.map(drop) };
-        let is_last = wish.last;
-        let written = tokio::select! {
-            biased;
-            Ok(()) = ending, if !is_last => return Ok(()),
-            written = self.write(&report) => written,
-        };
-        let next = match written {
-            Ok(()) => {
-                self.done.send_replace(wish.number);
-                pauses.reset();
-                self.answers();
-                self.next_call()
-            }
-            Err(error) => {
-                self.fails(&error);
-                Instant::now() + pauses.next_pause()
-            }
-        };
-        tokio::select! {
-            biased;
-            changed = self.wishes.changed() => changed.map_err(|_| Dropped),
-            () = sleep_until(next) => Ok(()),
         }
     }
 
@@ -255,12 +247,12 @@ impl Keeper {
     async fn write_pod_events(&mut self, report: &Report) -> Result<(), Error> {
         let key = |holder: &Holder| Some((holder.pod.clone()?, holder.program.clone()));
         let keys: BTreeSet<_> = report.holders.iter().filter_map(key).collect();
-        self.told.retain(|told, _| keys.contains(told));
+        self.reported.retain(|key, _| keys.contains(key));
         for holder in report.holders.iter().take(MOST_HOLDERS) {
             let Some(key) = key(holder) else { continue };
             let (now, pod) = (Instant::now(), key.0.clone());
             let is_left_out = self.refused_namespaces.is_left_out(&pod.namespace);
-            if is_left_out || self.told.get(&key).is_some_and(|next| now < *next) {
+            if is_left_out || self.reported.get(&key).is_some_and(|next| now < *next) {
                 continue;
             }
             let namespace = pod.namespace.clone();
@@ -272,7 +264,7 @@ impl Keeper {
             };
             let recorded = self.events.record(&self.cluster, event).await;
             self.settle_pod_event(recorded, &namespace)?;
-            self.told.insert(key, now + 6 * self.options.heartbeat);
+            self.reported.insert(key, now + 6 * self.options.heartbeat);
         }
         Ok(())
     }
@@ -328,15 +320,6 @@ impl Keeper {
         let parts = [&self.look, &self.metadata, &self.condition, &self.taint];
         let next = parts.iter().filter_map(|part| part.next).min();
         next.unwrap_or_else(|| Instant::now() + self.options.heartbeat)
-    }
-
-    fn fails(&mut self, error: &Error) {
-        match std::mem::replace(&mut self.is_unreachable, true) {
-            false => {
-                tracing::warn!("{error}; the report of the driver is repeated until it is taken")
-            }
-            true => tracing::debug!("{error}"),
-        }
     }
 
     fn answers(&mut self) {
