@@ -1,17 +1,13 @@
 //! The two ways to ask a cluster: the user's kubectl, or in a pod its own service account. What both answer is the same.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde_json::Value;
 
-use super::daemon_sets::DaemonSetState;
+use super::daemon_set::{DaemonSetRef, DaemonSetState};
 use super::in_cluster::{InCluster, failed};
 use super::kubectl::{Kubectl, LARGEST_ANSWER, object};
-use super::leftovers::NodeLeftovers;
 use super::pods::{Pod, PodList};
 use super::{NAME, Nodes, bounded};
-use longshore_cluster::{NodePatch, PodsOf, is_name};
+use longshore_cluster::{NodeLeftovers, NodePatch, PodsOf};
 use longshore_core::failure::{Failure, FailureKind};
 
 /// Size limit of a list of pods that kubectl prints, in bytes.
@@ -26,48 +22,6 @@ pub enum Backend {
     Kubectl(Kubectl),
     /// By the service account of the pod that this process runs in.
     InCluster(InCluster),
-}
-
-/// Place of a DaemonSet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DaemonSetRef {
-    pub(super) namespace: String,
-    pub(super) name: String,
-}
-
-/// Length of a pod's generated name before its random part, and of that part (k8s.io/apiserver/pkg/storage/names).
-const GENERATED: usize = 58;
-const RANDOM: usize = 5;
-
-impl DaemonSetRef {
-    /// True if this DaemonSet made the pod of this place, `NAMESPACE/NAME`, by the name alone: another DaemonSet, whose
-    /// name begins alike, makes longer ones.
-    pub(super) fn makes(&self, place: &str) -> bool {
-        let Some((namespace, pod)) = place.split_once('/') else { return false };
-        let base = format!("{}-", self.name);
-        let base = base.get(..GENERATED).unwrap_or(&base);
-        let random = pod.strip_prefix(base);
-        namespace == self.namespace && random.is_some_and(|random| random.len() == RANDOM)
-    }
-}
-
-impl fmt::Display for DaemonSetRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-impl FromStr for DaemonSetRef {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once('/') {
-            Some((namespace, name)) if is_name(namespace) && is_name(name) => {
-                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
-            }
-            _ => Err("a DaemonSet is NAMESPACE/NAME".to_owned()),
-        }
-    }
 }
 
 impl Backend {

@@ -4,12 +4,12 @@
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
-use super::backend::{Backend, DaemonSetRef};
-use super::leftovers::{Leftover, NodeLeftovers};
+use super::backend::Backend;
+use super::daemon_set::DaemonSetRef;
 use super::pods::Pod;
 use super::table::columns;
 use super::{AT_ONCE, NAME, bounded};
-use longshore_cluster::{NodePatch, PodsOf, is_name, names};
+use longshore_cluster::{Leftover, NodeLeftovers, NodePatch, PodsOf, is_name, names};
 use longshore_core::failure::Failure;
 
 /// Number of tries for one node, which another program may change meanwhile.
@@ -147,7 +147,7 @@ pub async fn clean(cluster: &Backend, cleaning: &Cleaning) -> Result<FleetClean,
 }
 
 async fn of_node(cluster: &Backend, node: NodeLeftovers, cleaning: &Cleaning) -> NodeClean {
-    let (name, mut removed) = (node.shown_name(), Vec::new());
+    let (name, mut removed) = (bounded(&node.name, NAME), Vec::new());
     let ended = remove(cluster, node, cleaning, &mut removed).await;
     let (outcome, reason) = match ended {
         Ok(()) if cleaning.dry_run => (CleanOutcome::ToClean, None),

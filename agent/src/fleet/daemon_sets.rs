@@ -1,11 +1,11 @@
-//! DaemonSets of agents: the state of their rollout, and their end before a clean.
+//! DaemonSets of agents: their rollout, and their end before a clean.
 
 use std::time::Duration;
 
-use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
-use super::backend::{Backend, DaemonSetRef};
+use super::backend::Backend;
+use super::daemon_set::{DaemonSetRef, DaemonSetState};
 use super::table::columns;
 use super::{NAME, bounded};
 use longshore_cluster::PodsOf;
@@ -13,64 +13,6 @@ use longshore_core::failure::{Failure, FailureKind};
 
 /// Pause between two looks at DaemonSets.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// The part of a DaemonSet's object that is read.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct DaemonSetState {
-    metadata: Metadata,
-    #[serde(default)]
-    status: Status,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Metadata {
-    uid: String,
-    #[serde(default)]
-    generation: i64,
-}
-
-/// Numbers of nodes, but for the generation (k8s.io/api/apps/v1, DaemonSetStatus).
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Status {
-    observed_generation: i64,
-    desired_number_scheduled: i64,
-    updated_number_scheduled: i64,
-    number_ready: i64,
-    number_available: i64,
-}
-
-impl DaemonSetState {
-    /// Reads a DaemonSet in JSON.
-    ///
-    /// # Errors
-    /// The reason for which it is none.
-    pub(super) fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(json)
-    }
-
-    /// Returns its uid, which no other DaemonSet of that name has.
-    pub(super) fn uid(&self) -> &str {
-        &self.metadata.uid
-    }
-
-    /// Returns the reason for which the rollout is not complete: as `kubectl rollout status`, and each node's pod is
-    /// Ready.
-    fn not_ready(&self) -> Option<String> {
-        let (generation, status) = (self.metadata.generation, &self.status);
-        let desired = status.desired_number_scheduled;
-        if status.observed_generation < generation {
-            return Some(format!("its controller has not seen its generation {generation} yet"));
-        }
-        let counts = [
-            (status.updated_number_scheduled, "have a pod of the present version"),
-            (status.number_ready, "have a Ready pod"),
-            (status.number_available, "have a pod that was Ready for minReadySeconds"),
-        ];
-        let (count, what) = counts.into_iter().find(|(count, _)| *count < desired)?;
-        Some(format!("{count} of {desired} nodes {what}"))
-    }
-}
 
 /// Rollouts of DaemonSets.
 #[derive(Debug, Clone)]

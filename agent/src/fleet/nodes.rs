@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::{NAME, NodeStatus, SENTENCE, Unreadable, bounded};
 use longshore_cluster::names;
@@ -59,47 +58,35 @@ struct List {
 
 /// The part of a node's object that is read.
 #[derive(Deserialize)]
-pub(super) struct Item {
-    pub(super) metadata: Metadata,
+struct Item {
+    metadata: Metadata,
     #[serde(default)]
-    pub(super) spec: ItemSpec,
-    #[serde(default)]
-    pub(super) status: ItemStatus,
+    status: ItemStatus,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Metadata {
-    pub(super) name: String,
+struct Metadata {
+    name: String,
     #[serde(default)]
-    pub(super) resource_version: String,
+    labels: Option<BTreeMap<String, String>>,
     #[serde(default)]
-    pub(super) labels: Option<BTreeMap<String, String>>,
-    #[serde(default)]
-    pub(super) annotations: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct ItemSpec {
-    pub(super) unschedulable: bool,
-    pub(super) taints: Option<Vec<Value>>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct ItemStatus {
-    pub(super) conditions: Option<Vec<Condition>>,
+struct ItemStatus {
+    conditions: Option<Vec<Condition>>,
     node_info: NodeInfo,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Condition {
+struct Condition {
     #[serde(rename = "type")]
-    pub(super) name: String,
+    name: String,
     status: String,
     #[serde(default)]
-    pub(super) reason: String,
+    reason: String,
     #[serde(default)]
     message: String,
 }
@@ -110,14 +97,6 @@ struct NodeInfo {
     kernel_version: String,
 }
 
-/// Reads a list of nodes in JSON.
-///
-/// # Errors
-/// The reason for which it is no such list.
-pub(super) fn items(json: &[u8]) -> Result<Vec<Item>, serde_json::Error> {
-    serde_json::from_slice::<List>(json).map(|list| list.items)
-}
-
 impl Nodes {
     /// Reads a list of nodes in JSON. Without `all`, nodes that have neither an agent nor a label of a
     /// GPU are left out.
@@ -125,7 +104,8 @@ impl Nodes {
     /// # Errors
     /// The reason for which it is not such a list.
     pub fn read(json: &[u8], all: bool) -> Result<Self, serde_json::Error> {
-        let nodes = items(json)?.into_iter().map(Node::of);
+        let items = serde_json::from_slice::<List>(json)?.items;
+        let nodes = items.into_iter().map(Node::of);
         let mut nodes: Vec<Node> =
             nodes.filter(|node| all || node.status.is_some() || node.has_gpu).collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));

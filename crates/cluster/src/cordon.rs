@@ -47,7 +47,7 @@ pub struct CordonRecord {
 
 impl CordonRecord {
     /// Reads the annotation; None where no agent writes such a one.
-    pub fn of_annotation(text: &str) -> Option<Self> {
+    pub(crate) fn of_annotation(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 

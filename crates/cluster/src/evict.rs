@@ -22,7 +22,6 @@ use std::time::Duration;
 
 pub use asking::{AskPace, Evictions};
 pub use decision::EvictPace;
-pub use handle::Place;
 pub use outcome::{BlockedPod, Cordoned, DRAIN_FORMAT, DrainFailure, DrainState, DrainStatus};
 pub use pods::Hindrance;
 pub use request::{BadRequest, EvictRequest, REQUEST_FORMAT};

@@ -16,6 +16,7 @@ mod evict;
 mod evictor;
 mod image;
 mod lease;
+mod leftovers;
 pub mod names;
 mod node_kernels;
 mod owner;
@@ -34,22 +35,20 @@ pub use cordon::CordonRecord;
 pub use error::{Error, Kind};
 pub use evict::{
     AskPace, BadRequest, BlockedPod, Cordoned, DRAIN_FORMAT, DrainFailure, DrainState, DrainStatus,
-    EvictEvent, EvictPace, EvictRequest, Evictions, Hindrance, Place, REQUEST_FORMAT,
+    EvictEvent, EvictPace, EvictRequest, Evictions, Hindrance, REQUEST_FORMAT,
 };
 pub use evictor::{Evictor, EvictorOptions, Health, NodePace, Share};
 pub use image::{OwnImage, driver_version};
 pub use lease::{LeaseRecord, LeaseVersion, StoredLease};
+pub use leftovers::{Leftover, NodeLeftovers};
 pub use node_kernels::{FollowedNodes, KernelsOfNode, NodeKernels};
 pub use owner::Owner;
-pub use pods::PodRef;
+pub use pods::{Place, PodRef};
 pub use report::{
     Event, Events, Holder, HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus,
     Options, Reason, Regarding, Report, Reporter, STATUS_FORMAT, Unreadable,
 };
-pub use safe_load::{
-    Pace, Requests, SAFE_LOAD, Standing, UPGRADE_STATE, UPGRADES_ENABLED, holders_value,
-    is_own_request,
-};
+pub use safe_load::{Pace, Requests, SAFE_LOAD, Standing, UPGRADES_ENABLED};
 pub use text::is_name;
 pub use token_review::TokenVerdict;
 

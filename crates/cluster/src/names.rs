@@ -1,7 +1,7 @@
-//! Names on objects of the cluster. All of longshore's begin with [`PREFIX`].
+//! Names on objects of the cluster. All of longshore's begin with `longshore.dev/`.
 
 /// Beginning of each name.
-pub const PREFIX: &str = "longshore.dev/";
+pub(crate) const PREFIX: &str = "longshore.dev/";
 
 /// Label of the node: version of the loaded driver.
 pub const DRIVER_VERSION: &str = "longshore.dev/driver-version";
@@ -13,7 +13,7 @@ pub const STATE: &str = "longshore.dev/state";
 /// is not known.
 pub const NEXT_KERNEL: &str = "longshore.dev/next-kernel";
 /// Labels of the node that an agent writes.
-pub const NODE_LABELS: [&str; 4] = [DRIVER_VERSION, FLAVOUR, STATE, NEXT_KERNEL];
+pub(crate) const NODE_LABELS: [&str; 4] = [DRIVER_VERSION, FLAVOUR, STATE, NEXT_KERNEL];
 
 /// Annotation of the node: a [`NodeStatus`](crate::NodeStatus) in JSON.
 pub const STATUS: &str = "longshore.dev/status";

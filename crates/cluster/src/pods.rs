@@ -33,6 +33,17 @@ pub struct PodRef {
     pub uid: String,
 }
 
+/// A node, and the pod of the program that acts on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Name of the node.
+    pub node: String,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod, which is never evicted.
+    pub pod: String,
+}
+
 impl fmt::Display for PodRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)

@@ -9,6 +9,7 @@ mod events;
 mod handle;
 mod labels;
 mod node_status;
+mod options;
 mod part;
 mod reason;
 mod reconciler;
@@ -16,10 +17,11 @@ mod reconciler;
 use crate::pods::PodRef;
 use crate::text::in_line;
 pub use events::{Event, Events, Regarding};
-pub use handle::{Options, Reporter};
+pub use handle::Reporter;
 pub use node_status::{
     HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus, STATUS_FORMAT, Unreadable,
 };
+pub use options::Options;
 pub use reason::Reason;
 
 use k8s_openapi::jiff::Timestamp;

@@ -18,7 +18,7 @@ pub const SAFE_LOAD: &str = "nvidia.com/gpu-driver-upgrade.driver-wait-for-safe-
 /// Annotation of the node that the operator sets where its controller upgrades drivers.
 pub const UPGRADES_ENABLED: &str = "nvidia.com/gpu-driver-upgrade-enabled";
 /// Label of the node with the controller's state.
-pub const UPGRADE_STATE: &str = "nvidia.com/gpu-driver-upgrade-state";
+const UPGRADE_STATE: &str = "nvidia.com/gpu-driver-upgrade-state";
 /// Label of a node that the controller leaves alone.
 const SKIPPED: &str = "nvidia.com/gpu-driver-upgrade.skip";
 
@@ -31,7 +31,7 @@ const LONGEST_VALUE: usize = (MOST_HOLDERS + 1) * (LONGEST_HOLDER + 2) + 64;
 const OWN: &str = "longshore: driver in use";
 
 /// Value of a request: names of the driver's users, each once, bounded, of harmless characters.
-pub fn holders_value(holders: &[String]) -> String {
+fn holders_value(holders: &[String]) -> String {
     let safe = |c: char| match c {
         c if c.is_ascii_alphanumeric() || "._:/-()".contains(c) => c,
         ' ' => ' ',
@@ -53,7 +53,7 @@ pub fn holders_value(holders: &[String]) -> String {
 }
 
 /// True for a value that [`holders_value`] can have made.
-pub fn is_own_request(value: &str) -> bool {
+pub(crate) fn is_own_request(value: &str) -> bool {
     let rest = value.strip_prefix(OWN).filter(|_| value.len() <= LONGEST_VALUE);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" by "))
 }

@@ -1,7 +1,8 @@
 //! `fleet clean` with a stand-in for kubectl: it prints files and notes the patches.
 
+use longshore_cluster::NodeLeftovers;
+
 use super::*;
-use crate::fleet::leftovers::NodeLeftovers;
 
 const CORDON: &str =
     r#"{"pod":"gpu/driver-a","since":"2026-11-23T03:00:00Z","reason":"driver 535 to 550"}"#;

@@ -25,14 +25,9 @@ use longshore_host::values::DriverUsers;
 
 /// Wait before the first look at the users.
 const FIRST: Duration = Duration::from_secs(2);
-/// Longest wait between two tries: a try ends the driver's daemons for a moment.
-pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 /// Time limit for an announcement beside a step that hangs.
 const UNRECORDED: Duration = Duration::from_secs(5);
-
-/// Longest wait between two looks at users that do not change.
-pub(super) const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
 /// Receiver of changes that wait for the users of a driver: in a cluster, it asks for the node to be
 /// drained.

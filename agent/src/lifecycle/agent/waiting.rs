@@ -4,13 +4,16 @@
 use std::time::{Duration, Instant};
 
 use super::Agent;
-use super::held::{LONGEST, LONGEST_LOOK};
 use crate::engine::{held_of, kept};
 use crate::journal::Entry;
 use longshore_core::privileges;
 use longshore_host::facts::in_use::{Held, InUse};
 use longshore_host::values::DriverUsers;
 
+/// Longest wait between two tries: a try ends the driver's daemons for a moment.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Longest wait between two looks at users that do not change.
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// Longest wait between two tries where references have no known holder and may be those of the
 /// driver's own daemons.
 const LONGEST_UNKNOWN: Duration = Duration::from_secs(3600);

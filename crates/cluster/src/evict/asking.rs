@@ -11,10 +11,11 @@ use tokio::time::Instant;
 use super::annotated::DrainNode;
 use super::outcome::{Cordoned, DrainStatus};
 use super::request::{EvictRequest, reason_of};
-use super::{EvictEvent, Place, ReportEvent};
+use super::{EvictEvent, ReportEvent};
 use crate::client::{Cluster, Limits, Pauses};
 use crate::error::{Error, Kind};
 use crate::names::EVICT_REQUEST;
+use crate::pods::Place;
 use crate::reconcile::{Desired, Handle, Next, Reconcile};
 use crate::text::is_name;
 

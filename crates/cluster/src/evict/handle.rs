@@ -9,18 +9,8 @@ use super::decision::{Change, EvictPace};
 use super::rate::Rate;
 use super::reconciler::DrainReconciler;
 use crate::client::Cluster;
+use crate::pods::Place;
 use crate::reconcile::{Desired, Handle};
-
-/// A node, and the pod of the program that acts on it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Name of the node.
-    pub node: String,
-    /// Namespace of the pod.
-    pub namespace: String,
-    /// Name of the pod, which is never evicted.
-    pub pod: String,
-}
 
 /// Cordon of a node and evictions from it, for changes of its driver.
 #[derive(Debug)]

@@ -11,11 +11,11 @@ use super::call::{Evicted, EvictionApi};
 use super::decision::{Action, Change, EvictPace, Past, Rest};
 use super::pods::{Hindrance, Treatment, UserPod};
 use super::rate::Rate;
-use super::{EvictEvent, Place, ReportEvent};
+use super::{EvictEvent, ReportEvent};
 use crate::client::{Cluster, Limits, Pauses};
 use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
 use crate::error::{Error, Kind};
-use crate::pods::PodRef;
+use crate::pods::{Place, PodRef};
 use crate::reconcile::{Desired, Next, Reconcile};
 
 /// Time after which a refused call is made again where no change waits, as a multiple of the usual one.

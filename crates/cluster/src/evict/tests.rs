@@ -11,6 +11,7 @@ use super::decision::Change;
 use super::handle::Drain;
 use super::rate::Rate;
 use super::*;
+use crate::pods::Place;
 use crate::testing::{Answer, Api, Request, SHORT, pass, refused};
 use crate::{Limits, names};
 

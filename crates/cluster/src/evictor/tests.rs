@@ -10,8 +10,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::evict::{AskPace, DrainState, DrainStatus, EvictEvent, Evictions, Place};
+use crate::evict::{AskPace, DrainState, DrainStatus, EvictEvent, Evictions};
 use crate::names::{CORDONED, EVICT_REQUEST, EVICTIONS, STATUS};
+use crate::pods::Place;
 use crate::testing::{Answer, Api, Request, SHORT, refused, status};
 
 const LONG: Duration = Duration::from_secs(60);

@@ -15,8 +15,9 @@ use crate::evict::annotated::DrainNode;
 use crate::evict::handle::Drain;
 use crate::evict::outcome::{Cordoned, DrainState, DrainStatus};
 use crate::evict::rate::Rate;
-use crate::evict::{EvictEvent, EvictPace, EvictRequest, Hindrance, Place};
+use crate::evict::{EvictEvent, EvictPace, EvictRequest, Hindrance};
 use crate::names::EVICTIONS;
+use crate::pods::Place;
 
 const WRITE: &str = "writing the state of a drain (patch nodes)";
 

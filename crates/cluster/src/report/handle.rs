@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::reconciler::ReportReconciler;
+use super::options::Options;
+use super::reconciler::{DesiredReport, ReportReconciler};
 use super::{Event, Report};
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
@@ -15,44 +16,6 @@ const CALL: &str = "reporting the driver on the own node";
 
 /// Number of events that wait to be written beside the reports.
 const MOST_QUEUED: usize = 64;
-
-/// Conduct of a [`Reporter`].
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Taint the node while the driver is not ready; an earlier taint is removed otherwise.
-    pub taint: bool,
-    /// Time after which everything is written again, and events about pods are repeated.
-    pub heartbeat: Duration,
-    /// Time before a refused call is made again.
-    pub refused: Duration,
-    /// Time before a call about a missing object (404) is made again; each further one is twice as long, up to
-    /// the heartbeat.
-    pub missing: Duration,
-    /// Name of the reporting pod, for events.
-    pub pod: Option<String>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            taint: false,
-            heartbeat: Duration::from_secs(5 * 60),
-            refused: Duration::from_secs(60 * 60),
-            missing: Duration::from_secs(5),
-            pod: None,
-        }
-    }
-}
-
-/// Desired report.
-#[derive(Debug, Clone, Default)]
-pub(super) struct DesiredReport {
-    pub(super) report: Option<Report>,
-    /// Number of requests to write the metadata again.
-    pub(super) again: u64,
-    /// The agent ends: a call in progress is given up for this report.
-    pub(super) last: bool,
-}
 
 /// Reports of a driver on one node.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::Options;
+use super::options::Options;
 use crate::client::{Limits, Pauses};
 use crate::error::Kind;
 

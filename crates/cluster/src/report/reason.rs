@@ -61,7 +61,7 @@ impl Reason {
     ];
 
     /// True for the reason of a condition that an agent can have written.
-    pub fn is_of_condition(text: &str) -> bool {
+    pub(crate) fn is_of_condition(text: &str) -> bool {
         Self::OF_CONDITION.iter().any(|reason| reason.as_str() == text)
     }
 

@@ -7,8 +7,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::calls::{Condition, Seen};
-use super::handle::{DesiredReport, Options};
 use super::labels::labels;
+use super::options::Options;
 use super::part::{Part, RefusedNamespaces};
 use super::{Event, Events, Holder, HolderStatus, NodeStatus, PodRef, Reason, Regarding, Report};
 use crate::client::{Cluster, Pauses};
@@ -21,6 +21,16 @@ use crate::text::in_line;
 const LONGEST_MESSAGE: usize = 500;
 /// Number of holders whose pods get events, and of pods that are remembered.
 const MOST_HOLDERS: usize = 32;
+
+/// Desired report.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DesiredReport {
+    pub(super) report: Option<Report>,
+    /// Number of requests to write the metadata again.
+    pub(super) again: u64,
+    /// The agent ends: a call in progress is given up for this report.
+    pub(super) last: bool,
+}
 
 /// Reconciler of the report on one node.
 pub(super) struct ReportReconciler {

@@ -1,13 +1,63 @@
 //! Leftovers of agents on a node, and the patches that remove them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::nodes::{Item, items};
-use super::{NAME, NodeStatus, bounded};
-use longshore_cluster::{CordonRecord, Reason, SAFE_LOAD, is_own_request, names};
+use crate::cordon::CordonRecord;
+use crate::names;
+use crate::report::{NodeStatus, Reason};
+use crate::safe_load::{SAFE_LOAD, is_own_request};
+
+#[derive(Deserialize)]
+struct List {
+    items: Vec<Node>,
+}
+
+/// The part of a node's object that is read.
+#[derive(Deserialize)]
+struct Node {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    unschedulable: bool,
+    taints: Option<Vec<Value>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    name: String,
+    #[serde(default)]
+    reason: String,
+}
 
 /// A change of a node's object that an agent made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +76,7 @@ pub enum Leftover {
 
 impl Leftover {
     /// Returns the kind, and the name without longshore's prefix; a cordon has none.
-    pub(super) fn parts(self) -> (&'static str, Option<&'static str>) {
+    pub fn parts(self) -> (&'static str, Option<&'static str>) {
         let (kind, name) = match self {
             Self::Label(name) => ("label", name),
             Self::Annotation(name) => ("annotation", name),
@@ -58,18 +108,19 @@ impl Serialize for Leftover {
 
 /// A node with its leftovers.
 #[derive(Debug, Clone)]
-pub(super) struct NodeLeftovers {
+pub struct NodeLeftovers {
     /// Name, as the cluster has it.
-    pub(super) name: String,
+    pub name: String,
     /// Version of the object that the leftovers were found in.
     version: String,
     /// Pod of the agent that wrote the status, `NAMESPACE/NAME`.
-    pub(super) pod: Option<String>,
+    pub pod: Option<String>,
     /// Pod of the agent that cordoned it, `NAMESPACE/NAME`.
     cordoned_by: Option<String>,
-    pub(super) found: Vec<Leftover>,
+    /// The leftovers.
+    pub found: Vec<Leftover>,
     /// It is cordoned, and the record of the cordon is none that an agent writes.
-    pub(super) has_foreign_record: bool,
+    pub has_foreign_record: bool,
     /// Taints of other programs.
     other_taints: Vec<Value>,
 }
@@ -79,8 +130,9 @@ impl NodeLeftovers {
     ///
     /// # Errors
     /// The reason for which it is no such list.
-    pub(super) fn read_list(json: &[u8]) -> Result<Vec<Self>, serde_json::Error> {
-        let mut nodes: Vec<Self> = items(json)?.into_iter().map(Self::of).collect();
+    pub fn read_list(json: &[u8]) -> Result<Vec<Self>, serde_json::Error> {
+        let mut nodes: Vec<Self> =
+            serde_json::from_slice::<List>(json)?.items.into_iter().map(Self::of).collect();
         nodes.retain(|node| !node.is_clean());
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(nodes)
@@ -90,12 +142,12 @@ impl NodeLeftovers {
     ///
     /// # Errors
     /// The reason for which it is none.
-    pub(super) fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
+    pub fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(json).map(Self::of)
     }
 
-    fn of(item: Item) -> Self {
-        let (metadata, spec) = (item.metadata, item.spec);
+    fn of(node: Node) -> Self {
+        let (metadata, spec) = (node.metadata, node.spec);
         let labels = metadata.labels.unwrap_or_default();
         let annotations = metadata.annotations.unwrap_or_default();
         let (own_taints, other_taints): (Vec<Value>, Vec<Value>) =
@@ -104,7 +156,7 @@ impl NodeLeftovers {
         let read = record.and_then(|text| CordonRecord::of_annotation(text));
         let is_agents = read.is_some();
         let has_foreign_record = spec.unschedulable && record.is_some() && !is_agents;
-        let conditions = item.status.conditions.unwrap_or_default();
+        let conditions = node.status.conditions.unwrap_or_default();
         let has_condition = conditions.iter().any(|condition| {
             condition.name == names::CONDITION && Reason::is_of_condition(&condition.reason)
         });
@@ -140,23 +192,18 @@ impl NodeLeftovers {
     }
 
     /// Returns the pod of the agent that was on the node last, by its status, or else by the record of its cordon.
-    pub(super) fn agent(&self) -> Option<&str> {
+    pub fn agent(&self) -> Option<&str> {
         self.pod.as_deref().or(self.cordoned_by.as_deref())
     }
 
     /// True where nothing of an agent's is on the node.
-    pub(super) fn is_clean(&self) -> bool {
+    pub fn is_clean(&self) -> bool {
         self.found.is_empty() && !self.has_foreign_record
-    }
-
-    /// Returns the name for a table.
-    pub(super) fn shown_name(&self) -> String {
-        bounded(&self.name, NAME)
     }
 
     /// Returns the merge patch that removes all leftovers but the condition. It holds for the version that
     /// they were found in: after any other change of the node the server answers 409.
-    pub(super) fn patch(&self) -> Option<Value> {
+    pub fn patch(&self) -> Option<Value> {
         let (mut labels, mut annotations, mut spec) = (Map::new(), Map::new(), Map::new());
         for leftover in &self.found {
             match leftover {
@@ -178,7 +225,7 @@ impl NodeLeftovers {
 
     /// Returns the strategic patch of the status that removes the condition alone, for a node of this
     /// version.
-    pub(super) fn status_patch(&self, version: &str) -> Option<Value> {
+    pub fn status_patch(&self, version: &str) -> Option<Value> {
         let condition = json!({ "$patch": "delete", "type": names::CONDITION });
         self.found.contains(&Leftover::Condition).then(|| {
             json!({ "metadata": { "resourceVersion": version },
@@ -187,7 +234,7 @@ impl NodeLeftovers {
     }
 
     /// Returns the version of the object; None where the cluster gave none.
-    pub(super) fn version(&self) -> Option<&str> {
+    pub fn version(&self) -> Option<&str> {
         Some(self.version.as_str()).filter(|version| !version.is_empty())
     }
 }
