@@ -120,7 +120,7 @@ impl<'a> BuildService<'a> {
                 tracing::warn!("no index is recorded: without a publish-key none is written");
             }
         }
-        let nodes = wishes.nodes.as_ref().map(NodeKernels::told);
+        let nodes = wishes.nodes.as_ref().map(NodeKernels::reported);
         let index = publish
             .sign_key
             .as_ref()

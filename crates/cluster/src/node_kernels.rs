@@ -43,7 +43,7 @@ pub struct KernelsOfNode {
     pub releases: Vec<String>,
 }
 
-/// State of the nodes as it was told last.
+/// State of the nodes as it was reported last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FollowedNodes {
     /// The nodes by name; None before the first list.
@@ -55,7 +55,7 @@ pub struct FollowedNodes {
 /// A task that follows the nodes, until this is dropped.
 #[derive(Debug)]
 pub struct NodeKernels {
-    told: watch::Receiver<FollowedNodes>,
+    reported: watch::Receiver<FollowedNodes>,
     task: JoinHandle<()>,
 }
 
@@ -66,17 +66,17 @@ impl NodeKernels {
     /// Begins to follow the nodes that a label selector chooses, or all. An API server that does not answer is asked
     /// again, with growing pauses.
     pub fn follow(cluster: Cluster, selector: Option<String>) -> Self {
-        let (tell, told) = watch::channel(FollowedNodes::default());
+        let (report, reported) = watch::channel(FollowedNodes::default());
         let task = tokio::spawn(async move {
-            let mut following = Following { cluster, selector, tell, nodes: BTreeMap::new() };
+            let mut following = Following { cluster, selector, report, nodes: BTreeMap::new() };
             following.run().await;
         });
-        Self { told, task }
+        Self { reported, task }
     }
 
-    /// Returns the nodes as they are told, and each change of them.
-    pub fn told(&self) -> watch::Receiver<FollowedNodes> {
-        self.told.clone()
+    /// Returns the nodes as they are reported, and each change of them.
+    pub fn reported(&self) -> watch::Receiver<FollowedNodes> {
+        self.reported.clone()
     }
 }
 
@@ -97,7 +97,7 @@ enum Watched {
 struct Following {
     cluster: Cluster,
     selector: Option<String>,
-    tell: watch::Sender<FollowedNodes>,
+    report: watch::Sender<FollowedNodes>,
     nodes: BTreeMap<String, KernelsOfNode>,
 }
 
@@ -107,16 +107,16 @@ impl Following {
         loop {
             match self.list().await {
                 Ok(version) => {
-                    self.tell_nodes();
+                    self.report_nodes();
                     pauses.reset();
                     let failed = self.watch_from(version).await;
                     // The list that follows a version which is too old needs no pause.
                     if failed.kind == Kind::Gone {
                         continue;
                     }
-                    self.tell_failure(&failed);
+                    self.report_failure(&failed);
                 }
-                Err(failed) => self.tell_failure(&failed),
+                Err(failed) => self.report_failure(&failed),
             }
             pauses.pause().await;
         }
@@ -167,7 +167,7 @@ impl Following {
             let before = version.clone();
             match self.watch(&mut version).await {
                 Watched::Failed(error) if error.kind.may_pass() => {
-                    self.tell_failure(&error);
+                    self.report_failure(&error);
                     pauses.pause().await;
                 }
                 Watched::Failed(error) => return error,
@@ -205,7 +205,7 @@ impl Following {
             Err(error) => return Watched::Failed(error),
         };
         // It is followed again.
-        self.tell_nodes();
+        self.report_nodes();
         pin_mut!(events);
         loop {
             let next = events.next().with_subscriber(NoSubscriber::new());
@@ -233,7 +233,7 @@ impl Following {
                 let has_room = self.nodes.len() < MOST_NODES || self.nodes.contains_key(&name);
                 if has_room && self.nodes.get(&name) != Some(&kernels) {
                     self.nodes.insert(name, kernels);
-                    self.tell_nodes();
+                    self.report_nodes();
                 }
             }
             WatchEvent::Deleted(node) => {
@@ -241,7 +241,7 @@ impl Following {
                     version.clone_from(newer);
                 }
                 if self.nodes.remove(&node.metadata.name).is_some() {
-                    self.tell_nodes();
+                    self.report_nodes();
                 }
             }
             WatchEvent::Bookmark(mark) => version.clone_from(&mark.metadata.resource_version),
@@ -250,20 +250,20 @@ impl Following {
         Ok(())
     }
 
-    fn tell_nodes(&self) {
+    fn report_nodes(&self) {
         let now = FollowedNodes { nodes: Some(self.nodes.clone()), failure: None };
-        self.tell.send_if_modified(|told| {
-            let is_new = *told != now;
-            *told = now;
+        self.report.send_if_modified(|reported| {
+            let is_new = *reported != now;
+            *reported = now;
             is_new
         });
     }
 
-    fn tell_failure(&self, error: &Error) {
+    fn report_failure(&self, error: &Error) {
         let failure = Some(error.to_string());
-        self.tell.send_if_modified(|told| {
-            let is_new = told.failure != failure;
-            told.failure = failure;
+        self.report.send_if_modified(|reported| {
+            let is_new = reported.failure != failure;
+            reported.failure = failure;
             is_new
         });
     }

@@ -139,14 +139,14 @@ struct Task {
 impl Task {
     fn new(own: Arc<Own>, node: &DrainNode, requests: watch::Receiver<Wanted>) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
-        let tell = move |event: &EvictEvent| {
+        let report = move |event: &EvictEvent| {
             // A task that has ended reads nothing.
             let _ = sender.send(event.clone());
         };
         let (namespace, pod) = own.pod.clone();
         let place = Place { node: node.name.clone(), namespace, pod };
         let (cluster, rate) = (Arc::clone(&own.cluster), Arc::clone(&own.rate));
-        let drain = Drain::begin(cluster, place, own.pace, rate, tell);
+        let drain = Drain::begin(cluster, place, own.pace, rate, report);
         // The work of an earlier controller for this request counts: a change that it gave up is not begun anew.
         let mut status = node.status.as_deref().and_then(DrainStatus::of_annotation);
         if let Some(status) = &mut status

@@ -94,7 +94,7 @@ async fn nodes_of_a_selector_are_listed_in_pages_and_followed() {
         }
     });
     let following = NodeKernels::follow(api.cluster(SHORT), Some("gpu=true".to_owned()));
-    let mut told = following.told();
+    let mut told = following.reported();
     let last = until(&mut told, |told| releases(told).contains(&"6.12.1".to_owned())).await;
     assert_eq!(releases(&last), ["6.1.0-50-amd64", "6.1.0-51-amd64", "6.12.1"]);
     assert_eq!(last.failure, None);
@@ -124,7 +124,7 @@ async fn a_version_that_is_too_old_is_listed_anew_and_a_failure_is_told() {
         }
     });
     let following = NodeKernels::follow(api.cluster(SHORT), None);
-    let mut told = following.told();
+    let mut told = following.reported();
     until(&mut told, |told| releases(told) == ["6.1.0-51-amd64"]).await;
     *refuses.lock().expect("a flag") = true;
     let last = until(&mut told, |told| told.failure.is_some()).await;
