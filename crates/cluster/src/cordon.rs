@@ -17,13 +17,11 @@ use serde_json::{Value, json};
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
 use crate::names;
+use crate::text::is_version;
 
 const READ: &str = "reading the own node (get nodes)";
 const CORDON: &str = "cordoning the own node (patch nodes)";
 const UNCORDON: &str = "uncordoning the own node (patch nodes)";
-
-/// Length of the longest version of an object: an API server's is a number of 20 digits at most.
-const LONGEST_VERSION: usize = 64;
 
 /// The part of a node that is read.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -112,11 +110,7 @@ impl CordonChange {
 impl NodeCordon {
     /// Takes an answer; none about another node, or without a version.
     fn of(call: &'static str, name: &str, node: &Node) -> Result<Self, Error> {
-        let fits = |text: &&str| {
-            (1..=LONGEST_VERSION).contains(&text.len())
-                && text.bytes().all(|b| b.is_ascii_graphic())
-        };
-        let version = node.metadata.resource_version.as_deref().filter(fits);
+        let version = node.metadata.resource_version.as_deref().filter(|text| is_version(text));
         let version = version.filter(|_| node.metadata.name.as_deref() == Some(name));
         let Some(version) = version else {
             let why = "an answer about another node, or without a version";

@@ -2,7 +2,7 @@
 //! are evicted, within a time limit.
 //!
 //! An agent requests it by an annotation of its own node ([`Evictions`]); the controller
-//! ([`Evictor`](crate::Evictor)) has a [`Drain`](handle::Drain) for each such node, which
+//! ([`Evictor`](crate::Evictor)) has a [`Drain`](reconciler::Drain) for each such node, which
 //! keeps the node as it is wanted, and undoes only its own cordon, which it knows by the
 //! annotation [`CORDONED`](crate::names::CORDONED). Evictions go through the Eviction API, so that a
 //! PodDisruptionBudget is respected.
@@ -11,11 +11,10 @@ pub(crate) mod annotated;
 mod asking;
 mod call;
 pub(crate) mod decision;
-pub(crate) mod handle;
 pub(crate) mod outcome;
 mod pods;
 pub(crate) mod rate;
-mod reconciler;
+pub(crate) mod reconciler;
 mod request;
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own image and DaemonSet,
-//! the request for a safe load of the driver, the request for evictions from the node for a change of it, Lease objects,
-//! a text in a ConfigMap, and the report of the driver on its node; the controller of evictions; for `longshore fleet`
-//! also all nodes and DaemonSets, and the leftovers of agents.
+//! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own image and
+//! DaemonSet, the request for a safe load of the driver, the request for evictions from the node for a change of it,
+//! Lease objects, a text in a ConfigMap, and the report of the driver on its node; the controller of evictions; for
+//! `longshore fleet` also all nodes and DaemonSets, and the leftovers of agents.
 //!
 //! It is begun only in a cluster. Every call has a time limit and is repeated with growing pauses, but
 //! for refusals (403, 404), which are final; no answer is read beyond a few MiB.

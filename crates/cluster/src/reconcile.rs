@@ -31,7 +31,7 @@ pub(crate) enum Desired<T> {
 
 /// Time of the next reconciliation; that of a newer state is at once.
 #[derive(Debug, Clone, Copy)]
-enum Then {
+pub(crate) enum Then {
     Now,
     At(Instant),
     /// After the next of the growing pauses.
@@ -42,57 +42,25 @@ enum Then {
     Wait,
 }
 
+impl Then {
+    pub(crate) fn after(pause: Duration) -> Self {
+        Self::At(Instant::now() + pause)
+    }
+}
+
 /// Result of a reconciliation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Next {
-    then: Then,
-    settled: Option<bool>,
-    by: Option<Instant>,
+    pub(crate) then: Then,
+    /// The state is settled: true if the object is as desired, false if the cluster refuses that.
+    pub(crate) settled: Option<bool>,
+    /// Latest time of the next reconciliation.
+    pub(crate) by: Option<Instant>,
 }
 
-impl Next {
-    const fn new(then: Then) -> Self {
+impl From<Then> for Next {
+    fn from(then: Then) -> Self {
         Self { then, settled: None, by: None }
-    }
-
-    /// Reconciles again at once.
-    pub(crate) const fn now() -> Self {
-        Self::new(Then::Now)
-    }
-
-    /// Reconciles again at that time.
-    pub(crate) const fn at(time: Instant) -> Self {
-        Self::new(Then::At(time))
-    }
-
-    /// Reconciles again after that time.
-    pub(crate) fn after(pause: Duration) -> Self {
-        Self::at(Instant::now() + pause)
-    }
-
-    /// Reconciles again after the next of the growing pauses.
-    pub(crate) const fn backoff() -> Self {
-        Self::new(Then::Backoff)
-    }
-
-    /// Reconciles again with a newer state.
-    pub(crate) const fn changed() -> Self {
-        Self::new(Then::Changed)
-    }
-
-    /// Reconciles again after [`Reconcile::wait`].
-    pub(crate) const fn wait() -> Self {
-        Self::new(Then::Wait)
-    }
-
-    /// Settles the state: true if the object is as desired, false if the cluster refuses that.
-    pub(crate) const fn settled(self, as_desired: Option<bool>) -> Self {
-        Self { settled: as_desired, ..self }
-    }
-
-    /// Reconciles again at that time at the latest.
-    pub(crate) const fn by(self, latest: Option<Instant>) -> Self {
-        Self { by: latest, ..self }
     }
 }
 
@@ -109,7 +77,7 @@ pub(crate) trait Reconcile: Send + 'static {
 
     /// Waits for what may change the decision. A newer state ends it.
     fn wait(&mut self, _: &Self::Desired) -> impl Future<Output = Result<Next, Error>> + Send {
-        std::future::ready(Ok(Next::changed()))
+        std::future::ready(Ok(Next::from(Then::Changed)))
     }
 
     /// Reports a failed call.

@@ -26,6 +26,14 @@ pub fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(fits)
 }
 
+/// Length of the longest version of an object: an API server's is a number of 20 digits at most.
+const LONGEST_VERSION: usize = 64;
+
+/// True for a version of an object: of bounded length, and of an API server's characters.
+pub(crate) fn is_version(text: &str) -> bool {
+    (1..=LONGEST_VERSION).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
+}
+
 /// Length of the longest value of a label.
 const LONGEST_LABEL: usize = 63;
 

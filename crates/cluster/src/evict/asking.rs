@@ -16,7 +16,7 @@ use crate::client::{Cluster, Limits, Pauses};
 use crate::error::{Error, Kind};
 use crate::names::EVICT_REQUEST;
 use crate::pods::Place;
-use crate::reconcile::{Desired, Handle, Next, Reconcile};
+use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
 use crate::text::is_name;
 
 const REQUEST: &str = "writing the request for evictions (patch nodes)";
@@ -163,7 +163,7 @@ impl Reconcile for EvictRequestReconciler {
 
     async fn reconcile(&mut self, desired: &Self::Desired) -> Result<Next, Error> {
         if *desired == Desired::Unknown && Instant::now() < self.desired_by {
-            return Ok(Next::at(self.desired_by));
+            return Ok(Then::At(self.desired_by).into());
         }
         let is_done = match desired {
             Desired::Wanted(change) => {
@@ -173,8 +173,8 @@ impl Reconcile for EvictRequestReconciler {
         }?;
         self.failure = None;
         Ok(match is_done {
-            true => Next::changed().settled(Some(true)),
-            false => Next::after(self.pauses.next_pause()),
+            true => Next { settled: Some(true), ..Then::Changed.into() },
+            false => Then::after(self.pauses.next_pause()).into(),
         })
     }
 
@@ -195,7 +195,7 @@ impl Reconcile for EvictRequestReconciler {
             // A missing node as well: an API server that was just started answers so.
             _ => self.pauses.next_pause(),
         };
-        Next::after(pause).settled(settled)
+        Next { settled, ..Then::after(pause).into() }
     }
 
     fn pauses(&mut self) -> &mut Pauses {

@@ -16,7 +16,7 @@ use crate::client::{Cluster, Limits, Pauses};
 use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
 use crate::error::{Error, Kind};
 use crate::pods::{Place, PodRef};
-use crate::reconcile::{Desired, Next, Reconcile};
+use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
 
 /// Time after which a refused call is made again where no change waits, as a multiple of the usual one.
 const SELDOM: u32 = 12;
@@ -33,8 +33,13 @@ struct Reported {
     failure: Option<Kind>,
 }
 
+/// Desired cordon of a node and evictions from it, for a change of its driver. The same change with other users goes
+/// on; one with another id begins anew, with the whole time limit. Where nothing is desired, a cordon of longshore's is
+/// undone, be it one that an earlier controller left.
+pub(crate) type Drain = Handle<Desired<Change>>;
+
 /// Reconciler of the drain of one node.
-pub(super) struct DrainReconciler {
+pub(crate) struct DrainReconciler {
     cluster: Arc<Cluster>,
     place: Place,
     pace: EvictPace,
@@ -62,13 +67,13 @@ impl Reconcile for DrainReconciler {
 
     async fn reconcile(&mut self, desired: &Self::Desired) -> Result<Next, Error> {
         if *desired == Desired::Unknown && Instant::now() < self.desired_by {
-            return Ok(Next::at(self.desired_by));
+            return Ok(Then::At(self.desired_by).into());
         }
         (self.users, self.until) = (Vec::new(), None);
         self.follow(desired);
         let last = self.last.take();
         if self.reported.rest.is_some() && matches!(desired, Desired::Wanted(_)) {
-            return Ok(Next::changed());
+            return Ok(Then::Changed.into());
         }
         let node = match last {
             Some(node) => node,
@@ -91,18 +96,16 @@ impl Reconcile for DrainReconciler {
                 }
                 self.until = Some(until);
                 self.users = self.users_of(change).await?;
-                Ok(Next::wait())
+                Ok(Then::Wait.into())
             }
             (Action::Rest(rest), _) => {
                 self.rests(rest);
                 self.pauses.reset();
-                Ok(match desired {
-                    Desired::Wanted(_) => Next::changed(),
-                    Desired::Unknown | Desired::Nothing => Next::changed().settled(Some(true)),
-                })
+                let settled = (!matches!(desired, Desired::Wanted(_))).then_some(true);
+                Ok(Next { settled, ..Then::Changed.into() })
             }
             // Without a change none of these is decided.
-            (Action::Cordon | Action::Evict(_), _) => Ok(Next::now()),
+            (Action::Cordon | Action::Evict(_), _) => Ok(Then::Now.into()),
         }
     }
 
@@ -126,7 +129,7 @@ impl Reconcile for DrainReconciler {
                 Treatment::Evict | Treatment::EvictLast => {
                     // The time limit is over.
                     if timeout_at(until, self.rate.take()).await.is_err() {
-                        return Ok(Next::now());
+                        return Ok(Then::Now.into());
                     }
                     match self.cluster.evict(&user.id, &mut self.api).await {
                         Evicted::Gone => {}
@@ -143,7 +146,7 @@ impl Reconcile for DrainReconciler {
             self.rounds.reset();
         }
         let _ = timeout_at(until, self.rounds.pause()).await;
-        Ok(Next::now())
+        Ok(Then::Now.into())
     }
 
     fn fails(&mut self, desired: &Self::Desired, error: Error) -> Next {
@@ -160,12 +163,12 @@ impl Reconcile for DrainReconciler {
             self.cluster.renew_after(&error);
         }
         let refused = if is_change { self.pace.refused } else { self.pace.refused * SELDOM };
-        let next = match error.kind {
-            Kind::Forbidden => Next::after(refused),
+        let then = match error.kind {
+            Kind::Forbidden => Then::after(refused),
             // A missing node as well: an API server that was just started answers so.
-            _ => Next::backoff(),
+            _ => Then::Backoff,
         };
-        next.settled(settled).by(self.until)
+        Next { then, settled, by: self.until }
     }
 
     fn pauses(&mut self) -> &mut Pauses {
@@ -174,22 +177,24 @@ impl Reconcile for DrainReconciler {
 }
 
 impl DrainReconciler {
-    pub(super) fn new(
+    /// Begins without a desired drain; makes no call before the first one, or before the time limit of evictions.
+    /// `report` is called with each event. It needs a tokio runtime.
+    pub(crate) fn begin(
         cluster: Arc<Cluster>,
         place: Place,
         pace: EvictPace,
         rate: Arc<Rate>,
-        report: ReportEvent,
-    ) -> Self {
+        report: impl Fn(&EvictEvent) + Send + Sync + 'static,
+    ) -> Drain {
         let rounds =
             Limits { first_pause: pace.first, longest_pause: pace.longest, ..cluster.limits };
-        Self {
+        let reconciler = Self {
             pauses: cluster.limits.pauses(),
             cluster,
             place,
             pace,
             rate,
-            report,
+            report: Box::new(report),
             api: EvictionApi::default(),
             past: Past::default(),
             reported: Reported::default(),
@@ -199,7 +204,8 @@ impl DrainReconciler {
             is_cordoned: false,
             users: Vec::new(),
             until: None,
-        }
+        };
+        Handle::begin(Desired::Unknown, |_| reconciler)
     }
 
     /// Begins anew for another change.
@@ -231,14 +237,14 @@ impl DrainReconciler {
         (self.is_cordoned, self.last) = (has, Some(now));
         if !is_kept {
             tracing::debug!("the cluster did not keep the node's cordon as it was written");
-            return Ok(Next::backoff());
+            return Ok(Then::Backoff.into());
         }
         match change {
             CordonChange::Cordon(record) => (self.report)(&EvictEvent::Cordoned(record.reason)),
             CordonChange::Uncordon => (self.report)(&EvictEvent::Uncordoned),
             CordonChange::Forget => (self.report)(&EvictEvent::Forgotten),
         }
-        Ok(Next::now())
+        Ok(Then::Now.into())
     }
 
     /// Lists the pods that use the driver; none where no process of a pod does.

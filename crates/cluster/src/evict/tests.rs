@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::decision::Change;
-use super::handle::Drain;
 use super::rate::Rate;
+use super::reconciler::{Drain, DrainReconciler};
 use super::*;
 use crate::pods::Place;
 use crate::testing::{Answer, Api, Request, SHORT, pass, refused};
@@ -223,7 +223,7 @@ impl Scene {
         };
         let place = Place { node: "node-1".into(), namespace: "gpu".into(), pod: "evictor".into() };
         let (cluster, rate) = (Arc::new(self.api.cluster(limits)), Arc::new(Rate::new(10_000)));
-        let evictions = Drain::begin(cluster, place, pace, rate, tell);
+        let evictions = DrainReconciler::begin(cluster, place, pace, rate, tell);
         Agent { evictions, told, own: own.to_owned() }
     }
 

@@ -12,9 +12,9 @@ use super::slots::Slots;
 use crate::client::Cluster;
 use crate::error::Kind;
 use crate::evict::annotated::DrainNode;
-use crate::evict::handle::Drain;
 use crate::evict::outcome::{Cordoned, DrainState, DrainStatus};
 use crate::evict::rate::Rate;
+use crate::evict::reconciler::{Drain, DrainReconciler};
 use crate::evict::{EvictEvent, EvictPace, EvictRequest, Hindrance};
 use crate::names::EVICTIONS;
 use crate::pods::Place;
@@ -146,7 +146,7 @@ impl Task {
         let (namespace, pod) = own.pod.clone();
         let place = Place { node: node.name.clone(), namespace, pod };
         let (cluster, rate) = (Arc::clone(&own.cluster), Arc::clone(&own.rate));
-        let drain = Drain::begin(cluster, place, own.pace, rate, report);
+        let drain = DrainReconciler::begin(cluster, place, own.pace, rate, report);
         // The work of an earlier controller for this request counts: a change that it gave up is not begun anew.
         let mut status = node.status.as_deref().and_then(DrainStatus::of_annotation);
         if let Some(status) = &mut status
@@ -200,7 +200,7 @@ impl Task {
                         self.follow();
                     }
                 }
-                () = self.drain.is_undone(), if withdraws && self.slot_is_held() => {
+                _ = self.drain.settles(true), if withdraws && self.slot_is_held() => {
                     let leaves = self.leaves;
                     self.release();
                     if leaves {

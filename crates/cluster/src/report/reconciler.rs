@@ -14,7 +14,7 @@ use super::{Event, Events, Holder, HolderStatus, NodeStatus, PodRef, Reason, Reg
 use crate::client::{Cluster, Pauses};
 use crate::error::{Error, Kind};
 use crate::names::STATUS;
-use crate::reconcile::{Next, Numbered, Reconcile};
+use crate::reconcile::{Next, Numbered, Reconcile, Then};
 use crate::text::in_line;
 
 /// Length of the longest message of a condition.
@@ -64,7 +64,7 @@ impl Reconcile for ReportReconciler {
 
     /// Writes what differs.
     async fn reconcile(&mut self, desired: &Self::Desired) -> Result<Next, Error> {
-        let Some(report) = &desired.report else { return Ok(Next::changed()) };
+        let Some(report) = &desired.report else { return Ok(Then::Changed.into()) };
         if std::mem::replace(&mut self.again, desired.again) != desired.again {
             self.metadata.written = None;
         }
@@ -72,12 +72,12 @@ impl Reconcile for ReportReconciler {
         let ending = async { states.wait_for(|(_, state)| state.last).await.map(drop) };
         tokio::select! {
             biased;
-            Ok(()) = ending, if !desired.last => return Ok(Next::now()),
+            Ok(()) = ending, if !desired.last => return Ok(Then::Now.into()),
             written = self.write(report) => written?,
         }
         self.pauses.reset();
         self.answers();
-        Ok(Next::at(self.next_call()).settled(Some(true)))
+        Ok(Next { settled: Some(true), ..Then::At(self.next_call()).into() })
     }
 
     fn fails(&mut self, _: &Self::Desired, error: Error) -> Next {
@@ -87,7 +87,7 @@ impl Reconcile for ReportReconciler {
             }
             true => tracing::debug!("{error}"),
         }
-        Next::after(self.pauses.next_pause())
+        Then::after(self.pauses.next_pause()).into()
     }
 
     fn pauses(&mut self) -> &mut Pauses {

@@ -8,12 +8,10 @@ use serde_json::json;
 use super::{SAFE_LOAD, SKIPPED, UPGRADE_STATE, UPGRADES_ENABLED, is_own_request};
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
+use crate::text::is_version;
 
 const READ: &str = "reading the own node (get nodes)";
 const ASK: &str = "asking for a safe load (patch nodes)";
-
-/// Length of the longest version of an object: an API server's is a number of 20 digits at most.
-const LONGEST_VERSION: usize = 64;
 
 /// Request on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,9 +42,7 @@ pub(super) struct Version(pub(super) String);
 impl Version {
     /// Takes a version of bounded length, of an API server's characters.
     pub(super) fn of(text: &str) -> Option<Self> {
-        let fits = (1..=LONGEST_VERSION).contains(&text.len())
-            && text.bytes().all(|b| b.is_ascii_graphic());
-        fits.then(|| Self(text.to_owned()))
+        is_version(text).then(|| Self(text.to_owned()))
     }
 }
 

@@ -11,7 +11,7 @@ use super::node::{Request, Seen, Version};
 use super::watched::Watched;
 use crate::client::{Cluster, Pauses};
 use crate::error::{Error, Kind};
-use crate::reconcile::{Desired, Handle, Next, Reconcile};
+use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
 use crate::text::is_name;
 
 /// Requests for a safe load of the driver on one node.
@@ -87,7 +87,7 @@ impl Reconcile for SafeLoadReconciler {
 
     async fn reconcile(&mut self, desired: &Self::Desired) -> Result<Next, Error> {
         if *desired == Desired::Unknown {
-            return Ok(Next::changed());
+            return Ok(Then::Changed.into());
         }
         let (seen, version) = match self.last.take() {
             Some(last) => last,
@@ -102,12 +102,12 @@ impl Reconcile for SafeLoadReconciler {
                 self.past.granted = None;
                 self.pauses.reset();
                 self.reports(Standing::NoRequest);
-                Ok(Next::changed().settled(Some(true)))
+                Ok(Next { settled: Some(true), ..Then::Changed.into() })
             }
             Action::Stay(standing, due) => {
                 self.reports(standing);
                 (self.last, self.due) = (Some((seen, version)), due);
-                Ok(Next::wait())
+                Ok(Then::Wait.into())
             }
         }
     }
@@ -115,7 +115,7 @@ impl Reconcile for SafeLoadReconciler {
     /// Watches the node until it changes, or the time comes.
     async fn wait(&mut self, _: &Self::Desired) -> Result<Next, Error> {
         let Self { cluster, node, last, due, .. } = self;
-        let Some((seen, version)) = last else { return Ok(Next::now()) };
+        let Some((seen, version)) = last else { return Ok(Then::Now.into()) };
         let (began, due) = (Instant::now(), *due);
         let until = async {
             match due {
@@ -125,7 +125,7 @@ impl Reconcile for SafeLoadReconciler {
         };
         let ended = tokio::select! {
             biased;
-            () = until => return Ok(Next::now()),
+            () = until => return Ok(Then::Now.into()),
             ended = cluster.watch(node, seen, version) => ended,
         };
         // Also after a change: a server that ends each watch at once is not asked without pauses.
@@ -139,25 +139,25 @@ impl Reconcile for SafeLoadReconciler {
                 self.last = None;
                 self.resumes(&error);
                 if error.kind.is_refusal() {
-                    return Ok(Next::after(self.pace.refused));
+                    return Ok(Then::after(self.pace.refused).into());
                 }
             }
         }
-        Ok(Next::backoff())
+        Ok(Then::Backoff.into())
     }
 
     fn fails(&mut self, desired: &Self::Desired, error: Error) -> Next {
         if error.kind == Kind::Status(409) {
             tracing::debug!("{error}; another program changed the node, which is read again");
-            return Next::backoff();
+            return Then::Backoff.into();
         }
         if !error.kind.is_refusal() {
             self.reports_failure(Standing::Unreachable, desired, &error);
-            return Next::backoff();
+            return Then::Backoff.into();
         }
         self.reports_failure(Standing::Refused, desired, &error);
         let settled = (*desired == Desired::Nothing).then_some(true);
-        Next::after(self.pace.refused).settled(settled)
+        Next { settled, ..Then::after(self.pace.refused).into() }
     }
 
     fn pauses(&mut self) -> &mut Pauses {
@@ -180,11 +180,11 @@ impl SafeLoadReconciler {
             }
             None if is_own => {
                 tracing::debug!("the cluster kept the request, which is removed again");
-                return Ok(Next::backoff());
+                return Ok(Then::Backoff.into());
             }
             None => tracing::info!("the request for a safe load is withdrawn"),
         }
-        Ok(Next::now())
+        Ok(Then::Now.into())
     }
 
     /// Reports a broken watch, and reads a refused token again.
