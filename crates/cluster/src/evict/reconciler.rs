@@ -21,13 +21,44 @@ use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
 /// Time after which a refused call is made again where no change waits, as a multiple of the usual one.
 const SELDOM: u32 = 12;
 
+/// Pods that are not evicted, with the reason, by their uids.
+type Blocked = BTreeMap<String, (PodRef, Hindrance)>;
+
+/// Round of evictions.
+#[derive(Debug, Default)]
+struct Round {
+    /// Pods to evict.
+    due: Vec<PodRef>,
+    blocked: Blocked,
+}
+
+impl Round {
+    /// Sorts the pods that use the driver.
+    fn of(users: Vec<UserPod>) -> Self {
+        let only_last = users.iter().all(|user| match &user.treatment {
+            Treatment::Evict => false,
+            Treatment::EvictLast => true,
+            Treatment::Leave(why) => *why != Hindrance::Ending,
+        });
+        let mut round = Self::default();
+        for UserPod { id, treatment } in users {
+            match treatment {
+                Treatment::Leave(why) => drop(round.blocked.insert(id.uid.clone(), (id, why))),
+                Treatment::EvictLast if !only_last => {}
+                Treatment::Evict | Treatment::EvictLast => round.due.push(id),
+            }
+        }
+        round
+    }
+}
+
 /// Events that were reported for the present change.
 #[derive(Debug, Default)]
 struct Reported {
     change: Option<String>,
-    /// Evicted pods, and those that were not, with the reason, by their uids.
+    /// Uids of the evicted pods.
     evicted: BTreeSet<String>,
-    blocked: BTreeMap<String, (PodRef, Hindrance)>,
+    blocked: Blocked,
     cordoned: bool,
     rest: Option<Rest>,
     failure: Option<Kind>,
@@ -57,8 +88,8 @@ pub(crate) struct DrainReconciler {
     last: Option<NodeCordon>,
     /// The node has longshore's cordon, as far as it is known.
     is_cordoned: bool,
-    /// Pods that use the driver, and the time limit of evictions, in a round of them.
-    users: Vec<UserPod>,
+    /// Round of evictions, and their time limit in one.
+    round: Round,
     until: Option<Instant>,
 }
 
@@ -69,7 +100,7 @@ impl Reconcile for DrainReconciler {
         if *desired == Desired::Unknown && Instant::now() < self.desired_by {
             return Ok(Then::At(self.desired_by).into());
         }
-        (self.users, self.until) = (Vec::new(), None);
+        (self.round, self.until) = (Round::default(), None);
         self.follow(desired);
         let last = self.last.take();
         if self.reported.rest.is_some() && matches!(desired, Desired::Wanted(_)) {
@@ -95,7 +126,11 @@ impl Reconcile for DrainReconciler {
                     (self.report)(&EvictEvent::CordonedByAnother);
                 }
                 self.until = Some(until);
-                self.users = self.users_of(change).await?;
+                let round = Round::of(self.users_of(change).await?);
+                match round.due.is_empty() {
+                    true => self.ends_round(round.blocked, false),
+                    false => self.round = round,
+                }
                 Ok(Then::Wait.into())
             }
             (Action::Rest(rest), _) => {
@@ -112,38 +147,23 @@ impl Reconcile for DrainReconciler {
     /// Evicts the pods that use the driver, each once, and waits for the next round.
     async fn wait(&mut self, _: &Self::Desired) -> Result<Next, Error> {
         let until = self.until.unwrap_or_else(Instant::now);
-        let users = std::mem::take(&mut self.users);
-        let mut blocked = BTreeMap::new();
-        let mut left =
-            |pod: &PodRef, why: Hindrance| blocked.insert(pod.uid.clone(), (pod.clone(), why));
-        let is_last = |user: &UserPod| user.treatment == Treatment::EvictLast;
-        let only_last = users.iter().all(|user| {
-            is_last(user)
-                || matches!(&user.treatment, Treatment::Leave(why) if *why != Hindrance::Ending)
-        });
+        let Round { due, mut blocked } = std::mem::take(&mut self.round);
         let mut is_new = false;
-        for user in &users {
-            match &user.treatment {
-                Treatment::Leave(why) => drop(left(&user.id, why.clone())),
-                Treatment::EvictLast if !only_last => {}
-                Treatment::Evict | Treatment::EvictLast => {
-                    // The time limit is over.
-                    if timeout_at(until, self.rate.take()).await.is_err() {
-                        return Ok(Then::Now.into());
-                    }
-                    match self.cluster.evict(&user.id, &mut self.api).await {
-                        Evicted::Gone => {}
-                        Evicted::Accepted => is_new |= self.evicted(&user.id),
-                        Evicted::Not(why) => drop(left(&user.id, why)),
-                        Evicted::Unanswered(error) => return Err(error),
-                    }
-                }
+        for pod in &due {
+            // The time limit is over.
+            if timeout_at(until, self.rate.take()).await.is_err() {
+                return Ok(Then::Now.into());
+            }
+            match self.cluster.evict(pod, &mut self.api).await {
+                Evicted::Gone => {}
+                Evicted::Accepted => is_new |= self.evicted(pod),
+                Evicted::Not(why) => drop(blocked.insert(pod.uid.clone(), (pod.clone(), why))),
+                Evicted::Unanswered(error) => return Err(error),
             }
         }
-        self.blocked(blocked);
-        self.reported.failure = None;
-        if is_new {
-            self.rounds.reset();
+        // Without a due pod it ended where it began.
+        if !due.is_empty() {
+            self.ends_round(blocked, is_new);
         }
         let _ = timeout_at(until, self.rounds.pause()).await;
         Ok(Then::Now.into())
@@ -202,7 +222,7 @@ impl DrainReconciler {
             desired_by: Instant::now() + pace.deadline,
             last: None,
             is_cordoned: false,
-            users: Vec::new(),
+            round: Round::default(),
             until: None,
         };
         Handle::begin(Desired::Unknown, |_| reconciler)
@@ -266,8 +286,9 @@ impl DrainReconciler {
         is_new
     }
 
-    /// Reports the pods that are left of a round, each once for each reason.
-    fn blocked(&mut self, blocked: BTreeMap<String, (PodRef, Hindrance)>) {
+    /// Ends a round: reports the pods that are left, each once for each reason. It begins the pauses anew where it evicted
+    /// a pod for the first time (`is_new`).
+    fn ends_round(&mut self, blocked: Blocked, is_new: bool) {
         for (uid, (pod, why)) in &blocked {
             let before = self.reported.blocked.get(uid);
             let is_reported = before.is_some_and(|(_, before)| before.is_like(why));
@@ -276,7 +297,10 @@ impl DrainReconciler {
                 (self.report)(&EvictEvent::Blocked(pod.clone(), why.clone()));
             }
         }
-        self.reported.blocked = blocked;
+        (self.reported.blocked, self.reported.failure) = (blocked, None);
+        if is_new {
+            self.rounds.reset();
+        }
     }
 
     fn rests(&mut self, rest: Rest) {
