@@ -89,6 +89,17 @@ impl DaemonSetState {
         &self.metadata.uid
     }
 
+    /// Returns numbers of nodes: that should have a pod, that have one of the present version, a Ready one, and an available one.
+    pub(super) fn counts(&self) -> [i64; 4] {
+        let status = &self.status;
+        [
+            status.desired_number_scheduled,
+            status.updated_number_scheduled,
+            status.number_ready,
+            status.number_available,
+        ]
+    }
+
     /// Returns the reason for which the rollout is not complete: as `kubectl rollout status`, and each node's pod is
     /// Ready.
     pub(super) fn not_ready(&self) -> Option<String> {

@@ -29,17 +29,12 @@ impl Rollouts {
         let header = ["DAEMONSET", "DESIRED", "UPDATED", "READY", "AVAILABLE"];
         let mut rows = vec![(header.map(str::to_owned).to_vec(), Vec::new())];
         rows.extend(self.0.iter().map(|(set, state)| {
-            let Status {
-                desired_number_scheduled: desired,
-                updated_number_scheduled: updated,
-                number_ready: ready,
-                number_available: available,
-                ..
-            } = state.status;
+            let counts = state.counts();
             let mut cells = vec![set.to_string()];
-            cells.extend([desired, updated, ready, available].map(|count| count.to_string()));
+            cells.extend(counts.map(|count| count.to_string()));
             let reason = state.not_ready();
-            let idle = (reason.is_none() && desired == 0).then(|| "it selects no node".to_owned());
+            let idle =
+                (reason.is_none() && counts[0] == 0).then(|| "it selects no node".to_owned());
             (cells, reason.or(idle).into_iter().collect())
         }));
         let count = self.0.len();

@@ -11,8 +11,8 @@ use crate::steps::LoadModule;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{Code, Finding};
 use longshore_host::facts::holders;
-use longshore_host::facts::process_files::Looker;
 use longshore_host::facts::modules::is_of_driver;
+use longshore_host::facts::process_files::Looker;
 
 /// Time limit for the agent's answer: it gives its own task five seconds.
 const ASK: Duration = Duration::from_secs(8);

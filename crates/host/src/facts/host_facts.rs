@@ -10,7 +10,8 @@ use super::gpus::Gpu;
 use super::module_files::ModuleFiles;
 use super::probe::Probe;
 use super::types::{
-    Autoload, DriverRootState, HostDriver, Kernel, LiveDriver, LoadedModule, Mount, OsRelease, PciDevice, Platform, Security, SwitchManager,
+    Autoload, DriverRootState, HostDriver, Kernel, LiveDriver, LoadedModule, Mount, OsRelease,
+    PciDevice, Platform, Security, SwitchManager,
 };
 use super::unread::Unread;
 
