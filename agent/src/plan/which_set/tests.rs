@@ -179,6 +179,9 @@ fn name_of(alternative: Alternative<'_>) -> &'static str {
     }
 }
 
+/// Alternative that is taken, and what of everything is left out.
+type AlternativeCase = (&'static str, fn(&mut Scene));
+
 /// Makes everything available: an incomplete set, a complete one, loaded modules, a package, and a compile.
 fn with_all(scene: &mut Scene) {
     scene.catalog.sets = vec![scene.incomplete(), scene.set()];
@@ -189,7 +192,7 @@ fn with_all(scene: &mut Scene) {
 
 #[test]
 fn the_first_alternative_with_its_condition_is_taken() {
-    let cases: [(&str, fn(&mut Scene)); 10] = [
+    let cases: [AlternativeCase; 10] = [
         ("complete set", |_| {}),
         // Another source remains, so an incomplete set is none.
         ("loaded modules", |scene| scene.catalog.sets.truncate(1)),
