@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::undo::not_looked;
+use super::not_undone::not_looked;
 use super::{Engine, Going, Left, NotUndone, Stopped};
 use crate::engine::image::Images;
 use crate::journal::{Entry, Journal};

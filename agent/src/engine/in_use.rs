@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::in_use_wait::Wait;
-use super::undo::{NotUndone, not_looked};
+use super::not_undone::{NotUndone, not_looked};
 use crate::journal::{Entry, Journal};
 use crate::steps::{LoadModule, held, is_owned};
 use longshore_host::facts::in_use::{Held, InUse};

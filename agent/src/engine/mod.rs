@@ -10,6 +10,7 @@ mod gpus;
 pub mod image;
 mod in_use;
 mod in_use_wait;
+mod not_undone;
 mod standing;
 mod undo;
 mod unload;
@@ -20,8 +21,8 @@ pub(crate) use daemons::kept;
 pub use exchange::{NotExchanged, verify_available, with_mounts_on};
 pub use in_use::{Going, held_of};
 pub use in_use_wait::InUseWait;
+pub use not_undone::{Left, NotUndone};
 pub use standing::{Instances, Lost, Standing};
-pub use undo::{Left, NotUndone};
 
 use crate::engine::image::Images;
 use crate::journal::Journal;

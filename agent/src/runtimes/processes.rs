@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::target::is_program;
 use longshore_core::bounded_call;
 use longshore_core::root::Root;
 use longshore_runtimes::{Invocation, Source};
@@ -69,6 +68,11 @@ fn unit_of(cgroup: &str) -> Option<String> {
     let unit = parts.next_back().filter(|unit| unit.ends_with(".service"))?;
     let is_systems = |part: &str| part.ends_with(".slice") && !part.starts_with("user");
     parts.all(is_systems).then(|| unit.to_owned())
+}
+
+/// True if the command line runs `program`, whatever its directory.
+pub(super) fn is_program(argv: &[String], program: &str) -> bool {
+    argv.first().and_then(|path| Path::new(path).file_name()).is_some_and(|name| name == program)
 }
 
 fn is_roots(status: &str) -> bool {

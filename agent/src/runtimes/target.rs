@@ -171,8 +171,9 @@ fn of(root: &Root, one: &'static Distribution, named: Option<&Path>) -> Target {
         Some(Err(why)) => (None, Some(why)),
         None => (None, None),
     };
-    let service =
-        service.filter(|service| is_program(&service.argv, program)).map(Invocation::from);
+    let service = service
+        .filter(|service| processes::is_program(&service.argv, program))
+        .map(Invocation::from);
     let (invocation, next) = match running {
         Some(mut process) => {
             process.variables =
@@ -205,10 +206,6 @@ fn of(root: &Root, one: &'static Distribution, named: Option<&Path>) -> Target {
         problem,
         restart: restart(one, unit),
     }
-}
-
-pub(super) fn is_program(argv: &[String], program: &str) -> bool {
-    argv.first().and_then(|path| Path::new(path).file_name()).is_some_and(|name| name == program)
 }
 
 /// Returns the configuration that a command line names. One that is written anew from a template is no file
