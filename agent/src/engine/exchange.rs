@@ -8,7 +8,7 @@ use super::not_undone::not_looked;
 use super::{Engine, Going, Left, NotUndone, Stopped};
 use crate::engine::image::Images;
 use crate::journal::{Entry, Journal};
-use crate::steps::{Content, LoadModule, MountedFrom, NEEDS_REBOOT, Next, Step, WriteStatus};
+use crate::steps::{Content, MountedFrom, NEEDS_REBOOT, Next, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::facts::in_use::InUse;
@@ -211,7 +211,7 @@ fn lost(why: &Failure, name: &str, failure: &Failure) -> Failure {
 pub fn verify_available(images: &dyn Images, steps: &[Step]) -> Result<(), Failure> {
     for content in steps.iter().filter_map(|step| step.properties().content) {
         match content {
-            Content::Module(LoadModule { name, origin, .. }) => {
+            Content::Module { name, origin } => {
                 if images.file(name, origin)?.is_none() {
                     images.image(name, origin)?;
                 }

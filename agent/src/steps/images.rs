@@ -1,13 +1,40 @@
 //! Source of the content that steps give to the kernel: module images and trees.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::ModuleOrigin;
+use serde::{Deserialize, Serialize};
+
 use longshore_core::disk::Disk;
 use longshore_core::failure::Failure;
 use longshore_modules::sets::VerifiedModule;
+
+/// Source of a module's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModuleOrigin {
+    /// The running kernel's own modules, below `/lib/modules/RELEASE`.
+    Kernel {
+        /// Path relative to `/lib/modules/RELEASE`, for example `kernel/drivers/char/ipmi/ipmi_msghandler.ko`.
+        file: PathBuf,
+    },
+    /// The driver's module set in the store.
+    Driver {
+        /// sha256 (hex) of the blob in the store.
+        sha256: String,
+    },
+}
+
+impl ModuleOrigin {
+    /// Returns the sha256 (hex) of the driver's module; None for the kernel's own.
+    pub fn digest(&self) -> Option<&str> {
+        match self {
+            Self::Driver { sha256 } => Some(sha256),
+            Self::Kernel { .. } => None,
+        }
+    }
+}
 
 /// A module's file, open and not compressed, for finit_module(2).
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use super::{Applied, Bounds, EntryState, Images, Intent, Mounted, Properties};
+use super::{Applied, Bounds, EntryState, Images, Intent, Properties};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::Failure;
 use longshore_host::daemon::Daemon;
@@ -143,6 +143,28 @@ impl Seen {
     pub(super) fn gone(instead: String) -> Self {
         Self { gone: Some(instead), changed: Vec::new() }
     }
+}
+
+/// A mount that a step made.
+#[derive(Debug, Clone, Copy)]
+pub struct Mounted<'a> {
+    /// Absolute path of the mount point.
+    pub target: &'a Path,
+    /// Number of mounts that were on it before.
+    pub count: usize,
+    /// Source of the mount.
+    pub from: MountedFrom<'a>,
+}
+
+/// Source of a mount.
+#[derive(Debug, Clone, Copy)]
+pub enum MountedFrom<'a> {
+    /// A tree of the store.
+    Tree(&'a Path),
+    /// A directory that is mounted on a second path; its mount is gone along with it.
+    Directory(&'a Path),
+    /// A file system of this type that is mounted here only.
+    Fresh(&'static str),
 }
 
 /// Everything that steps use to change the host.

@@ -7,7 +7,6 @@ pub(super) mod rules;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -15,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use handover::{NotTaken, hand_over};
 
 use super::{
-    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch,
+    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, ModuleOrigin, Next, Progress,
+    Properties, Recheck, Seen, Tools, Watch,
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
@@ -51,22 +50,6 @@ pub struct LoadModule {
     pub srcversion: Option<String>,
 }
 
-/// Source of a module's file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ModuleOrigin {
-    /// The running kernel's own modules, below `/lib/modules/RELEASE`.
-    Kernel {
-        /// Path relative to `/lib/modules/RELEASE`, for example `kernel/drivers/char/ipmi/ipmi_msghandler.ko`.
-        file: PathBuf,
-    },
-    /// The driver's module set in the store.
-    Driver {
-        /// sha256 (hex) of the blob in the store.
-        sha256: String,
-    },
-}
-
 /// The module was not loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotLoaded {}
@@ -93,14 +76,6 @@ impl LoadModule {
     /// True for a module whose load can be the one that another of the driver waits for.
     pub fn is_of_network_driver(name: &[u8]) -> bool {
         PEERMEM.1.iter().any(|module| module.as_bytes() == name)
-    }
-
-    /// Returns the sha256 (hex) of the driver's module; None for the kernel's own.
-    pub fn digest(&self) -> Option<&str> {
-        match &self.origin {
-            ModuleOrigin::Driver { sha256 } => Some(sha256),
-            ModuleOrigin::Kernel { .. } => None,
-        }
     }
 
     /// Returns the parameters that the kernel is given. Those that no setting has are not compared with
@@ -189,7 +164,7 @@ impl Kind for LoadModule {
                 true => Next::UnlessReplaced(&self.name),
                 false => Next::AnyDriver,
             },
-            content: Some(Content::Module(self)),
+            content: Some(Content::Module { name: &self.name, origin: &self.origin }),
             watch: Watch::Nothing,
             announces: Announces::Nothing,
             refresh: None,

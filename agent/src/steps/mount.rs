@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch, exposing,
+    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, MountedFrom, Next,
+    Progress, Properties, Recheck, Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
@@ -53,17 +53,6 @@ pub struct Mounts {
     pub count: usize,
 }
 
-/// A mount that a step made.
-#[derive(Debug, Clone, Copy)]
-pub struct Mounted<'a> {
-    /// Absolute path of the mount point.
-    pub target: &'a Path,
-    /// Number of mounts that were on it before.
-    pub count: usize,
-    /// Source of the mount.
-    pub from: MountedFrom<'a>,
-}
-
 /// Mounts a read-only tmpfs with the first level of a driver root on it. It stays while the trees
 /// that are mounted in it change, so that a consumer of the driver root sees each of them: a mount
 /// on the driver root itself would leave consumers with the one that they were started with.
@@ -88,17 +77,6 @@ pub struct MountSysfs {
 pub(crate) const TREE_DIRS: [&str; 3] = ["usr", "lib", "etc"];
 /// First level of a driver root.
 const ROOT_DIRS: [&str; 7] = ["usr", "lib", "etc", "dev", "proc", "run", "sys"];
-
-/// Source of a mount.
-#[derive(Debug, Clone, Copy)]
-pub enum MountedFrom<'a> {
-    /// A tree of the store.
-    Tree(&'a Path),
-    /// A directory that is mounted on a second path; its mount is gone along with it.
-    Directory(&'a Path),
-    /// A file system of this type that is mounted here only.
-    Fresh(&'static str),
-}
 
 impl fmt::Display for Bind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::LoadModule;
+use super::ModuleOrigin;
 use longshore_core::finding::Code;
 use longshore_host::{Host, VerbError};
 
@@ -71,7 +71,12 @@ pub enum Next<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Content<'a> {
     /// A module's file.
-    Module(&'a LoadModule),
+    Module {
+        /// Kernel name of the module.
+        name: &'a str,
+        /// Source of its file.
+        origin: &'a ModuleOrigin,
+    },
     /// An assembled tree of the store.
     Tree(&'a Path),
 }

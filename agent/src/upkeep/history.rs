@@ -60,8 +60,8 @@ impl Taken {
         let mut taken = Self::default();
         for content in contents {
             match content {
-                Content::Module(module) => {
-                    taken.modules.extend(module.digest().map(str::to_owned));
+                Content::Module { origin, .. } => {
+                    taken.modules.extend(origin.digest().map(str::to_owned));
                 }
                 Content::Tree(tree) => taken.trees.extend(tree_name(tree)),
             }
