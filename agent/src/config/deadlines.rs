@@ -1,14 +1,10 @@
 //! Time limits of everything that longshore waits for while it changes a host (docs/reference/deadlines.md).
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
-
+use super::Fragment;
 use super::values::{BoundedDuration, OnBusy};
-use super::{Fragment, OperatorConfig};
 use longshore_core::deadlines::Deadlines;
-use longshore_core::value::BadValue;
 
 /// Time limits of the settings, with the defaults for those that are not set.
 pub(super) fn deadlines(all: &Fragment) -> Deadlines {
@@ -32,36 +28,7 @@ pub(super) fn deadlines(all: &Fragment) -> Deadlines {
 /// Returns the default of `on-busy`: the pods that use the driver outlive the operator's driver pod,
 /// and its successor adopts the driver.
 fn usual(all: &Fragment) -> OnBusy {
-    if OperatorConfig::of(all).enabled { OnBusy::Leave } else { OnBusy::Wait(None) }
-}
-
-/// A duration of at least a second, for the download and lease settings. Below that no server could
-/// answer in time, and a builder would renew its claim more than four times a second.
-///
-/// A shorter one is refused in a flag or a variable, and raised to a second in the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct SecondOrMore(BoundedDuration);
-
-impl SecondOrMore {
-    const LEAST: Duration = Duration::from_secs(1);
-
-    /// Returns the duration.
-    pub fn duration(self) -> Duration {
-        self.0.duration().max(Self::LEAST)
-    }
-}
-
-impl FromStr for SecondOrMore {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        let given: BoundedDuration = text.parse()?;
-        if given.duration() < Self::LEAST {
-            return Err(BadValue::new(text, "a span of time from 1s to 1h"));
-        }
-        Ok(Self(given))
-    }
+    if all.operator_config().enabled { OnBusy::Leave } else { OnBusy::Wait(None) }
 }
 
 /// Lower bound of `unload`, `load`, `build`, `disk` and `step`: removing nvidia takes seconds on a
@@ -97,15 +64,6 @@ mod tests {
         let rows = page.lines().filter(|line| line.starts_with('|'));
         let wrong: Vec<_> = rows.filter(|row| row.matches('|').count() != 5).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
-    }
-
-    #[test]
-    fn a_span_from_a_second_on_is_no_shorter() {
-        assert!("1s".parse::<SecondOrMore>().is_ok());
-        for short in ["0s", "900ms"] {
-            let refused = short.parse::<SecondOrMore>().expect_err("too short").to_string();
-            assert!(refused.contains("from 1s"), "{refused}");
-        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Time limits of downloads.
 
-use super::deadlines::SecondOrMore;
 use super::layer::settings;
+use super::second_or_more::SecondOrMore;
 use super::values::BoundedDuration;
 use longshore_fetch::http::Downloads;
 

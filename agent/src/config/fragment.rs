@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::malformed::Malformed;
+use super::operator::OperatorConfig;
 use super::parameters::{self, Parameters};
 use super::run_file::from_parts;
 use super::table::Fragment;
@@ -53,6 +54,41 @@ impl Fragment {
         }
         all
     }
+
+    /// Returns the settings of the GPU operator: evictions are for a change that waits.
+    pub(super) fn operator_config(&self) -> OperatorConfig {
+        OperatorConfig::of(&self.operator, self.cluster.evict.unwrap_or(false))
+    }
+
+    /// Makes of two layers what the merge of each setting cannot see: parameters are merged by name, the
+    /// settings of one .run file go together, `--no-compile` is `compile = false`, and a build root takes the place of
+    /// headers.
+    pub(super) fn decided(mut above: Self, mut below: Self) -> (Self, Self) {
+        let mut parameters = below.kernel_parameters();
+        parameters::merge(&mut parameters, &above.kernel_parameters());
+        above.parameters = parameters
+            .into_iter()
+            .filter_map(|(module, line)| Some((module.parse().ok()?, line)))
+            .collect();
+        above.parameter.clear();
+        below.parameter.clear();
+        if above.run_file.is_some() {
+            // Another file has another digest.
+            above.run_files = None;
+            (below.run_files, below.run_file_sha256, below.run_file_checksum) = (None, None, None);
+        }
+        // Each names the place of the headers.
+        if above.build_root.is_some() {
+            below.headers = None;
+        } else if above.headers.is_some() {
+            below.build_root = None;
+        }
+        if above.no_compile {
+            above.compile = Some(false);
+        }
+        (above.no_compile, below.no_compile) = (false, false);
+        (above, below)
+    }
 }
 
 /// Checks that nobody but root, or this process's user, decides what a configuration file says.
@@ -61,36 +97,6 @@ fn check_owners(path: &Path) -> Result<(), Failure> {
     ownership::file(path).map_err(|error| {
         ownership::failure(FailureKind::Usage, what, error, "name a TOML file with --config")
     })
-}
-
-/// Makes of two layers what the merge of each setting cannot see: parameters are merged by name, the
-/// settings of one .run file go together, `--no-compile` is `compile = false`, and a build root takes the place of
-/// headers.
-pub(super) fn decided(mut above: Fragment, mut below: Fragment) -> (Fragment, Fragment) {
-    let mut parameters = below.kernel_parameters();
-    parameters::merge(&mut parameters, &above.kernel_parameters());
-    above.parameters = parameters
-        .into_iter()
-        .filter_map(|(module, line)| Some((module.parse().ok()?, line)))
-        .collect();
-    above.parameter.clear();
-    below.parameter.clear();
-    if above.run_file.is_some() {
-        // Another file has another digest.
-        above.run_files = None;
-        (below.run_files, below.run_file_sha256, below.run_file_checksum) = (None, None, None);
-    }
-    // Each names the place of the headers.
-    if above.build_root.is_some() {
-        below.headers = None;
-    } else if above.headers.is_some() {
-        below.build_root = None;
-    }
-    if above.no_compile {
-        above.compile = Some(false);
-    }
-    (above.no_compile, below.no_compile) = (false, false);
-    (above, below)
 }
 
 #[cfg(test)]

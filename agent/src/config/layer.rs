@@ -2,33 +2,11 @@
 //! layer of the configuration, which a file, the environment or the flags may set.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::path::PathBuf;
 
-use super::cdi::{CdiSpecs, DriverCapability};
-use super::daemons::Mode;
-use super::deadlines::SecondOrMore;
 use super::environment::get;
-use super::freshness::{DriverMinimum, LongSpan, SetDigest};
-use super::next_kernel::NextKernelMode;
-use super::operator::ConfigDigest;
-use super::values::{
-    BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
-    NoGpu, OnBusy, Reaction, SizeBound, parse_bool,
-};
-use super::{Listen, TerminationMessage};
-use longshore_build::build::BuildUser;
-use longshore_build::build::build_root::BuildRootSource;
+use super::values::ModuleName;
 use longshore_core::environment::Env;
 use longshore_core::failure::Failure;
-use longshore_core::flavour::Flavour;
-use longshore_core::image_reference::{Host, Repository};
-use longshore_core::value::{AbsolutePath, Uri};
-use longshore_debian::max_age::MaxAge;
-use longshore_modules::module_signing::Hash;
-use longshore_modules::registry::RegistrySource;
-use longshore_modules::signature::TrustEntry;
-use longshore_modules::signature::statement::PredicateType;
 
 /// Makes a layer from a table: its fields, its flags (clap), its keys in the file (serde), the reading
 /// of its variables, its merge with the layer below, and its rows for help, `longshore settings` and
@@ -225,90 +203,4 @@ impl<T: Variable> Variable for Vec<T> {
         let parts = text.split([',', ' ']).filter(|part| !part.is_empty());
         parts.map(|part| T::read(name, part)).collect()
     }
-}
-
-impl Variable for AbsolutePath {
-    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
-        some(Self::strict(text))
-    }
-}
-
-impl Variable for TrustEntry {
-    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
-        some(Self::strict(text))
-    }
-}
-
-impl Variable for PathBuf {
-    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
-        some(AbsolutePath::strict(text).map(|path| path.as_path().to_path_buf()))
-    }
-}
-
-impl Variable for bool {
-    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
-        some(parse_bool(text))
-    }
-}
-
-impl Variable for FlavourSelector {
-    fn read(name: &str, text: &str) -> Result<Option<Self>, String> {
-        match name {
-            // The GPU operator's older variable; false left the choice to the driver container.
-            "OPEN_KERNEL_MODULES_ENABLED" => {
-                let open = parse_bool(text).map_err(|e| e.to_string())?;
-                Ok(open.then_some(Flavour::Open.into()))
-            }
-            _ => some(text.parse()),
-        }
-    }
-}
-
-/// Values that a variable has as a flag has them.
-macro_rules! parsed_alike {
-    ($($kind:ty),+) => {$(
-        impl Variable for $kind {
-            fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
-                some(text.parse())
-            }
-        }
-    )+};
-}
-
-parsed_alike!(
-    BoundedDuration,
-    BuildRootSource,
-    BuildUser,
-    CompileJobs,
-    ConflictingDrivers,
-    ConfigDigest,
-    DriverCapability,
-    CdiSpecs,
-    DriverMinimum,
-    DriverSelector,
-    Hash,
-    Host,
-    Listen,
-    LongSpan,
-    MaxAge,
-    Reaction,
-    Mode,
-    ModuleName,
-    NextKernelMode,
-    NoGpu,
-    OnBusy,
-    RegistrySource,
-    PredicateType,
-    Repository,
-    SecondOrMore,
-    SetDigest,
-    SizeBound,
-    String,
-    TerminationMessage,
-    Uri,
-    u64
-);
-
-fn some<T, E: Display>(parsed: Result<T, E>) -> Result<Option<T>, String> {
-    parsed.map(Some).map_err(|e| e.to_string())
 }

@@ -10,6 +10,7 @@ mod environment;
 mod fragment;
 mod freshness;
 mod layer;
+mod listen;
 mod malformed;
 mod module_signing;
 mod next_kernel;
@@ -20,16 +21,20 @@ mod page;
 pub mod parameters;
 mod patches;
 mod places;
+mod plain_path;
 mod publish;
 mod record_place;
 mod run_file;
+mod second_or_more;
 mod serving;
 pub mod settings;
 mod signatures;
 mod sources;
 mod store_place;
 mod table;
+mod termination_message;
 mod values;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,10 +46,10 @@ pub use builder::{BuilderConfig, BuilderFragment};
 pub use cdi::{CdiSpecs, DriverCapability};
 pub use cluster::{ClusterConfig, ClusterFragment};
 pub use daemons::{DaemonConfig, DaemonFragment, Mode};
-pub use deadlines::SecondOrMore;
 pub use downloads::DownloadFragment;
 pub use environment::is_of_service;
 pub use freshness::{DriverMinimum, LongSpan, SetDigest};
+pub use listen::Listen;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use next_kernel::NextKernelMode;
 pub use operator::{
@@ -55,10 +60,12 @@ pub use own_signature::{ATTESTED, OwnSignature};
 pub use patches::PatchFragment;
 pub use places::probed;
 pub use publish::{PublishConfig, PublishFragment};
-pub use serving::{Listen, SOCKET, ServingConfig, TerminationMessage, TlsFiles};
+pub use second_or_more::SecondOrMore;
+pub use serving::{SOCKET, ServingConfig, TlsFiles};
 pub use signatures::SignatureConfig;
 pub use store_place::{StoreChoice, StorePlace};
 pub use table::Fragment;
+pub use termination_message::TerminationMessage;
 pub use values::{
     BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
     ModuleParameter, NoGpu, OnBusy, Reaction, SizeBound,
@@ -290,7 +297,7 @@ impl Config {
         Ok(Self {
             archives: archives(&all),
             run_files: all.all_run_files()?,
-            operator: OperatorConfig::of(&all),
+            operator: all.operator_config(),
             paths,
             store_place: StorePlace::default(),
             deadlines: deadlines::deadlines(&all),
@@ -367,7 +374,7 @@ fn archives(all: &Fragment) -> ArchiveConfig {
         host_components: components
             .unwrap_or_else(|| DRIVER_COMPONENTS.map(str::to_owned).to_vec()),
         host_suites: all.archive_suites.clone().unwrap_or_default(),
-        container_lists: OperatorConfig::of(all).enabled.then(|| PathBuf::from("/")),
+        container_lists: all.operator_config().enabled.then(|| PathBuf::from("/")),
         frozen: all.archive_frozen.unwrap_or(false),
         max_age: all.archive_max_age.unwrap_or_default(),
     }

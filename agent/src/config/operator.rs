@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::environment::get;
 use super::layer::{FromEnv, Over, settings};
-use super::{DEFAULT_FILE, Fragment, is_there};
+use super::{DEFAULT_FILE, is_there};
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::value::BadValue;
@@ -207,16 +207,13 @@ pub struct OperatorConfig {
 }
 
 impl OperatorConfig {
-    pub(super) fn of(all: &Fragment) -> Self {
-        let given = &all.operator;
+    /// Returns the settings with their defaults; `evicts` is true where pods are evicted.
+    pub(super) fn of(given: &OperatorFragment, evicts: bool) -> Self {
         let is_called = given.called.unwrap_or(false);
         let enabled = given.enabled.unwrap_or(is_called || given.digest.is_some());
         Self {
             enabled,
-            // Evictions are for a change that waits.
-            wait_to_change: given
-                .wait_to_change
-                .unwrap_or(enabled || all.cluster.evict.unwrap_or(false)),
+            wait_to_change: given.wait_to_change.unwrap_or(enabled || evicts),
             digest: given.digest.clone().map(|digest| digest.0),
             rdma: given.rdma.unwrap_or(false),
             host_mofed: given.host_mofed.unwrap_or(false),

@@ -1,10 +1,11 @@
 //! Directories of longshore and of the host, and a check that they do not conflict.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::Fragment;
 use super::fragment::MOST_BYTES;
 use super::layer::{FromEnv, Over};
+use super::plain_path::plain;
 use super::record_place::RecordPlace;
 use longshore_core::bounded_read;
 use longshore_core::environment::Env;
@@ -102,20 +103,6 @@ pub(super) fn check(paths: &Paths) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// Returns an absolute path without its `.` and `..`.
-pub(super) fn plain(path: &Path) -> PathBuf {
-    path.components().fold(PathBuf::new(), |mut plain, part| {
-        match part {
-            Component::ParentDir => {
-                plain.pop();
-            }
-            Component::CurDir => {}
-            part => plain.push(part),
-        }
-        plain
-    })
 }
 
 #[cfg(test)]

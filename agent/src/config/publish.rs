@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::deadlines::SecondOrMore;
 use super::layer::settings;
+use super::second_or_more::SecondOrMore;
 use super::values::BoundedDuration;
 use longshore_core::image_reference::Repository;
 use longshore_core::value::AbsolutePath;

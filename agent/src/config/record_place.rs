@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::places::plain;
+use super::plain_path::plain;
 use longshore_host::facts::mounts;
 
 /// Record directory on the host.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::places::plain;
+use super::plain_path::plain;
 use longshore_core::bounded_call;
 use longshore_core::paths::Paths;
 use longshore_core::privileges;

@@ -9,20 +9,20 @@ use super::cdi::{CdiSpecs, DriverCapability};
 use super::cluster::ClusterFragment;
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
-use super::fragment::decided;
 use super::freshness::{DriverMinimum, LongSpan, SetDigest};
 use super::layer::settings;
+use super::listen::Listen;
 use super::module_signing::ModuleSigningFragment;
 use super::next_kernel::NextKernelMode;
 use super::operator::OperatorFragment;
 use super::patches::PatchFragment;
 use super::publish::PublishFragment;
 use super::run_file::absolute_place;
+use super::termination_message::TerminationMessage;
 use super::values::{
     BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
     ModuleParameter, NoGpu, OnBusy, Reaction, SizeBound,
 };
-use super::{Listen, TerminationMessage};
 use longshore_build::build::BuildUser;
 use longshore_build::build::build_root::BuildRootSource;
 use longshore_build::source::runfile::RunFileSource;
@@ -36,7 +36,7 @@ use longshore_modules::signature::statement::PredicateType;
 
 settings! {
     /// Settings that may each be absent. See docs/reference/configuration.md.
-    Fragment after decided;
+    Fragment after Fragment::decided;
 
     /// Configuration file, TOML
     ///

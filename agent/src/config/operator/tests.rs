@@ -1,7 +1,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::config::{Config, load};
+use crate::config::{Config, Fragment, load};
 use longshore_core::failure::ExitCode;
 
 fn config_of(pairs: &[(&str, &str)]) -> Result<Config, Failure> {

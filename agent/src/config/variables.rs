@@ -1,0 +1,114 @@
+//! Values that variables may have.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use super::cdi::{CdiSpecs, DriverCapability};
+use super::daemons::Mode;
+use super::freshness::{DriverMinimum, LongSpan, SetDigest};
+use super::layer::Variable;
+use super::listen::Listen;
+use super::next_kernel::NextKernelMode;
+use super::operator::ConfigDigest;
+use super::second_or_more::SecondOrMore;
+use super::termination_message::TerminationMessage;
+use super::values::{
+    BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
+    NoGpu, OnBusy, Reaction, SizeBound, parse_bool,
+};
+use longshore_build::build::BuildUser;
+use longshore_build::build::build_root::BuildRootSource;
+use longshore_core::flavour::Flavour;
+use longshore_core::image_reference::{Host, Repository};
+use longshore_core::value::{AbsolutePath, Uri};
+use longshore_debian::max_age::MaxAge;
+use longshore_modules::module_signing::Hash;
+use longshore_modules::registry::RegistrySource;
+use longshore_modules::signature::TrustEntry;
+use longshore_modules::signature::statement::PredicateType;
+
+impl Variable for AbsolutePath {
+    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+        some(Self::strict(text))
+    }
+}
+
+impl Variable for TrustEntry {
+    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+        some(Self::strict(text))
+    }
+}
+
+impl Variable for PathBuf {
+    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+        some(AbsolutePath::strict(text).map(|path| path.as_path().to_path_buf()))
+    }
+}
+
+impl Variable for bool {
+    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+        some(parse_bool(text))
+    }
+}
+
+impl Variable for FlavourSelector {
+    fn read(name: &str, text: &str) -> Result<Option<Self>, String> {
+        match name {
+            // The GPU operator's older variable; false left the choice to the driver container.
+            "OPEN_KERNEL_MODULES_ENABLED" => {
+                let open = parse_bool(text).map_err(|e| e.to_string())?;
+                Ok(open.then_some(Flavour::Open.into()))
+            }
+            _ => some(text.parse()),
+        }
+    }
+}
+
+/// Values that a variable has as a flag has them.
+macro_rules! parsed_alike {
+    ($($kind:ty),+) => {$(
+        impl Variable for $kind {
+            fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+                some(text.parse())
+            }
+        }
+    )+};
+}
+
+parsed_alike!(
+    BoundedDuration,
+    BuildRootSource,
+    BuildUser,
+    CompileJobs,
+    ConflictingDrivers,
+    ConfigDigest,
+    DriverCapability,
+    CdiSpecs,
+    DriverMinimum,
+    DriverSelector,
+    Hash,
+    Host,
+    Listen,
+    LongSpan,
+    MaxAge,
+    Reaction,
+    Mode,
+    ModuleName,
+    NextKernelMode,
+    NoGpu,
+    OnBusy,
+    RegistrySource,
+    PredicateType,
+    Repository,
+    SecondOrMore,
+    SetDigest,
+    SizeBound,
+    String,
+    TerminationMessage,
+    Uri,
+    u64
+);
+
+fn some<T, E: Display>(parsed: Result<T, E>) -> Result<Option<T>, String> {
+    parsed.map(Some).map_err(|e| e.to_string())
+}
