@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::apt_conf::{self, AptProxies};
 use super::apt_sources::LeftOut;
 use super::auth_conf;
+use super::held_blobs::{holds, processors};
 use super::loading;
 use super::packages::Index;
 use super::release::Rules;
@@ -436,29 +437,6 @@ async fn give(
     };
     let given = tokio::task::spawn_blocking(give).await;
     given.or_fail(FailureKind::Bug, || "the thread that processes a package panicked")?
-}
-
-pub(super) fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// True if the store has a blob that verifies; a damaged one is removed.
-///
-/// # Errors
-/// Exit code 15 where it cannot be removed.
-pub(super) fn holds(store: &Store, sha256: &str) -> Result<bool, Failure> {
-    if !store.has_blob(sha256) {
-        return Ok(false);
-    }
-    if store.open_blob(sha256).is_ok() {
-        store.mark_used(&Path::new("blobs/sha256").join(sha256));
-        return Ok(true);
-    }
-    let path = store.blob_path(sha256);
-    tracing::warn!(path = %path.display(), "a blob does not match its digest, fetching it again");
-    std::fs::remove_file(&path)
-        .or_fail(FailureKind::Disk, || format!("removing {}", path.display()))?;
-    Ok(false)
 }
 
 pub(super) fn seconds_now() -> u64 {

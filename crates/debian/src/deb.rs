@@ -4,9 +4,10 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::bounds::{Bounded, Budget, MOST_BETWEEN};
-use super::compression::{decompressed, host_failure};
-use super::tree::{self, Tree};
-use longshore_core::failure::{Failure, FailureKind};
+use super::compression::decompressed;
+use super::faults::{bad, damaged};
+use super::tree::{self, Entry, Tree, entry_path};
+use longshore_core::failure::Failure;
 use longshore_core::read_ahead::read_ahead;
 
 pub use super::tree::{EntryKind, UnpackedEntry, make_usrmerge_links};
@@ -201,9 +202,6 @@ pub fn list(package: &str, reader: impl Read) -> Result<Vec<PathBuf>, Failure> {
     Ok(paths)
 }
 
-/// An entry of the data tar, in any compression.
-pub(super) type Entry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
-
 enum Go {
     On,
     Stop,
@@ -270,26 +268,6 @@ fn each_of_tar(
     budget.lift();
     io::copy(tar.into_inner(), &mut io::sink()).map_err(fail)?;
     Ok(())
-}
-
-pub(super) fn entry_path(package: &str, entry: &Entry<'_, '_>) -> Result<PathBuf, Failure> {
-    entry.path().map(|path| path.into_owned()).map_err(|e| damaged(package, e))
-}
-
-/// The failure of a package with forbidden contents.
-pub fn bad(package: &str, what: &str) -> Failure {
-    Failure::new(FailureKind::Verification, format!("the package {package} cannot be used: {what}"))
-        .remedy("fetch it again, or report it to the archive it came from")
-}
-
-/// The failure of a package that cannot be read to its end.
-pub fn damaged(package: &str, error: io::Error) -> Failure {
-    host_failure(&error).unwrap_or_else(|| {
-        let cause = format!("the package {package} is cut off or damaged");
-        Failure::new(FailureKind::Verification, cause)
-            .with_source(error)
-            .remedy("remove its blob from the store and run again, so that it is fetched anew")
-    })
 }
 
 /// A reader of ar archives that reads the current member's bytes.

@@ -15,6 +15,8 @@ mod cleartext;
 pub mod compression;
 mod control;
 pub mod deb;
+pub mod faults;
+mod held_blobs;
 pub mod keyring;
 mod loading;
 pub mod max_age;

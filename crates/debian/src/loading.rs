@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use futures_util::stream;
 
-use super::archive::{holds, processors};
 use super::compression::{decompressed, host_failure};
+use super::held_blobs::{holds, processors};
 use super::packages::{Index, MOST_BYTES, Origin};
 use super::release::{self, IndexFile, Release, Rules, is_flat};
 use super::rollback::Seen;

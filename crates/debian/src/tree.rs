@@ -7,12 +7,15 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::deb::{Entry, bad, damaged, entry_path};
+use super::faults::{bad, damaged};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::Failure;
 
 /// Directories that usrmerge replaced by links: `bin` -> `usr/bin`.
 const USRMERGE: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
+
+/// An entry of the data tar, in any compression.
+pub(super) type Entry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
 
 /// An unpacked entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +59,11 @@ pub fn make_usrmerge_links(into: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Returns the path of an entry as the package has it.
+pub(super) fn entry_path(package: &str, entry: &Entry<'_, '_>) -> Result<PathBuf, Failure> {
+    entry.path().map(|path| path.into_owned()).map_err(|e| damaged(package, e))
 }
 
 /// Maximum number of directories: packages have some thousand; far more could fill a disk from a

@@ -1,13 +1,13 @@
 //! Compiles a driver's kernel sources in the sandbox and strips the modules.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::diagnose::{Class, Diagnosis, Subject};
+use super::driver_sources::INSIDE;
 use super::outputs::OutputDir;
 use super::reuse::{Purpose, Reuse};
 use super::sandbox::{self, Bind, Bound, Held, Log, Outcome, Spec};
@@ -25,8 +25,6 @@ use longshore_core::store::Store;
 use longshore_modules::artifact::{HeadersFrom, ModuleEntry};
 use longshore_modules::layout::MAX_MODULE;
 
-/// Path of the sources inside the sandbox: constant, because the compiler writes it into modules.
-pub(super) const INSIDE: &str = "/build/driver";
 /// Time limit of the programs beside the compile itself: querying the compiler's version,
 /// stripping.
 const SHORT: Duration = Duration::from_secs(300);
@@ -354,17 +352,6 @@ impl Place<'_> {
             held,
         })
     }
-}
-
-/// Visits `path` and, if it is a directory, everything below. No other user may write to it.
-pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
-    visit(path)?;
-    if path.is_dir() && !path.is_symlink() {
-        for entry in fs::read_dir(path)? {
-            walk(&entry?.path(), visit)?;
-        }
-    }
-    Ok(())
 }
 
 /// The kernel's source and output directories, as paths inside an assembled root: on Debian the targets of the links

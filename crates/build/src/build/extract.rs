@@ -26,7 +26,7 @@ use longshore_core::progress::{Progress, Unit};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
-use longshore_debian::deb::bad;
+use longshore_debian::faults::bad;
 use longshore_fetch::http::{Expected, Fetcher};
 
 /// Programs that a self-extracting script calls.

@@ -17,13 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Failed;
 use super::diagnose::Class;
-use super::shared_failure::{About, KnownFailure};
+use super::shared_failure::{About, KnownFailure, LASTING, time};
 use longshore_core::failure::{CompileClass, Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleKey;
 
-/// Lifetime of a failure caused by the inputs.
-pub(super) const LASTING: SignedDuration = SignedDuration::from_hours(24);
 /// Lifetime of a failure caused by the host.
 const PASSING: SignedDuration = SignedDuration::from_mins(10);
 /// Larger than any record.
@@ -124,7 +122,7 @@ pub(super) fn check(store: &Store, attempt: &Attempt) -> Result<(), Failed> {
     let host = record.about.as_ref().map(|about| format!(" on {}", about.host)).unwrap_or_default();
     let failure = Failure::new(
         FailureKind::Compile,
-        format!("failed before, at {}{host}: {}", shown(record.at), record.cause),
+        format!("failed before, at {}{host}: {}", time(record.at), record.cause),
     );
     let first = record.remedy.as_ref().map(|remedy| format!("{remedy}; ")).unwrap_or_default();
     let until = record.at + record.why.lasts();
@@ -135,7 +133,7 @@ pub(super) fn check(store: &Store, attempt: &Attempt) -> Result<(), Failed> {
     let failure = failure.remedy(format!(
         "{first}it is not tried again before {}: to try at once, `longshore build --retry`, or \
          remove {}",
-        shown(until),
+        time(until),
         path.display()
     ));
     Err(Failed { failure, known: record.known().map(Box::new) })
@@ -206,7 +204,7 @@ pub fn failed_before(store: &Store) -> Vec<String> {
         // The digest of the inputs is not for people.
         let tag = name.rsplit_once('-').map_or(name.as_str(), |(tag, _)| tag);
         (record.at <= now && now < until)
-            .then(|| format!("{tag}: {} (not before {})", record.cause, shown(until)))
+            .then(|| format!("{tag}: {} (not before {})", record.cause, time(until)))
     };
     paths.iter().filter_map(describe).collect()
 }
@@ -217,10 +215,6 @@ fn read(path: &Path) -> Option<Record> {
         return None;
     }
     serde_json::from_slice(&fs::read(path).ok()?).ok()
-}
-
-pub(super) fn shown(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use longshore_core::progress::{Progress, Unit};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
-use longshore_debian::deb;
+use longshore_debian::faults;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::layout::MAX_MODULE;
 
@@ -176,7 +176,7 @@ impl Linking<'_> {
     }
 
     fn refused(&self, why: &str) -> Failure {
-        deb::bad(&self.from.objects.name, why)
+        faults::bad(&self.from.objects.name, why)
     }
 }
 
@@ -188,7 +188,7 @@ fn take(
     dir: &Path,
     modules: &Path,
 ) -> Result<(), Failure> {
-    let bad = |why: String| deb::bad(&of.package.name, &why);
+    let bad = |why: String| faults::bad(&of.package.name, &why);
     let left =
         OutputDir::open(dir).or_fail(FailureKind::Bug, || format!("reading {}", dir.display()))?;
     let mut made = outputs(&objects.commands);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::compile::{INSIDE, walk};
+use super::driver_sources::{INSIDE, walk};
 use longshore_core::progress::Task;
 
 /// Returns the number of progress lines of the compile: conftests and compiler runs.

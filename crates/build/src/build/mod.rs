@@ -11,6 +11,7 @@ pub mod build_user;
 mod closed_store;
 pub mod compile;
 pub mod diagnose;
+mod driver_sources;
 pub mod extract;
 pub mod failure_cache;
 mod inputs;

@@ -4,10 +4,11 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::failure_cache::{LASTING, shown as time};
 use longshore_core::failure::{CompileClass, Failure, FailureKind};
 use longshore_modules::artifact::ModuleKey;
 
+/// Lifetime of a failure caused by the inputs.
+pub(super) const LASTING: SignedDuration = SignedDuration::from_hours(24);
 /// Maximum length of another host's text when shown.
 const MOST_SHOWN: usize = 1000;
 /// Clocks of hosts differ by up to this much; a record from later than that is not believed.
@@ -87,6 +88,11 @@ impl KnownFailure {
             None => failure,
         }
     }
+}
+
+/// Formats a time for a person.
+pub(super) fn time(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 fn shown(text: &str) -> String {

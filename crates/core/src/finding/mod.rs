@@ -1,6 +1,7 @@
 //! Findings about a host: code, severity, detail and remedy.
 
 pub mod code;
+mod name;
 #[cfg(test)]
 mod page;
 pub mod table;

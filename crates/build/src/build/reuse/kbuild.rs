@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::build::compile::walk;
+use crate::build::driver_sources::walk;
 
 /// Lines that the additions rely on, as in 535 and 550.
 const RELIED_ON: [&str; 4] = [

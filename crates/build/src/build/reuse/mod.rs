@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::compile::walk;
+use super::driver_sources::walk;
 use super::outputs::OutputDir;
 use super::sandbox::Bind;
 use crate::build::BuildUser;

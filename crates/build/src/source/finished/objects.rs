@@ -17,6 +17,7 @@ use longshore_core::store::Store;
 use longshore_debian::archive::Package;
 use longshore_debian::bounds::Bounded;
 use longshore_debian::deb;
+use longshore_debian::faults;
 use longshore_modules::module_signing::{Message, appended};
 
 /// Maximum size of the objects together: Canonical's have some 200 MiB.
@@ -84,16 +85,16 @@ pub fn unpack(
     deb::each_file(&objects.name, reader, MOST, &wanted, &mut |path, file| {
         let Some((of, name)) = below_bits(path, release) else { return Ok(()) };
         if place.get_or_insert_with(|| of.clone()) != &of {
-            return Err(deb::bad(&objects.name, "it has objects in two directories"));
+            return Err(faults::bad(&objects.name, "it has objects in two directories"));
         }
         files += 1;
         if files > MOST_FILES {
-            return Err(deb::bad(&objects.name, "it has too many objects"));
+            return Err(faults::bad(&objects.name, "it has too many objects"));
         }
         write(&objects.name, file, &into.join(name))
     })?;
-    let place = place.ok_or_else(|| deb::bad(&objects.name, "it has no objects"))?;
-    let bad = |why: String| deb::bad(&objects.name, &why);
+    let place = place.ok_or_else(|| faults::bad(&objects.name, "it has no objects"))?;
+    let bad = |why: String| faults::bad(&objects.name, &why);
     let sums = read_small(&into.join(SUMS))?.ok_or_else(|| bad(format!("it has no {SUMS}")))?;
     let digests = recipe::digests(&sums).map_err(bad)?;
     if digests.is_empty() {
@@ -141,7 +142,7 @@ fn of_maintainer_scripts(
             }
         }
     }
-    Err(deb::bad(&packages[1].name, &why))
+    Err(faults::bad(&packages[1].name, &why))
 }
 
 /// Reads the signatures for the modules of the driver in `place`; the package has those of all drivers.
@@ -161,12 +162,14 @@ fn signatures(
     let wanted = |path: &Path| module_of(path).is_some();
     deb::each_file(&package.name, reader, MOST, &wanted, &mut |path, file| {
         let Some(module) = module_of(path) else { return Ok(()) };
-        let damaged = |e| deb::damaged(&package.name, e);
+        let damaged = |e| faults::damaged(&package.name, e);
         let mut bytes = Vec::new();
         Bounded::new(file, MOST_SIGNATURE).read_to_end(&mut bytes).map_err(damaged)?;
         match found.insert(module.clone(), bytes) {
             None => Ok(()),
-            Some(_) => Err(deb::bad(&package.name, &format!("it has two signatures of {module}"))),
+            Some(_) => {
+                Err(faults::bad(&package.name, &format!("it has two signatures of {module}")))
+            }
         }
     })?;
     Ok(found)
@@ -179,7 +182,7 @@ fn write(package: &str, file: &mut dyn Read, to: &Path) -> Result<(), Failure> {
     let failed = |e: io::Error| match in_the_way(&e) {
         true => {
             let name = to.file_name().unwrap_or_default().to_string_lossy();
-            deb::bad(package, &format!("it holds {name} twice"))
+            faults::bad(package, &format!("it holds {name} twice"))
         }
         false => write_failure(to, e),
     };
@@ -188,7 +191,7 @@ fn write(package: &str, file: &mut dyn Read, to: &Path) -> Result<(), Failure> {
     let mut target = OpenOptions::new().write(true).create_new(true).open(to).map_err(failed)?;
     let mut chunk = vec![0; 256 << 10];
     loop {
-        let n = file.read(&mut chunk).map_err(|e| deb::damaged(package, e))?;
+        let n = file.read(&mut chunk).map_err(|e| faults::damaged(package, e))?;
         if n == 0 {
             return Ok(());
         }

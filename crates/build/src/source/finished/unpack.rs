@@ -13,6 +13,7 @@ use longshore_core::store::Store;
 use longshore_debian::bounds::Bounded;
 use longshore_debian::compression::decompressed;
 use longshore_debian::deb;
+use longshore_debian::faults;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::layout::elsewhere::{CompiledElsewhere, OfPackage};
 
@@ -82,7 +83,7 @@ fn module_name(path: &Path, release: &str) -> Option<PathBuf> {
 
 fn write(package: &str, path: &Path, file: &mut dyn Read, to: &Path) -> Result<(), Failure> {
     let name = path.to_string_lossy();
-    let damaged = |e| deb::damaged(package, e);
+    let damaged = |e| faults::damaged(package, e);
     let reader = decompressed(&name, BufReader::new(file)).map_err(damaged)?;
     let mut bytes = Vec::new();
     Bounded::new(reader, MOST).read_to_end(&mut bytes).map_err(damaged)?;
@@ -90,7 +91,7 @@ fn write(package: &str, path: &Path, file: &mut dyn Read, to: &Path) -> Result<(
     let mut target = match OpenOptions::new().write(true).create_new(true).open(to) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
             let name = to.file_name().unwrap_or_default().to_string_lossy();
-            return Err(deb::bad(package, &format!("it holds {name} twice")));
+            return Err(faults::bad(package, &format!("it holds {name} twice")));
         }
         opened => opened.map_err(|e| write_failure(to, e))?,
     };

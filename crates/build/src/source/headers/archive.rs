@@ -4,11 +4,11 @@
 //! or by `linux-compiler-gcc-N-x86`, on the compiler that the kernel was built with; Ubuntu's depends
 //! on none (Launchpad bug 1991664).
 
+use super::compiler::compiler_of;
 use super::kernel_build::KernelBuild;
 use super::nearest::{self, nearest};
 use super::parts::{PREFIXES, tree_of};
 use super::stated::{self, Reading, Stated};
-use super::toolchain::compiler_of;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};

@@ -1,4 +1,4 @@
-//! Comparison of a compiler with the one that a kernel was built with.
+//! Comparison of a compiler with the one that a kernel was built with, and the package that brings it.
 //!
 //! Kind, major and minor version must be equal: within them a distribution only fixes bugs, and the
 //! layout of structures, the mitigations and the options a kernel was configured for do not change.
@@ -6,7 +6,9 @@
 
 use std::fmt;
 
+use super::parts::{COMPILER, needed};
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_debian::archive::{Archive, Package};
 
 /// The parts of a compiler's version that must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +114,25 @@ fn version(word: &str) -> Option<(u32, u32)> {
     let dotted = rest.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with('.');
     let minor = numbers.next().filter(|_| dotted)?.parse().ok()?;
     Some((major, minor))
+}
+
+/// Returns `gcc-N`, from the headers' own dependencies or those of their `linux-compiler-*`
+/// package.
+pub(super) fn compiler_of(archive: &Archive, headers: &Package) -> Option<String> {
+    let gcc_in = |package: &Package| needed(package).find_map(|one| gcc_name(&one.name));
+    gcc_in(headers).or_else(|| {
+        let through = needed(headers).find(|one| one.name.starts_with(COMPILER))?;
+        gcc_in(archive.packages(&through.name).first()?)
+    })
+}
+
+/// Returns `gcc-12` for `gcc-12`, `gcc-12-for-host` and `gcc-12-x86-64-linux-gnu`.
+pub(super) fn gcc_name(name: &str) -> Option<String> {
+    let number: String =
+        name.strip_prefix("gcc-")?.chars().take_while(char::is_ascii_digit).collect();
+    let rest = name.strip_prefix("gcc-")?.strip_prefix(number.as_str())?;
+    let whole = !number.is_empty() && (rest.is_empty() || rest.starts_with('-'));
+    whole.then(|| format!("gcc-{number}"))
 }
 
 #[cfg(test)]

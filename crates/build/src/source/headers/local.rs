@@ -18,6 +18,7 @@ use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::compression;
 use longshore_debian::deb;
+use longshore_debian::faults;
 use longshore_debian::tree::Tree;
 
 /// Headers of a kernel that are not packages.
@@ -222,9 +223,9 @@ fn unpack(path: &Path, store: &Store) -> Result<ScratchDir, Failure> {
     let mut most = 4u64 << 30;
     for entry in tar.entries().map_err(damaged)? {
         let mut entry = entry.map_err(damaged)?;
-        most = most
-            .checked_sub(entry.size())
-            .ok_or_else(|| deb::bad(&name, "it unpacks to more than 4 GiB, which no headers do"))?;
+        most = most.checked_sub(entry.size()).ok_or_else(|| {
+            faults::bad(&name, "it unpacks to more than 4 GiB, which no headers do")
+        })?;
         tree.add(&name, &mut entry, &mut deb::everything)?;
     }
     Ok(dir)

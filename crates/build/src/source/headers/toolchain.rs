@@ -3,7 +3,7 @@
 //! The compiler is the one that the headers state; a dependency of their package only confirms it.
 
 use super::archive::InArchive;
-use super::compiler::{self, Compiler};
+use super::compiler::{self, Compiler, gcc_name};
 use super::parts::{self, KBUILD, needed};
 use super::stated::Stated;
 use longshore_core::failure::{Failure, FailureKind};
@@ -252,25 +252,6 @@ fn is_of_release(package: &Package, suite: &str) -> bool {
 /// True for a compiler package, and for Debian's package that depends on it.
 fn names_compiler(name: &str) -> bool {
     gcc_name(name).is_some() || name.starts_with(parts::COMPILER)
-}
-
-/// Returns `gcc-N`, from the headers' own dependencies or those of their `linux-compiler-*`
-/// package.
-pub(super) fn compiler_of(archive: &Archive, headers: &Package) -> Option<String> {
-    let gcc_in = |package: &Package| needed(package).find_map(|one| gcc_name(&one.name));
-    gcc_in(headers).or_else(|| {
-        let through = needed(headers).find(|one| one.name.starts_with(parts::COMPILER))?;
-        gcc_in(archive.packages(&through.name).first()?)
-    })
-}
-
-/// Returns `gcc-12` for `gcc-12`, `gcc-12-for-host` and `gcc-12-x86-64-linux-gnu`.
-fn gcc_name(name: &str) -> Option<String> {
-    let number: String =
-        name.strip_prefix("gcc-")?.chars().take_while(char::is_ascii_digit).collect();
-    let rest = name.strip_prefix("gcc-")?.strip_prefix(number.as_str())?;
-    let whole = !number.is_empty() && (rest.is_empty() || rest.starts_with('-'));
-    whole.then(|| format!("gcc-{number}"))
 }
 
 #[cfg(test)]

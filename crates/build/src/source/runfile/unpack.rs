@@ -13,7 +13,7 @@ use longshore_core::failure::FailureKind;
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::bounds::{Bounded, Budget, MOST_BETWEEN};
-use longshore_debian::deb::{bad, damaged};
+use longshore_debian::faults::{bad, damaged};
 use longshore_debian::tree::Tree;
 
 /// Maximum unpacked size of a .run file: those of today have less than 1.5 GiB.
