@@ -13,9 +13,10 @@ use crate::build_lease::{Claim, LeaseBackend, StoredClaim};
 use longshore_core::failure::Failure;
 use longshore_modules::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, digest, json};
 use longshore_modules::registry::Registry;
-use longshore_modules::registry::content::manifest;
-use longshore_modules::registry::push::{ensure_blob, overwrite_manifest};
-use longshore_modules::registry::session::{Call, Session};
+use longshore_modules::registry::call::Call;
+use longshore_modules::registry::manifests::{manifest, overwrite_manifest};
+use longshore_modules::registry::push::ensure_blob;
+use longshore_modules::registry::session::Session;
 
 /// `artifactType` of a claim's manifest.
 pub const CLAIM_TYPE: &str = "application/vnd.longshore.claim.v1";

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::flavour::Flavour;
-use longshore_modules::registry::session::is_of_content;
+use longshore_modules::registry::call::is_of_content;
 use tokio::time::Instant;
 
 use crate::telemetry::BuilderSets;
@@ -167,7 +167,7 @@ fn spread(pause: Duration) -> Duration {
 mod tests {
     use super::*;
     use longshore_core::failure::CompileClass;
-    use longshore_modules::registry::session::ContentRefused;
+    use longshore_modules::registry::call::ContentRefused;
     use rstest::rstest;
 
     fn work(kernel: &str) -> Work {

@@ -14,7 +14,7 @@ use longshore_core::flavour::Flavour;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::module_signing::{Certificate, Signer};
-use longshore_modules::registry::session::is_of_content;
+use longshore_modules::registry::call::is_of_content;
 use longshore_modules::registry::set_index::IndexSummary;
 use longshore_modules::registry::{Found, Judge, Registry, Wish};
 use longshore_modules::signature::Trust;
@@ -292,7 +292,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use longshore_modules::registry::session::ContentRefused;
+    use longshore_modules::registry::call::ContentRefused;
     use longshore_modules::signature::key::SecretKey;
 
     const REGISTRY: &str = "registry.example.com/nvidia/modules";

@@ -20,9 +20,9 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
-pub use crate::artifact::image::{ARTIFACT_TYPE, Descriptor, MANIFEST_TYPE, Manifest};
+pub use crate::artifact::image::{ARTIFACT_TYPE, Descriptor, INDEX_TYPE, MANIFEST_TYPE, Manifest};
 use crate::artifact::image::{Described, MAX_JSON, json, parse_config, parse_manifest};
-pub use crate::artifact::index::{INDEX_TYPE, Index};
+pub use crate::artifact::index::Index;
 use crate::artifact::{ModuleSet, image};
 use crate::layout::destination::unwritable;
 use crate::sets::SetStore;

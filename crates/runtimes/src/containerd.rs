@@ -302,14 +302,14 @@ fn edit(asked: Question<'_>, layers: &[Layer]) -> Result<Edit, Refusal> {
             None => return Ok(drop_in(path, layers)),
         },
         None => {
-            let last = layers.iter().rev().find(|layer| layer.has_section(reading, layers));
+            let last = layers.iter().rev().find(|layer| reading.has_section(layer, layers));
             match last.or(layers.first()) {
                 Some(layer) => layer,
                 None => return Ok(fresh(asked.path)),
             }
         }
     };
-    let flag = Flag { outer: "plugins", inner: layer.section_name(reading, layers), key: KEY };
+    let flag = Flag { outer: "plugins", inner: reading.section_name(layer, layers), key: KEY };
     let after = toml_text::with_flag(&layer.text, flag).map_err(|why| {
         let reason = format!("{} is not edited: {why}", layer.path.display());
         let remedy = format!("set {KEY} = true in its section plugins.\"{}\" by hand", flag.inner);

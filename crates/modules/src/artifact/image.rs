@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::ModuleSet;
-use super::index::INDEX_TYPE;
 use longshore_core::digest::hex;
 use longshore_core::digest::is_sha256;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -27,6 +26,9 @@ pub const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 pub const MAX_JSON: u64 = 4 << 20;
 /// Annotation of a layer: the file name that other tools give it.
 pub const TITLE: &str = "org.opencontainers.image.title";
+
+/// Media type of an index.
+pub const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 
 /// A descriptor: media type, digest and size of a blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,13 +8,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::image::Descriptor;
+use super::image::{Descriptor, INDEX_TYPE};
 use longshore_core::digest::is_sha256;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::machine::Machine;
-
-/// Media type of an index.
-pub const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 
 /// An index, as the file `index.json` of a layout.
 #[derive(Debug, Serialize, Deserialize)]

@@ -3,36 +3,15 @@
 
 use reqwest::{Method, StatusCode};
 
+use super::call::{Call, unexpected};
+use super::manifests::{manifest, wrong};
 use super::referrers;
-use super::session::{Call, Session, unexpected};
-use crate::artifact::image::{Described, Descriptor, Manifest, digest, hex_of, parse_manifest};
+use super::session::Session;
+use crate::artifact::image::{Described, Descriptor, Manifest, hex_of, parse_manifest};
 use crate::artifact::index;
 use crate::signature::attestation::{AttestationReader, attestation_tag};
 use crate::signature::{Evidence, SignatureReader, Trust, signature_tag};
 use longshore_core::failure::{Failure, FailureKind};
-
-/// Accepted kinds of manifest; an index is recognized by its media type.
-const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
-                      application/vnd.oci.image.index.v1+json, \
-                      application/vnd.docker.distribution.manifest.v2+json, \
-                      application/vnd.docker.distribution.manifest.list.v2+json";
-
-/// Fetches the bytes of a manifest; None where there is none. A manifest requested by digest is
-/// verified.
-pub async fn manifest(session: &Session, reference: &str) -> Result<Option<Vec<u8>>, Failure> {
-    let url = session.url(&format!("manifests/{reference}"))?;
-    let call = Call::new(Method::GET, url).header("accept", ACCEPT);
-    let answer = session.exchange(&call).await?;
-    match answer.status {
-        StatusCode::OK => {}
-        StatusCode::NOT_FOUND => return Ok(None),
-        _ => return Err(unexpected(&call, &answer)),
-    }
-    if reference.starts_with("sha256:") && digest(&answer.body) != reference {
-        return Err(wrong(session, &format!("the manifest {reference} has another digest")));
-    }
-    Ok(Some(answer.body))
-}
 
 /// Fetches a small blob, verified.
 pub(super) async fn small_blob(
@@ -170,11 +149,6 @@ fn legal_digest<'d>(session: &Session, digest: &'d str) -> Result<&'d str, Failu
         Some(_) => Ok(digest),
         None => Err(wrong(session, &format!("{digest:?} is not a sha256 digest"))),
     }
-}
-
-fn wrong(session: &Session, what: &str) -> Failure {
-    Failure::new(FailureKind::Verification, format!("{}: {what}", session.repository))
-        .remedy("push the set again; a mirror or proxy in between may serve something else")
 }
 
 pub(crate) fn missing(session: &Session, what: &str) -> Failure {

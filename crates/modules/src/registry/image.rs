@@ -2,7 +2,8 @@
 
 use futures_util::{TryStreamExt, stream};
 
-use super::content::{manifest, missing, small_blob};
+use super::content::{missing, small_blob};
+use super::manifests::manifest;
 use super::pull::{PARALLEL, fetch_blob};
 use super::session::Session;
 use crate::artifact::image::{Descriptor, hex_of};

@@ -5,8 +5,9 @@ use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
 
 use super::Wish;
+use super::call::{Answer, Call, unexpected};
 use super::content::described;
-use super::session::{Answer, Call, Session, unexpected};
+use super::session::Session;
 use crate::artifact::image::Described;
 use crate::artifact::{legal, tag};
 use crate::signature::set_index;

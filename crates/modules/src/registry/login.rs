@@ -11,10 +11,10 @@ use reqwest::{Method, Url};
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use super::call::{Answer, Call, send};
 use super::challenge::{self, Challenge};
 use super::credentials::{Credential, DockerConfig};
 use super::login_rules::{LoginRules, Withheld};
-use super::session::{Answer, Call, send};
 use longshore_core::image_reference::Repository;
 use longshore_core::redact::redacted;
 use longshore_fetch::http::Fetcher;

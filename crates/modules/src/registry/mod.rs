@@ -3,13 +3,15 @@
 //! A set has the same form as in an image layout (see [`crate::artifact::image`]), under the tag
 //! `DRIVER-FLAVOUR-RELEASE-ARCH`, and its signatures are under cosign's tag.
 
+pub mod call;
 mod challenge;
-pub mod content;
+mod content;
 pub mod credentials;
 mod image;
 mod listing;
 mod login;
 mod login_rules;
+pub mod manifests;
 mod pull;
 pub mod push;
 mod referrers;
@@ -222,7 +224,7 @@ impl Registry {
     /// Exit code 12 where it does not exist, 13 where it has another digest or is no manifest.
     pub async fn manifest(&self, digest: &str) -> Result<Descriptor, Failure> {
         let session = self.only()?;
-        let bytes = content::manifest(session, digest).await?;
+        let bytes = manifests::manifest(session, digest).await?;
         let bytes = bytes.ok_or_else(|| missing(session, digest))?;
         Descriptor::of_manifest(&bytes).or_fail(FailureKind::Verification, || {
             format!("{}@{digest} is no manifest", session.repository)

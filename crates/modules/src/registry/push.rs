@@ -5,11 +5,12 @@ use reqwest::header::LOCATION;
 use reqwest::{Method, StatusCode, Url};
 
 use super::Registry;
-use super::content::manifest;
+use super::call::{Call, unexpected};
+use super::manifests::{manifest, overwrite_manifest, put_manifest};
 use super::referrers;
-use super::session::{Call, Session, unexpected};
+use super::session::Session;
 use crate::artifact::ModuleSet;
-use crate::artifact::image::{Described, Descriptor, MANIFEST_TYPE, digest};
+use crate::artifact::image::{Described, Descriptor, digest};
 use crate::registry::RegistrySource;
 use crate::signature::attestation::{Attestation, AttestationImage, attestation_tag};
 use crate::signature::key::SecretKey;
@@ -247,37 +248,6 @@ fn upload_url(session: &Session, location: Option<&str>, digest: &str) -> Result
     }
     url.query_pairs_mut().append_pair("digest", digest);
     Ok(url)
-}
-
-/// Puts a manifest; returns true if it existed already.
-async fn put_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<bool, Failure> {
-    if manifest(session, tag).await?.is_some_and(|there| there == bytes) {
-        return Ok(true);
-    }
-    overwrite_manifest(session, tag, bytes).await?;
-    Ok(false)
-}
-
-/// Puts a manifest under `tag`, replacing any other.
-pub async fn overwrite_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<(), Failure> {
-    overwrite(session, tag, MANIFEST_TYPE, bytes).await
-}
-
-/// Puts a manifest or an index under `tag`, replacing any other.
-pub(super) async fn overwrite(
-    session: &Session,
-    tag: &str,
-    media_type: &'static str,
-    bytes: &[u8],
-) -> Result<(), Failure> {
-    let call = Call::new(Method::PUT, session.url(&format!("manifests/{tag}"))?)
-        .header("content-type", media_type)
-        .body(bytes.to_vec());
-    let answer = session.exchange(&call).await?;
-    match answer.status {
-        StatusCode::CREATED | StatusCode::OK => Ok(()),
-        _ => Err(unexpected(&call, &answer)),
-    }
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 
 use reqwest::{Method, StatusCode};
 
-use super::content::manifest;
-use super::push::overwrite;
-use super::session::{Call, Session};
-use crate::artifact::image::{Descriptor, MANIFEST_TYPE, hex_of, json};
-use crate::artifact::index::{INDEX_TYPE, Index};
+use super::call::Call;
+use super::manifests::{manifest, overwrite};
+use super::session::Session;
+use crate::artifact::image::{Descriptor, INDEX_TYPE, MANIFEST_TYPE, hex_of, json};
+use crate::artifact::index::Index;
 use crate::signature::attestation::{ATTESTATIONS_TYPE, is_attestation_type};
 use longshore_core::failure::{Failure, FailureKind};
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 
-use super::content::{FoundEvidence, described, evidence_in, find_small_blob, manifest};
+use super::content::{FoundEvidence, described, evidence_in, find_small_blob};
 use super::listing::set_tags;
-use super::push::{ensure_blob, overwrite_manifest};
+use super::manifests::{manifest, overwrite_manifest};
+use super::push::ensure_blob;
 use super::session::Session;
 use super::{Described, Registry};
 use crate::artifact::image::{Manifest, digest};

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::KEY;
-use super::reading::Reading;
 use crate::spec_dirs;
 use crate::verdict::{Refusal, text_of, toml_of};
 
@@ -51,28 +50,8 @@ impl Layer {
         Some(self.format().filter(|format| *format > 1).unwrap_or(3))
     }
 
-    /// Returns the name of the section that is to have the key: one that it has and that counts, or else that
-    /// of its format, or of the first file's where it has no version.
-    pub(super) fn section_name(&self, reading: Reading, layers: &[Self]) -> &'static str {
-        let names = reading.sections(self, layers);
-        let own = names.iter().copied().find(|name| self.has(name));
-        let format = || {
-            let first = layers.first().and_then(Self::format);
-            self.format().or(first).unwrap_or(2)
-        };
-        own.unwrap_or_else(|| match names {
-            [only] => only,
-            _ if format() >= 3 => NEW_SECTION,
-            _ => OLD_SECTION,
-        })
-    }
-
     pub(super) fn has(&self, name: &str) -> bool {
         section(&self.values, name).is_some()
-    }
-
-    pub(super) fn has_section(&self, reading: Reading, layers: &[Self]) -> bool {
-        reading.sections(self, layers).iter().any(|name| self.has(name))
     }
 
     pub(super) fn flag_in(&self, name: &str) -> Option<bool> {

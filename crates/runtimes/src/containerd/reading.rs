@@ -62,6 +62,27 @@ impl Reading {
         if is_old { &BOTH } else { &BOTH[..1] }
     }
 
+    /// Returns the name of the section that is to have the key: one that it has and that counts, or else that
+    /// of its format, or of the first file's where it has no version.
+    pub(super) fn section_name(self, layer: &Layer, layers: &[Layer]) -> &'static str {
+        let names = self.sections(layer, layers);
+        let own = names.iter().copied().find(|name| layer.has(name));
+        let format = || {
+            let first = layers.first().and_then(Layer::format);
+            layer.format().or(first).unwrap_or(2)
+        };
+        own.unwrap_or_else(|| match names {
+            [only] => only,
+            _ if format() >= 3 => NEW_SECTION,
+            _ => OLD_SECTION,
+        })
+    }
+
+    /// True if the file has a section that counts.
+    pub(super) fn has_section(self, layer: &Layer, layers: &[Layer]) -> bool {
+        self.sections(layer, layers).iter().any(|name| layer.has(name))
+    }
+
     /// Returns the effective value; None where no file has the key.
     pub(super) fn effective(self, layers: &[Layer]) -> Option<Effective<'_>> {
         let in_section = |name: &'static str| {
