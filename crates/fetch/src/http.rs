@@ -4,6 +4,7 @@ mod certificates;
 mod client;
 mod client_error;
 mod download;
+mod head;
 mod local;
 mod logins;
 mod pace;
@@ -14,14 +15,16 @@ mod reach;
 mod request;
 mod response;
 mod retry;
+mod settings;
 mod transport;
+mod unreachable;
 
 use std::path::{Path, PathBuf};
 
 use reqwest::header::HeaderValue;
 use serde::{Deserialize, Serialize};
 
-use client::{Client, Limit, Settings};
+use client::Client;
 pub use logins::{Login, Logins};
 pub use policy::{Downloads, Policy};
 pub use process::{SUBCOMMAND, fetch_by, fetch_main};
@@ -31,8 +34,10 @@ pub use reach::{OutOfReach, Reach};
 use request::DownloadRequest;
 pub use request::proxies;
 pub use response::Response;
-pub use retry::{UnreachableHosts, is_busy};
+pub use retry::is_busy;
+use settings::{Limit, Settings};
 pub use transport::{AttemptError, Body, Exchange, Request};
+pub use unreachable::UnreachableHosts;
 
 use super::sink::{Committed, Reading, Sink, Writing};
 pub use super::sink::{ReadOnce, Reader, WriterGroup, WriterGuard};

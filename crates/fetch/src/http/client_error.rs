@@ -6,8 +6,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::reach::OutOfReach;
-use super::transport::{AttemptError, Request};
-use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::redact::redacted_text;
 
 /// Class of a client's error.
@@ -57,20 +55,6 @@ impl ClientError {
             (false, _) => root_cause(error),
         };
         Self { class: Class::of(error), cause }
-    }
-
-    /// Returns the failure of an attempt that ended with this error.
-    pub(super) fn into_attempt<R: Request>(self, request: &R) -> AttemptError {
-        let failure = request.failure(&self.cause);
-        match self.class {
-            Class::Certificate => failure.remedy(R::CERTIFICATE_REMEDY).into(),
-            Class::Request => failure.into(),
-            Class::Silent => AttemptError::Silent(failure),
-            Class::Broken => AttemptError::Retry(failure),
-            Class::Host => Failure::new(FailureKind::HostUnsupported, self.cause)
-                .remedy("longshore downloads in a process without rights: allow it seccomp(2), prctl(2) and a process more")
-                .into(),
-        }
     }
 }
 

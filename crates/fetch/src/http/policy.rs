@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::UnreachableHosts;
+use super::unreachable::UnreachableHosts;
 
 /// Maximum duration of an attempt, regardless of the size.
 const LONGEST: Duration = Duration::from_secs(6 * 3600);

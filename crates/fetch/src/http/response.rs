@@ -5,31 +5,10 @@ use std::sync::Arc;
 use reqwest::header::HeaderMap;
 use reqwest::{StatusCode, Url};
 
-use super::client::Settings;
 use super::client_error::ClientError;
+use super::head::Head;
 use super::process::ReceivedBody;
-
-/// Head of a response.
-#[derive(Debug)]
-pub(super) struct Head {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    /// URL of the answering server, after all redirections.
-    pub(super) url: Url,
-    /// Length of the body in bytes, where the server names it.
-    pub(super) length: Option<u64>,
-}
-
-impl Head {
-    pub(super) fn of(response: &reqwest::Response) -> Self {
-        Self {
-            status: response.status(),
-            headers: response.headers().clone(),
-            url: response.url().clone(),
-            length: response.content_length(),
-        }
-    }
-}
+use super::settings::Settings;
 
 /// A response, of which the body has still to arrive.
 pub struct Response {

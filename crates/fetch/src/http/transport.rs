@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use reqwest::header::HeaderMap;
 use reqwest::{RequestBuilder, Url};
 
+use super::client_error::{Class, ClientError};
 use super::pace::StallDetector;
 use super::response::Response;
 use super::retry::{RetryBudget, Trouble, retry_after};
 use super::{FetchError, Fetcher};
-use longshore_core::failure::Failure;
+use longshore_core::failure::{Failure, FailureKind};
 
 /// An attempt that received this much resets the count of attempts.
 const WORTHWHILE: u64 = 1 << 20;
@@ -92,6 +93,22 @@ impl AttemptError {
             Self::Retry(failure) => Ok((failure, Trouble::Broken)),
             Self::Silent(failure) => Ok((failure, Trouble::Silent(took))),
             Self::Busy(failure, again) => Ok((failure, Trouble::Busy(took, again))),
+        }
+    }
+}
+
+impl ClientError {
+    /// Returns the failure of an attempt that ended with this error.
+    pub(super) fn into_attempt<R: Request>(self, request: &R) -> AttemptError {
+        let failure = request.failure(&self.cause);
+        match self.class {
+            Class::Certificate => failure.remedy(R::CERTIFICATE_REMEDY).into(),
+            Class::Request => failure.into(),
+            Class::Silent => AttemptError::Silent(failure),
+            Class::Broken => AttemptError::Retry(failure),
+            Class::Host => Failure::new(FailureKind::HostUnsupported, self.cause)
+                .remedy("longshore downloads in a process without rights: allow it seccomp(2), prctl(2) and a process more")
+                .into(),
         }
     }
 }

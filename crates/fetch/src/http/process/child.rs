@@ -22,9 +22,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
-use super::super::client::Settings;
 use super::super::client_error::{Class, ClientError};
-use super::super::response::Head;
+use super::super::head::Head;
+use super::super::settings::Settings;
 use super::filter;
 use super::wire::{
     Answer, DATA, END, FAILURE, MOST_BODY, MOST_PIECE, MOST_SETTINGS, Question, Start, framed,

@@ -21,9 +21,9 @@ use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::super::client::Settings;
 use super::super::client_error::{Class, ClientError};
-use super::super::response::Response;
+use super::super::head::Head;
+use super::super::settings::Settings;
 use super::SUBCOMMAND;
 use super::wire::{
     Answer, DATA, END, FAILURE, MOST_BODY, MOST_MESSAGE, MOST_PIECE, Question, Start, invalid,
@@ -115,14 +115,15 @@ impl DownloadProcess {
         Self { program: program.to_path_buf(), settings, running: Mutex::new(None) }
     }
 
-    /// Lets the process send a request; returns the response when its headers are there.
+    /// Lets the process send a request; returns its head, and the body that is to follow, when
+    /// its headers are there.
     ///
     /// # Errors
     /// The client's error, one of the process, or one of the host where it cannot be started.
     pub(in super::super) async fn send(
         self: Arc<Self>,
         request: Request,
-    ) -> Result<Response, ClientError> {
+    ) -> Result<(Head, ReceivedBody), ClientError> {
         let (socket, number) = self.open().await?;
         let mut socket = buffered(socket);
         let reach = self.settings.reach();
@@ -151,7 +152,7 @@ impl DownloadProcess {
             Ok(Ok(head)) => {
                 let stall = LATER + self.settings.stall;
                 let process = Some((self, number));
-                Ok(Response::by_process(head, ReceivedBody { socket, stall, process }))
+                Ok((head, ReceivedBody { socket, stall, process }))
             }
             Ok(Err(error)) => Err(believed(error)),
             Err(cause) => Err(self.broken(number, &invalid(&cause)).await),

@@ -9,12 +9,12 @@ use rstest::rstest;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
-use super::super::client::{Limit, Settings};
 use super::super::client_error::{Class, ClientError};
+use super::super::head::Head;
 use super::super::proxy::Proxies;
 use super::super::reach::Reach;
 use super::super::request::DownloadRequest;
-use super::super::response::Head;
+use super::super::settings::{Limit, Settings};
 use super::super::transport::AttemptError;
 use super::super::{Redirections, Request as _};
 use super::*;

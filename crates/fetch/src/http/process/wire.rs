@@ -8,7 +8,7 @@
 //!
 //! A frame has its length in bytes before it (32 bits, little-endian); messages are JSON.
 //!
-//! [`Settings`]: super::super::client::Settings
+//! [`Settings`]: super::super::settings::Settings
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::super::client_error::ClientError;
-use super::super::response::Head;
+use super::super::head::Head;
 
 /// Maximum length of the settings: bundles of certificates make up most of it.
 pub(super) const MOST_SETTINGS: usize = 64 << 20;
