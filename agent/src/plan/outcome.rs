@@ -70,8 +70,7 @@ impl Plan {
                     | Acquire::SignSet { .. }
             )
         };
-        let is_stored =
-            |module: &LoadModule| module.is_of_driver() && module.origin.digest().is_some();
+        let is_stored = |module: &LoadModule| module.is_of_driver() && module.digest().is_some();
         let is_at_hand = self.acquire.iter().any(fetches)
             || self.install.iter().filter_map(LoadModule::of).any(is_stored);
         (builds || is_at_hand).then_some(!builds)

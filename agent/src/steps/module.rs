@@ -60,6 +60,11 @@ impl LoadModule {
         matches!(self.origin, ModuleOrigin::Driver { .. })
     }
 
+    /// Returns the sha256 (hex) of a module of the driver; None for the kernel's own.
+    pub fn digest(&self) -> Option<&str> {
+        self.origin.digest()
+    }
+
     /// Returns the modules of the network driver, of which one is to be loaded before; None for a module
     /// that every installation with it needs. Symbols of the network driver can be missing until then: its
     /// container may start after this one.
