@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::error::{At, Error};
+use longshore_lab::host::error::{At, Error};
 
 /// Time that programs have to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);

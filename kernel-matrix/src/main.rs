@@ -14,19 +14,21 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
-use kernel_matrix::cache::Cache;
-use kernel_matrix::checkout;
 use kernel_matrix::ending::Ending;
-use kernel_matrix::error::Error;
-use kernel_matrix::event::{Event, Outcome, Sink, What};
-use kernel_matrix::guests::Guests;
-use kernel_matrix::heartbeat::Heartbeat;
-use kernel_matrix::matrix::{Cell, Matrix};
-use kernel_matrix::process;
-use kernel_matrix::qemu;
-use kernel_matrix::report::Report;
-use kernel_matrix::show::Detail;
-use kernel_matrix::workbench::{Agent, Workbench};
+use longshore_lab::cell::Cell;
+use longshore_lab::cell::guests::Guests;
+use longshore_lab::guest::workbench::{Agent, Workbench};
+use longshore_lab::host::cache::Cache;
+use longshore_lab::host::checkout;
+use longshore_lab::host::error::Error;
+use longshore_lab::host::process;
+use longshore_lab::judge::event::{Event, Outcome, Sink, What};
+use longshore_lab::run::heartbeat::Heartbeat;
+use longshore_lab::run::matrix::Matrix;
+use longshore_lab::run::report::Report;
+use longshore_lab::run::show::Detail;
+use longshore_lab::scenarios;
+use longshore_lab::vm::qemu;
 
 /// Time limit for an optimised build of everything on a slow machine.
 const IMAGE_LIMIT: Duration = Duration::from_secs(3600);
@@ -35,7 +37,7 @@ const IMAGE_LIMIT: Duration = Duration::from_secs(3600);
 #[derive(Debug, Parser)]
 #[command(name = "kernel-matrix", version = longshore_core::program_version!().to_string())]
 struct Line {
-    /// File that declares longshore's test cells; by default kernel-matrix/matrix.toml of the checkout that the working
+    /// File that declares longshore's test cells; by default lab/matrix.toml of the checkout that the working
     /// directory is in.
     #[arg(long, global = true, value_name = "FILE")]
     matrix: Option<PathBuf>,
@@ -81,7 +83,7 @@ enum Verb {
     /// Writes the report on a run, of all its shards. Exits with 2 if results cannot be used.
     Report {
         #[command(flatten)]
-        options: kernel_matrix::matrix_report::Options,
+        options: kernel_matrix::report::Options,
         #[command(flatten)]
         seal_key: commands::SealKey,
     },
@@ -167,9 +169,7 @@ fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
     let Line { matrix, verb } = line;
     let matrix = || match &matrix {
         Some(path) => Matrix::read(path),
-        None => {
-            Matrix::read(&checkout::file("kernel-matrix/matrix.toml", "name yours by --matrix")?)
-        }
+        None => Matrix::read(&checkout::file("lab/matrix.toml", "name yours by --matrix")?),
     };
     match verb {
         Verb::Report { options, seal_key } => report(&options, &seal_key),
@@ -188,45 +188,46 @@ fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
             None => run(matrix()?, &options, ending),
         },
         Verb::Time { cell, icount: true, vm } => {
-            let count = kernel_matrix::cell::time_and_count;
+            let count = longshore_lab::run::time_and_count;
             let [counted, timed] = alone(matrix()?, &cell, &vm, count)?;
             print(&counted.executed());
             print(&timed.table());
             Ok(true)
         }
         Verb::Time { cell, icount: false, vm } => {
-            let timing = alone(matrix()?, &cell, &vm, kernel_matrix::cell::time)?;
+            let timing = alone(matrix()?, &cell, &vm, longshore_lab::run::time)?;
             print(&timing.table());
             Ok(true)
         }
         Verb::Rest { cell, vm } => {
-            let rest = alone(matrix()?, &cell, &vm, kernel_matrix::cell::rest)?;
+            let rest = alone(matrix()?, &cell, &vm, longshore_lab::run::rest)?;
             print(&rest.table());
             Ok(true)
         }
         Verb::Shell { cell, vm } => {
-            alone(matrix()?, &cell, &vm, kernel_matrix::cell::shell).map(|()| true)
+            alone(matrix()?, &cell, &vm, longshore_lab::run::shell).map(|()| true)
         }
     }
 }
 
 fn report(
-    options: &kernel_matrix::matrix_report::Options,
+    options: &kernel_matrix::report::Options,
     seal_key: &commands::SealKey,
 ) -> Result<bool, Error> {
     let key = seal_key.read(&Cache::of_user()?)?;
-    let reported = kernel_matrix::matrix_report::report(options, Some(&key))?;
+    let reported = kernel_matrix::report::report(options, Some(&key))?;
     print(&reported.summary);
     Ok(reported.is_good)
 }
 
 fn describe(cell: &Cell) -> String {
+    let scenario = scenarios::named(&cell.scenario).map(|scenario| format!("{scenario:?}"));
     let gpus: Vec<String> = cell.gpus.iter().map(ToString::to_string).collect();
     format!(
-        "{:40} {:4} {:?}: {} of {}, {} {} from {:?}, gpus [{}], exit {}",
+        "{:40} {:4} {}: {} of {}, {} {} from {:?}, gpus [{}], exit {}",
         cell.name,
         if cell.core { "core" } else { "" },
-        cell.scenario,
+        scenario.unwrap_or_default(),
         cell.kernel.package,
         cell.kernel.suite,
         cell.driver.branch,
@@ -263,7 +264,7 @@ fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
         let mut held = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (report, starts): &mut (Report, BTreeMap<String, Instant>) = &mut held;
         let after = starts.entry(event.cell.clone()).or_insert_with(Instant::now).elapsed();
-        let line = kernel_matrix::show::line(&event, after, detail);
+        let line = longshore_lab::run::show::line(&event, after, detail);
         if let Some(heartbeat) = &heartbeat {
             heartbeat.take(&event, line.as_deref());
         }
@@ -301,7 +302,9 @@ fn alone<T>(
     let workbench = open(matrix.guests(), &[&cell], options)?;
     let began = Instant::now();
     let take = |event: Event| {
-        if let Some(line) = kernel_matrix::show::line(&event, began.elapsed(), Detail::default()) {
+        if let Some(line) =
+            longshore_lab::run::show::line(&event, began.elapsed(), Detail::default())
+        {
             print(&line);
         }
     };
@@ -323,7 +326,7 @@ fn run_all(
                     if ending.signal().is_some() {
                         return;
                     }
-                    kernel_matrix::cell::run(cell, workbench, &Sink::new(&cell.name, take));
+                    longshore_lab::run::run(cell, workbench, &Sink::new(&cell.name, take));
                 }
             });
         }

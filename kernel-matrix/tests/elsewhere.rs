@@ -43,8 +43,8 @@ fn no_help_has_a_path_of_the_machine_that_built_it() {
 fn a_file_of_the_checkout_that_cannot_be_found_is_named_with_its_option() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, expected) in [
-        ("list", "kernel-matrix/matrix.toml: name yours by --matrix"),
-        ("run no-such-cell", "kernel-matrix/matrix.toml: name yours by --matrix"),
+        ("list", "lab/matrix.toml: name yours by --matrix"),
+        ("run no-such-cell", "lab/matrix.toml: name yours by --matrix"),
         ("resolve", "kernel-matrix/rules.toml: name your rules by --rules"),
         ("build", "kernel-matrix/rules.toml: name your rules by --rules"),
         ("list name=noble*", "kernel-matrix/rules.toml: name your rules by --rules"),

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use longshore_core::digest::digest_of;
 
 use super::verdict::Ran;
-use crate::error::{At, Error};
-use crate::judge::Evidence;
 use crate::results::cell::EXCERPT_LINES;
 use crate::results::{Digest, Line, LogExcerpt, Verdict};
 use crate::rules::Cell;
+use longshore_lab::host::error::{At, Error};
+use longshore_lab::judge::evidence::Evidence;
 
 /// Lines of an excerpt after the failing one.
 const AFTER: usize = 12;
 
-/// Returns the lines of a console's log, which [`Transcript`](crate::transcript) bounds.
+/// Returns the lines of a console's log, which [`Transcript`](longshore_lab::guest::transcript) bounds.
 ///
 /// # Errors
 /// It cannot be read.

@@ -11,19 +11,20 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::build_run::{BuildRun, milliseconds};
-use crate::cache::digest;
-use crate::cell::{expected, hold, measurements, scenario};
-use crate::error::Error;
-use crate::event::{Sink, What};
-use crate::guest::{Boot, Guest};
-use crate::judge::{self, Evidence};
-use crate::kernel::KERNEL;
-use crate::matrix;
 use crate::results::{CellResult, Digest, Line, Phase, ResolvedCell, Times, Verdict};
 use crate::rules::lock::Missing;
 use crate::rules::{Cell, RuleScenario};
-use crate::seed::SEED;
-use crate::workbench::Workbench;
+use longshore_lab::cell;
+use longshore_lab::guest::workbench::{Workbench, hold};
+use longshore_lab::guest::{Boot, Guest};
+use longshore_lab::host::cache::digest;
+use longshore_lab::host::error::Error;
+use longshore_lab::judge::end;
+use longshore_lab::judge::event::{Sink, What};
+use longshore_lab::judge::evidence::Evidence;
+use longshore_lab::scenarios;
+use longshore_lab::supply::seed::SEED;
+use longshore_lab::vm::kernel::KERNEL;
 use verdict::Ran;
 
 /// Largest number of phases, and of measurements, that a guest has in results.
@@ -89,22 +90,23 @@ impl BootRun<'_> {
     ) -> Result<Attempt, Error> {
         let began = Instant::now();
         let wanted = match self.wanted(cell, &workbench)? {
-            Ok(wanted) => matrix::Cell { set: set_of(compiled), ..wanted },
+            Ok(wanted) => cell::Cell { set: set_of(compiled), ..wanted },
             Err(verdict) => return Ok(Attempt::NoGuest(verdict)),
         };
         workbench.cache().bound(&[SEED, KERNEL], self.cache_bytes)?;
         let _alone = workbench.cache().lock(&format!("run-{}", cell.name))?;
-        let guest = Guest::prepare(&wanted, &cell.name, &mut workbench, sink)?;
+        let scenario = scenarios::of(&wanted)?;
+        let guest = scenario.guest(&wanted, &cell.name, &mut workbench, sink)?;
         drop(workbench);
         check_same(&guest, compiled)?;
         let prepare = began.elapsed();
-        let boot = Boot::of(script(cell.scenario, &wanted));
+        let boot = Boot::of(fault(cell.scenario).or(scenario.script()).unwrap_or_default());
         let started = Instant::now();
         let evidence = guest.watch(&boot, sink)?;
         let taken = started.elapsed();
         let ran = Ran {
-            outcome: judge::judge(&wanted, &expected(&wanted, &guest.prepared), &evidence),
-            unfinished: judge::unfinished(&wanted, &evidence),
+            outcome: scenario.judge(&wanted, &guest.expected(), &evidence),
+            unfinished: end::unfinished(&wanted, &evidence),
             console: console::lines(&guest.console_log(&boot))?,
         };
         let image_sha256 = guest.prepared.image.sha256.clone();
@@ -116,7 +118,7 @@ impl BootRun<'_> {
         &self,
         cell: &Cell,
         workbench: &Workbench,
-    ) -> Result<Result<matrix::Cell, Verdict>, Error> {
+    ) -> Result<Result<cell::Cell, Verdict>, Error> {
         let (kernel, driver) = match self.builds.parts(cell) {
             Ok(parts) => parts,
             Err(Missing { part, why }) => {
@@ -158,7 +160,8 @@ impl BootRun<'_> {
             key: compiled.key.as_ref().and_then(|_| Digest::try_from(digest(&inputs)).ok()),
             verdict,
             phases: evidence.reached.iter().take(MOST_RECORDS).map(phase).collect(),
-            measured: measurements(&evidence)
+            measured: evidence
+                .measurements()
                 .iter()
                 .take(MOST_RECORDS)
                 .map(|(what, value)| (line(what), line(value)))
@@ -187,14 +190,15 @@ fn set_of(compiled: &CellResult) -> Option<String> {
     Some(set.as_str().to_owned())
 }
 
-/// Returns the script of a scenario.
-fn script(of: RuleScenario, wanted: &matrix::Cell) -> &'static str {
-    match of {
-        RuleScenario::GuestPanic => include_str!("../../guest/faults/panic.sh"),
-        RuleScenario::GuestHang => include_str!("../../guest/faults/hang.sh"),
-        RuleScenario::GuestFullDisk => include_str!("../../guest/faults/full-disk.sh"),
-        _ => scenario(wanted),
-    }
+/// Returns the script of a scenario that checks this harness by a fault of the guest.
+fn fault(of: RuleScenario) -> Option<&'static str> {
+    let script = match of {
+        RuleScenario::GuestPanic => include_str!("faults/panic.sh"),
+        RuleScenario::GuestHang => include_str!("faults/hang.sh"),
+        RuleScenario::GuestFullDisk => include_str!("faults/full-disk.sh"),
+        _ => return None,
+    };
+    Some(script)
 }
 
 /// Refuses a guest with other modules than those that the cell compiled.

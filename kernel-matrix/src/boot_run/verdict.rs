@@ -2,9 +2,10 @@
 
 use serde::Deserialize;
 
-use crate::event::Outcome;
-use crate::judge::{self, Evidence};
 use crate::results::{GuestEnd, Line, Verdict};
+use longshore_lab::judge::end;
+use longshore_lab::judge::event::Outcome;
+use longshore_lab::judge::evidence::Evidence;
 
 /// Most faults of a cell in results.
 const FAULTS: usize = 50;
@@ -100,7 +101,7 @@ fn refusal(evidence: &Evidence) -> Option<Verdict> {
     let records = &evidence.records;
     let is_untouched = evidence.trouble.is_empty()
         && !records.phases.iter().any(|phase| phase == "ready")
-        && judge::host(records).is_empty();
+        && end::host(records).is_empty();
     let failure: LastFailure = serde_json::from_str(&records.text("last-failure")).ok()?;
     let is_this_end = records.facts.get("exit-code") == Some(&failure.code?.to_string());
     let (code, reason) = failure.cause.split_once(": ")?;
@@ -190,7 +191,7 @@ mod tests {
 
     /// Verdict on an agent that ended with 15 on an untouched host, with this cause, and this change.
     fn refused(cause: &str, change: impl FnOnce(&mut Evidence)) -> Verdict {
-        let mut evidence = judge::tests::good();
+        let mut evidence = longshore_lab::judge::testing::good();
         let record = serde_json::json!({
             "at": "2026-11-24T00:00:00Z", "code": 15, "cause": cause, "remedy": "select 470",
             "phase": "planning", "boot_id": null,

@@ -4,16 +4,16 @@ use longshore_debian::archive::upstream;
 use toml::{Table, Value};
 
 use crate::build_run::suites;
-use crate::error::Error;
-use crate::matrix;
 use crate::rules::lock::{Lock, LockedDriver};
 use crate::rules::{Cell, RuleScenario, flavour_name};
+use longshore_lab::cell;
+use longshore_lab::host::error::Error;
 
 /// Returns the cell that is prepared, booted and judged.
 ///
 /// # Errors
-/// Its scenario is none of matrix.toml's.
-pub(super) fn cell(cell: &Cell, driver: &LockedDriver, lock: &Lock) -> Result<matrix::Cell, Error> {
+/// It is no cell of matrix.toml's form.
+pub(super) fn cell(cell: &Cell, driver: &LockedDriver, lock: &Lock) -> Result<cell::Cell, Error> {
     let version = driver.revisions.first().map_or("", |newest| upstream(&newest.version));
     let suites = suites(cell, driver);
     let keys = Table::from_iter([
@@ -35,8 +35,8 @@ pub(super) fn cell(cell: &Cell, driver: &LockedDriver, lock: &Lock) -> Result<ma
             ]),
         ),
     ]);
-    let wanted = matrix::Cell::with_defaults(keys)?;
-    Ok(matrix::Cell {
+    let wanted = cell::Cell::with_defaults(keys)?;
+    Ok(cell::Cell {
         gpus: cell.gpus.devices(),
         deadline_seconds: cell.deadline_seconds,
         further_suites: suites,
@@ -62,7 +62,6 @@ fn scenario(of: RuleScenario) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::Scenario;
     use crate::rules::Rules;
     use crate::rules::lock::{LockedPackage, LockedSuite};
 
@@ -71,7 +70,7 @@ mod tests {
         [[drivers]]\nbranches = ['535']\nflavours = ['open']\nsuites = ['sid']\n\
         [[rule]]\nname = 'a'\ngpus = [['2xT4']]\ndeadline-seconds = 60\nscenarios = [";
 
-    fn wanted(scenario: &str) -> matrix::Cell {
+    fn wanted(scenario: &str) -> cell::Cell {
         let rules = Rules::parse(&format!("{RULES}'{scenario}']")).unwrap();
         let revision = LockedPackage {
             package: "nvidia-open-kernel-source".into(),
@@ -89,7 +88,7 @@ mod tests {
     #[test]
     fn a_cell_has_the_locked_version_and_the_suites_of_its_packages() {
         let wanted = wanted("in-use");
-        assert_eq!(wanted.scenario, Scenario::InUse);
+        assert_eq!(wanted.scenario, "in-use");
         assert_eq!(wanted.driver.branch, "535.261.03");
         assert_eq!(wanted.kernel.package, "linux-image-rt-amd64");
         assert_eq!(wanted.suites(), ["bookworm-security", "bookworm", "sid"]);
@@ -100,14 +99,15 @@ mod tests {
     #[test]
     fn every_scenario_that_boots_is_judged_by_one_of_matrix_toml() {
         for (scenario, judged) in [
-            ("round-trip", Scenario::RoundTrip),
-            ("restored", Scenario::Restored),
-            ("interrupted", Scenario::Interrupted),
-            ("guest-panic", Scenario::RoundTrip),
-            ("guest-hang", Scenario::RoundTrip),
-            ("guest-full-disk", Scenario::RoundTrip),
+            ("round-trip", "round-trip"),
+            ("restored", "restored"),
+            ("interrupted", "interrupted"),
+            ("guest-panic", "round-trip"),
+            ("guest-hang", "round-trip"),
+            ("guest-full-disk", "round-trip"),
         ] {
             assert_eq!(wanted(scenario).scenario, judged);
+            assert!(longshore_lab::scenarios::named(judged).is_some());
         }
     }
 }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{At, Error};
 use crate::results::{CellResult, Digest, Key, Line, Run};
+use longshore_lab::host::error::{At, Error};
 
 /// Name of the results' file, beside the log.
 pub const RESULTS: &str = "results.json";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use longshore_modules::artifact::{ModuleSet, PACKAGING_PATCHES};
 use serde::Deserialize;
 
-use crate::capture::Captured;
+use crate::build_run::capture::Captured;
 use crate::results::{Line, Part, Verdict};
 use crate::rules::resolve::is_outage;
 
@@ -48,7 +48,7 @@ pub(crate) fn failure_reason(log: &str) -> Option<String> {
 
 /// Packages that a build may use.
 #[derive(Debug, Clone, Copy)]
-pub struct Allowed<'a> {
+pub(crate) struct Allowed<'a> {
     /// `uname -r`.
     pub release: &'a str,
     /// sha256 of the driver's packages.
@@ -56,7 +56,7 @@ pub struct Allowed<'a> {
 }
 
 /// Returns the verdict on a build, and the module set where it gave one.
-pub fn judge(
+pub(crate) fn judge(
     captured: &Captured,
     limit: Duration,
     allowed: Allowed<'_>,
@@ -188,7 +188,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::capture::capture;
+    use crate::build_run::capture::capture;
 
     const CAUSE: &str = "compiling the open modules of 550.1 for 7.3: the kernel has no strncpy: a.c:1:1: error: implicit declaration (log: /store/a.log)";
 

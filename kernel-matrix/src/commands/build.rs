@@ -11,12 +11,7 @@ use jiff::Timestamp;
 use kernel_matrix::build_run::BuildRun;
 use kernel_matrix::build_run::log::{RESULTS, RunLog};
 use kernel_matrix::build_run::results;
-use kernel_matrix::cache::Cache;
-use kernel_matrix::checkout;
 use kernel_matrix::ending::Ending;
-use kernel_matrix::error::{At, Error};
-use kernel_matrix::matrix::Supply;
-use kernel_matrix::process;
 use kernel_matrix::results::{
     AgentUsed, CellResult, Digest, Key, Line, Machine, Results, Run, Shard,
 };
@@ -24,6 +19,11 @@ use kernel_matrix::reuse::kept;
 use kernel_matrix::rules::filter;
 use kernel_matrix::rules::lock::Lock;
 use kernel_matrix::rules::{Cell, Rules};
+use longshore_lab::cell::supply::Supply;
+use longshore_lab::host::cache::Cache;
+use longshore_lab::host::checkout;
+use longshore_lab::host::error::{At, Error};
+use longshore_lab::host::process;
 
 use longshore_core::digest::digest_of;
 

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use kernel_matrix::cache::Cache;
-use kernel_matrix::error::Error;
 use kernel_matrix::rules::filter;
 use kernel_matrix::rules::lock::Lock;
 use kernel_matrix::rules::{Cell, Driver, Excluded, Kernel, Rules, flavour_name};
+use longshore_lab::host::cache::Cache;
+use longshore_lab::host::error::Error;
 use serde::Serialize;
 
 use super::{LockFile, Selection, json};

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use kernel_matrix::cache::Cache;
-use kernel_matrix::checkout;
-use kernel_matrix::error::Error;
 use kernel_matrix::results::seal::RESULTS_KEY;
 use kernel_matrix::results::{Key, Shard};
 use kernel_matrix::rules::filter::Filter;
+use longshore_lab::host::cache::Cache;
+use longshore_lab::host::checkout;
+use longshore_lab::host::error::Error;
 
 pub(crate) use build::{Build, build};
 pub(crate) use list::{List, list};

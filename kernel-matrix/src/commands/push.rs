@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use kernel_matrix::cache::Cache;
 use kernel_matrix::ending::Ending;
-use kernel_matrix::error::Error;
-use kernel_matrix::matrix::Supply;
-use kernel_matrix::published::Target;
+use kernel_matrix::push::published::Target;
 use kernel_matrix::push::{self, Outcome, Passed, Push, Signer};
 use kernel_matrix::results::Line;
 use kernel_matrix::reuse;
 use longshore_core::image_reference::Reference;
+use longshore_lab::cell::supply::Supply;
+use longshore_lab::host::cache::Cache;
+use longshore_lab::host::error::Error;
 
 use super::{SealKey, longshore};
 use crate::print;

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use kernel_matrix::bits::Bits;
-use kernel_matrix::cache::Cache;
-use kernel_matrix::error::Error;
-use kernel_matrix::matrix::Supply;
 use kernel_matrix::rules::Rules;
 use kernel_matrix::rules::lock::{Lock, LockedDriver, LockedKernel};
 use kernel_matrix::rules::resolve::{Resolver, check_outages};
+use longshore_lab::cell::supply::Supply;
+use longshore_lab::host::archives::Archives;
+use longshore_lab::host::cache::Cache;
+use longshore_lab::host::error::Error;
 
 use super::LockFile;
 use crate::print;
@@ -46,8 +46,8 @@ pub(super) fn resolved(cache: &Cache, rules: &Rules, path: &Path) -> Result<Lock
     let suites = rules.suites().into_iter().map(|s| (s.clone(), rules.frozen.contains(&s)));
     // The store of the compiles, which need the same headers.
     let store = cache.dir(Supply::Archive.store());
-    let bits = Bits::open_with(&store, &suites.collect(), &rules.archives)?;
-    let lock = Resolver::new(&bits).resolve(rules, &mut |kernel| {
+    let archives = Archives::open_with(&store, &suites.collect(), &rules.archives)?;
+    let lock = Resolver::new(&archives).resolve(rules, &mut |kernel| {
         print(&format!("resolving {kernel}"));
     });
     check_outages(&lock)?;

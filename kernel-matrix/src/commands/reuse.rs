@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use kernel_matrix::build_run::BuildRun;
-use kernel_matrix::cache::Cache;
 use kernel_matrix::ending::Ending;
-use kernel_matrix::error::Error;
-use kernel_matrix::published::Target;
+use kernel_matrix::push::published::Target;
 use kernel_matrix::results::{CellResult, Digest, Key};
 use kernel_matrix::reuse::{self, Earlier, kept};
 use kernel_matrix::rules::Cell;
 use longshore_core::image_reference::Reference;
+use longshore_lab::host::cache::Cache;
+use longshore_lab::host::error::Error;
 
 use crate::print;
 

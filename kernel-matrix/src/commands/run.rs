@@ -11,20 +11,20 @@ use kernel_matrix::boot_run::BootRun;
 use kernel_matrix::build_run::BuildRun;
 use kernel_matrix::build_run::log::RunLog;
 use kernel_matrix::build_run::results;
-use kernel_matrix::cache::Cache;
 use kernel_matrix::ending::Ending;
-use kernel_matrix::error::{At, Error};
-use kernel_matrix::event::{Event, Sink};
-use kernel_matrix::guest;
-use kernel_matrix::guests::Guests;
-use kernel_matrix::matrix::Supply;
-use kernel_matrix::qemu::{self, Qemu};
 use kernel_matrix::results::{CellResult, Digest, Line, Run, Shard};
 use kernel_matrix::rules::filter::{self, Filter};
 use kernel_matrix::rules::lock::Lock;
 use kernel_matrix::rules::{Cell, Rules};
-use kernel_matrix::show::{self, Detail};
-use kernel_matrix::workbench::{Agent, Workbench};
+use longshore_lab::cell::guests::Guests;
+use longshore_lab::cell::supply::Supply;
+use longshore_lab::guest::run_dir;
+use longshore_lab::guest::workbench::{Agent, Workbench};
+use longshore_lab::host::cache::Cache;
+use longshore_lab::host::error::{At, Error};
+use longshore_lab::judge::event::{Event, Sink};
+use longshore_lab::run::show::{self, Detail};
+use longshore_lab::vm::qemu::{self, Qemu};
 
 use super::build::{self, LIMIT};
 use super::{SealKey, in_parallel, resolve};
@@ -139,7 +139,7 @@ pub(crate) fn run_rules(
         dir: &dir,
         limit: LIMIT,
     };
-    guest::remove_leftovers(&cache)?;
+    run_dir::remove_leftovers(&cache)?;
     let workbench =
         Workbench::open_each(cache.clone(), means.guests, suites, means.agent, means.qemu)?;
     let cache_bytes = u64::from(options.cache_limit.unwrap_or(CACHE_LIMIT)) << 30;

@@ -8,7 +8,7 @@ use super::text::{Digest, Line};
 use super::verdict::Verdict;
 
 /// Largest number of lines of a log in results.
-pub const EXCERPT_LINES: usize = 40;
+pub(crate) const EXCERPT_LINES: usize = 40;
 
 /// Measurements: quantity, and value with its unit.
 pub type Measured = BTreeMap<Line, Line>;

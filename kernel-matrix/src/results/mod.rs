@@ -5,13 +5,13 @@
 //! ([`read`], [`check`]). A [`seal`] tells results of this user's runs from those that something else
 //! wrote.
 
-pub mod cell;
-pub mod check;
-pub mod read;
-pub mod run;
+pub(crate) mod cell;
+pub(crate) mod check;
+pub(crate) mod read;
+pub(crate) mod run;
 pub mod seal;
-pub mod text;
-pub mod verdict;
+pub(crate) mod text;
+pub(crate) mod verdict;
 
 #[cfg(test)]
 pub(crate) mod sample;

@@ -9,11 +9,11 @@ use serde_json::error::Category;
 
 use super::seal::{Authenticity, Key};
 use super::{FORMAT, Results};
-use crate::disk;
-use crate::error::{At, Error};
+use longshore_lab::host::disk;
+use longshore_lab::host::error::{At, Error};
 
 /// Largest size of results in bytes.
-pub const FILE_BYTES: u64 = 64 << 20;
+pub(crate) const FILE_BYTES: u64 = 64 << 20;
 
 /// The part of results that all formats have.
 #[derive(Deserialize)]

@@ -15,7 +15,7 @@ use sha2::Sha256;
 
 use super::Results;
 use super::text::Digest;
-use crate::error::{At, Error};
+use longshore_lab::host::error::{At, Error};
 
 /// Name of the key's file in the cache.
 pub const RESULTS_KEY: &str = "results.key";

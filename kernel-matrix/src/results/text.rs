@@ -7,7 +7,7 @@ use longshore_core::sanitize::in_line;
 use serde::{Deserialize, Serialize};
 
 /// Largest size of a [`Line`] in bytes.
-pub const LINE_BYTES: usize = 2048;
+pub(crate) const LINE_BYTES: usize = 2048;
 
 /// One line of text: a name, a reason, or a line of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

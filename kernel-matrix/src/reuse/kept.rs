@@ -5,9 +5,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::disk::{self, json_files};
-use crate::error::{At, Error};
 use crate::results::{Authenticity, Key, Results};
+use longshore_lab::host::disk::{self, json_files};
+use longshore_lab::host::error::{At, Error};
 
 use super::Earlier;
 

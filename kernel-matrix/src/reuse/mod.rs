@@ -11,8 +11,8 @@ use std::path::Path;
 
 use jiff::Timestamp;
 
-use crate::error::Error;
 use crate::results::{Authenticity, CellResult, Digest, Key, Line, Results, Verdict};
+use longshore_lab::host::error::Error;
 
 /// Class of a compile failure that no rule recognizes: it may lie in the machine.
 const UNKNOWN_CLASS: &str = "unknown";

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::cache::digest;
-use crate::error::Error;
 use crate::results::Shard;
 use crate::rules::lock::Lock;
 use crate::rules::pattern::Patterns;
 use crate::rules::{Cell, flavour_name};
+use longshore_lab::host::cache::digest;
+use longshore_lab::host::error::Error;
 
 /// `KEY=PATTERN[,PATTERN...]`.
 #[derive(Debug, Clone, PartialEq, Eq)]

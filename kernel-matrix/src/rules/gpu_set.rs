@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::{self, Model, Spec};
+use longshore_lab::gpu::{self, Model, Spec};
 
 /// Devices of a cell, in the order of the rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,10 +5,10 @@ use longshore_build::source::headers::{
 };
 use longshore_debian::archive::{Archive, Package, compare};
 
-use crate::error::Error;
 use crate::results::Part;
 use crate::rules::lock::Missing;
-use crate::rules::resolve::missing;
+use crate::rules::missing::missing;
+use longshore_lab::host::error::Error;
 
 /// Returns the packages of the headers of `release` and the suite that has them: the newest, and of several of one
 /// version the first. A suite that cannot be read counts where no other has them.

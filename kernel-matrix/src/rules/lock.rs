@@ -8,9 +8,9 @@ use std::path::Path;
 use longshore_core::digest::digest_of;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{At, Error};
 use crate::results::Part;
 use crate::rules::Cell;
+use longshore_lab::host::error::{At, Error};
 
 /// Version of the file's format.
 const FORMAT: u32 = 1;

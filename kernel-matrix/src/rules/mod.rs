@@ -13,7 +13,8 @@ pub mod filter;
 mod gpu_set;
 mod headers;
 pub mod lock;
-pub mod pattern;
+mod missing;
+pub(crate) mod pattern;
 pub mod resolve;
 mod scenario;
 mod support;
@@ -25,7 +26,7 @@ use longshore_debian::settings::ArchiveSource;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::error::{At, Error};
+use longshore_lab::host::error::{At, Error};
 
 pub use axes::{Driver, Kernel, KernelFlavour, KernelPlace, NamedKernel, Selector, flavour_name};
 pub use gpu_set::GpuSet;

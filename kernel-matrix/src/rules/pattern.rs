@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 
 /// A name, a version, a beginning of a version, or a range of driver branches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pattern {
+pub(crate) enum Pattern {
     /// `6.12`: this text, or a version of it (`6.12.117`).
     Exact(String),
     /// `7.*`: any text that begins so.
@@ -25,7 +25,7 @@ impl Pattern {
     ///
     /// # Errors
     /// It is empty, a range whose ends are no numbers, or one without numbers in it.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some((from, below)) = text.split_once("..") {
             let end = |end: &str, open: u32| match end {
                 "" => Ok(open),
@@ -45,7 +45,7 @@ impl Pattern {
     }
 
     /// True if `value` fits.
-    pub fn matches(&self, value: &str) -> bool {
+    pub(crate) fn matches(&self, value: &str) -> bool {
         match self {
             Self::Exact(text) => value
                 .strip_prefix(text.as_str())
@@ -73,19 +73,19 @@ impl fmt::Display for Pattern {
 
 /// Alternatives: one pattern or a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Patterns(Vec<Pattern>);
+pub(crate) struct Patterns(Vec<Pattern>);
 
 impl Patterns {
     /// Parses a list separated by commas.
     ///
     /// # Errors
     /// One of them is no pattern.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         text.split(',').map(Pattern::parse).collect::<Result<_, _>>().map(Self)
     }
 
     /// True if one of them fits.
-    pub fn matches(&self, value: &str) -> bool {
+    pub(crate) fn matches(&self, value: &str) -> bool {
         self.0.iter().any(|pattern| pattern.matches(value))
     }
 }

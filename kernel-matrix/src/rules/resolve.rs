@@ -9,33 +9,38 @@ use std::collections::BTreeMap;
 use longshore_build::source::driver::{self, AvailableDriver, DriverOrigin};
 use longshore_debian::archive::{Package, compare, upstream};
 
-use crate::bits::Bits;
-use crate::error::Error;
-use crate::kernel::release_of;
 use crate::results::Part;
 use crate::rules::headers::headers_of;
 use crate::rules::lock::{Lock, LockedDriver, LockedKernel, LockedPackage, LockedSuite, Missing};
+use crate::rules::missing::{missing, without_addresses};
 use crate::rules::{Driver, Kernel, KernelPlace, NamedKernel, Rules};
+use longshore_lab::host::archives::Archives;
+use longshore_lab::host::error::Error;
+use longshore_lab::vm::kernel::release_of;
 
 /// Names of a kernel's packages for compiling modules.
 const HEADERS: [&str; 3] = ["linux-headers-", "linux-kbuild-", "linux-compiler-"];
 
 /// Archives that the rules are resolved against.
 pub struct Resolver<'a> {
-    bits: &'a Bits,
+    archives: &'a Archives,
 }
 
 impl<'a> Resolver<'a> {
     /// Resolves against these suites.
-    pub fn new(bits: &'a Bits) -> Self {
-        Self { bits }
+    pub fn new(archives: &'a Archives) -> Self {
+        Self { archives }
     }
 
     /// Resolves every kernel and driver; `each` is told of each kernel before it is looked up.
     pub fn resolve(&self, rules: &Rules, each: &mut dyn FnMut(&str)) -> Lock {
         let suites = rules.suites().into_iter().map(|suite| LockedSuite {
             frozen: rules.frozen.contains(&suite),
-            unavailable: self.bits.suite(&suite).err().map(|e| without_addresses(&e.to_string())),
+            unavailable: self
+                .archives
+                .suite(&suite)
+                .err()
+                .map(|e| without_addresses(&e.to_string())),
             suite,
         });
         let suites = suites.collect();
@@ -71,28 +76,28 @@ impl<'a> Resolver<'a> {
         match &named.place {
             KernelPlace::BuildRoot(root) => {
                 locked.build_root = Some(root.clone());
-                self.bits.check_build_root(root, release).map_err(missing(Part::Headers))
+                self.archives.check_build_root(root, release).map_err(missing(Part::Headers))
             }
             KernelPlace::Suites(suites) => {
-                let read = suites.iter().map(|suite| (suite.as_str(), self.bits.suite(suite)));
+                let read = suites.iter().map(|suite| (suite.as_str(), self.archives.suite(suite)));
                 let (suite, headers) = headers_of(release, read.collect())?;
                 locked.headers = headers.iter().map(|p| package(p, suite)).collect();
                 locked.headers.sort_by(|a, b| a.package.cmp(&b.package));
-                self.bits.fetch_of(suite, &headers).map_err(missing(Part::Headers))
+                self.archives.fetch_of(suite, &headers).map_err(missing(Part::Headers))
             }
         }
     }
 
     fn fill(&self, kernel: &Kernel, locked: &mut LockedKernel) -> Result<(), Missing> {
         let suite = &kernel.suite;
-        self.bits.suite(suite).map_err(missing(Part::Suite))?;
+        self.archives.suite(suite).map_err(missing(Part::Suite))?;
         let image = self.image(kernel)?;
         locked.release = release_of(&image);
         locked.image = Some(package(&image, suite));
         let headers = self.headers(&locked.release, suite)?;
         locked.headers = headers.iter().map(|p| package(p, suite)).collect();
         locked.headers.sort_by(|a, b| a.package.cmp(&b.package));
-        self.bits.fetch(&headers).map_err(missing(Part::Headers))
+        self.archives.fetch(&headers).map_err(missing(Part::Headers))
     }
 
     /// Returns the image that the kernel's meta-package leads to.
@@ -129,14 +134,14 @@ impl<'a> Resolver<'a> {
     }
 
     fn newest(&self, name: &str, suite: &str, part: Part) -> Result<Package, Missing> {
-        self.bits.newest(name, suite).map_err(missing(part))
+        self.archives.newest(name, suite).map_err(missing(part))
     }
 
     fn driver(&self, driver: &Driver) -> LockedDriver {
         let mut unread = Vec::new();
         let mut found = BTreeMap::new();
         for suite in &driver.suites {
-            match self.bits.suite(suite) {
+            match self.archives.suite(suite) {
                 Ok(archive) => {
                     for available in driver::drivers(archive) {
                         add(&mut found, driver, &available, suite);
@@ -159,7 +164,7 @@ impl<'a> Resolver<'a> {
 
     /// Names the packages of a branch that hold no sources and only lead to those of another.
     fn transitional(&self, driver: &Driver) -> String {
-        let archives = driver.suites.iter().filter_map(|suite| self.bits.suite(suite).ok());
+        let archives = driver.suites.iter().filter_map(|suite| self.archives.suite(suite).ok());
         let mut found: Vec<String> = archives
             .flat_map(|archive| {
                 let names = archive.names_matching(&is_source);
@@ -255,31 +260,6 @@ pub fn check_outages(lock: &Lock) -> Result<(), Error> {
          network, the proxy and the apt sources, and run it again",
         outages.len() - 1
     )))
-}
-
-/// Returns the answer that a part is missing, for an error that says why.
-pub(super) fn missing(part: Part) -> impl Fn(Error) -> Missing {
-    move |error| {
-        let why = match &error {
-            Error::Longshore(failure) => failure.one_line(),
-            other => other.to_string(),
-        };
-        Missing { part, why: without_addresses(&why) }
-    }
-}
-
-/// Returns a text with the path below the archive instead of each URL: the lock is of an archive, not
-/// of the mirror that served it.
-fn without_addresses(text: &str) -> String {
-    let path = |word: &str| {
-        let (before, url) = word.split_once("://")?;
-        let scheme = before.rfind(|c: char| !c.is_ascii_alphabetic()).map_or(0, |at| at + 1);
-        let below = ["/dists/", "/pool/"].iter().find_map(|dir| url.find(dir)).map(|at| at + 1);
-        let shown = below.map_or("an archive", |at| &url[at..]);
-        Some(format!("{}{shown}", &before[..scheme]))
-    };
-    let words = text.split(' ').map(|word| path(word).unwrap_or_else(|| word.to_owned()));
-    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::{Cell, Driver, Excluded, flavour_name};
-use crate::gpu::Model;
 use longshore_core::flavour::Flavour;
+use longshore_lab::gpu::Model;
 
 /// Support of a model.
 struct Support {

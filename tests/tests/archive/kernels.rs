@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use kernel_matrix::bits::Bits;
 use kernel_matrix::results::Part;
 use kernel_matrix::rules::Rules;
 use kernel_matrix::rules::lock::{Lock, LockedKernel};
 use kernel_matrix::rules::resolve::Resolver;
+use longshore_lab::host::archives::Archives;
 
 use longshore_tests::archive::{ARCH, Suite, certificate, deb, key};
 
@@ -57,8 +57,9 @@ fn resolved(dir: &Path) -> Lock {
     );
     let rules = Rules::parse(&text).expect("rules");
     let suites = rules.suites().into_iter().map(|suite| (suite, false)).collect();
-    let bits = Bits::open_with(&dir.join("store"), &suites, &rules.archives).expect("opens");
-    Resolver::new(&bits).resolve(&rules, &mut |_| {})
+    let archives =
+        Archives::open_with(&dir.join("store"), &suites, &rules.archives).expect("opens");
+    Resolver::new(&archives).resolve(&rules, &mut |_| {})
 }
 
 #[test]

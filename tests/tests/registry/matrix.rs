@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use kernel_matrix::published::Target;
+use kernel_matrix::push::published::Target;
 use kernel_matrix::push::{self, Outcome, Passed, Push, Signer};
 use kernel_matrix::results::{
     AgentUsed, CellResult, Digest, Line, Machine, Measured, ResolvedCell, Results, Run, Times,

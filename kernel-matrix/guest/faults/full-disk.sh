@@ -1,6 +1,0 @@
-# shellcheck shell=sh
-# Fills the root file system in the middle of a scenario: a run has to explain it.
-# shellcheck source-path=SCRIPTDIR/.. source=lib.sh
-. /run/matrix/lib.sh
-phase fill
-dd if=/dev/zero of=/full bs=1M

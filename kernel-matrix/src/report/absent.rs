@@ -1,0 +1,97 @@
+//! Drivers and kernels without sources: every cell of theirs lacks a package. A table of the others is shorter, and says
+//! the same.
+
+use super::merge::{Cell, Merged};
+use super::status::Status;
+use crate::results::{DriverAxis, KernelAxis, Line};
+
+/// The axes, each in two parts.
+#[derive(Debug)]
+pub(crate) struct Axes<'a> {
+    /// Kernels of the table.
+    pub kernels: Vec<&'a KernelAxis>,
+    /// Drivers of the table.
+    pub drivers: Vec<&'a DriverAxis>,
+    /// Kernels without sources.
+    pub absent_kernels: Vec<&'a KernelAxis>,
+    /// Drivers without sources.
+    pub absent_drivers: Vec<&'a DriverAxis>,
+}
+
+impl<'a> Axes<'a> {
+    /// Parts the axes. Where a part of the table would be empty, all are in the table.
+    pub(crate) fn of(merged: &'a Merged) -> Self {
+        let is_absent = |id: &Line, of: fn(&Cell) -> &Line| {
+            let mut cells = merged.cells.iter().filter(|cell| of(cell) == id).peekable();
+            cells.peek().is_some() && cells.all(|cell| cell.status() == Status::Unavailable)
+        };
+        let (absent_kernels, kernels): (Vec<_>, Vec<_>) =
+            merged.kernels.iter().partition(|k| is_absent(&k.id, |cell| &cell.planned.kernel));
+        let (absent_drivers, drivers): (Vec<_>, Vec<_>) =
+            merged.drivers.iter().partition(|d| is_absent(&d.id, |cell| &cell.planned.driver));
+        if kernels.is_empty() || drivers.is_empty() {
+            let (kernels, drivers) =
+                (merged.kernels.iter().collect(), merged.drivers.iter().collect());
+            return Self {
+                kernels,
+                drivers,
+                absent_kernels: Vec::new(),
+                absent_drivers: Vec::new(),
+            };
+        }
+        Self { kernels, drivers, absent_kernels, absent_drivers }
+    }
+
+    /// Returns name, number of cells and reason of each driver and each kernel without sources.
+    pub(crate) fn absent(&self, merged: &Merged) -> Vec<(String, usize, String)> {
+        let told = |name: String, id: &Line, of: fn(&Cell) -> &Line| {
+            let cells: Vec<&Cell> = merged.cells.iter().filter(|cell| of(cell) == id).collect();
+            let reason = cells.first().map(|cell| cell.reason()).unwrap_or_default();
+            (name, cells.len(), reason)
+        };
+        let driver = |d: &&DriverAxis| {
+            told(format!("{} {}", d.branch, d.flavour), &d.id, |cell| &cell.planned.driver)
+        };
+        let kernel = |k: &&KernelAxis| {
+            let release = if k.release.is_empty() { &k.id } else { &k.release };
+            told(release.to_string(), &k.id, |cell| &cell.planned.kernel)
+        };
+        let drivers = self.absent_drivers.iter().map(driver);
+        drivers.chain(self.absent_kernels.iter().map(kernel)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::merge::Source;
+    use super::*;
+    use crate::results::{Authenticity, Part, Verdict, sample};
+
+    fn merged(is_absent: impl Fn(&Line) -> bool) -> Merged {
+        let mut results = sample::results();
+        for cell in results.cells.iter_mut().filter(|cell| is_absent(&cell.name)) {
+            let why = Line::new("not in sid");
+            cell.verdict = Verdict::Unavailable { part: Part::Driver, why };
+        }
+        let source = Source { file: "a".into(), results, authenticity: Authenticity::Sealed };
+        Merged::of(vec![source]).unwrap()
+    }
+
+    #[test]
+    fn axes_without_sources_are_apart_with_their_reason() {
+        let merged = merged(|name| name.as_str().ends_with("470-proprietary"));
+        let axes = Axes::of(&merged);
+        assert_eq!((axes.kernels.len(), axes.drivers.len()), (4, 1));
+        let absent = axes.absent(&merged);
+        assert_eq!(absent, [("470 proprietary".into(), 4, "driver: not in sid".into())]);
+        assert_eq!(merged.headline(), "1 of 4 that have sources work");
+    }
+
+    #[test]
+    fn a_matrix_without_any_sources_is_shown_whole() {
+        let merged = merged(|_| true);
+        let axes = Axes::of(&merged);
+        assert_eq!((axes.kernels.len(), axes.drivers.len()), (4, 2));
+        assert!(axes.absent(&merged).is_empty());
+    }
+}

@@ -1,0 +1,218 @@
+//! The report as Markdown, for a comment on a pull request: at most [`BYTES`].
+
+use std::fmt::Write;
+
+use super::absent::Axes;
+use super::difference::{Change, Differences};
+use super::merge::{Cell, Merged};
+use super::status::Status;
+
+/// Largest size of the text: GitHub takes 65,536 characters in a comment.
+pub(crate) const BYTES: usize = 60_000;
+
+/// Number of changes or reasons that a list shows.
+const LISTED: usize = 40;
+
+/// Longest foreign text in a list.
+const TEXT_CHARS: usize = 160;
+
+/// Room for the last line.
+const RESERVE: usize = 200;
+
+/// Returns the report as Markdown.
+pub(crate) fn render(merged: &Merged, differences: Option<&Differences<'_>>) -> String {
+    let mut text = summary(merged, differences);
+    let mut sections = Vec::new();
+    sections.extend(differences.map(changes));
+    sections.push(tables(merged));
+    sections.push(reasons(merged));
+    sections.push(left_out(merged));
+    let mut cut = Vec::new();
+    for Section { name, body } in sections {
+        if body.is_empty() {
+        } else if text.len() + body.len() + RESERVE <= BYTES {
+            text += &body;
+        } else {
+            cut.push(name);
+        }
+    }
+    if !cut.is_empty() {
+        let _ =
+            writeln!(text, "\nToo long for a comment, and on the page alone: {}.", cut.join(", "));
+    }
+    text
+}
+
+struct Section {
+    name: &'static str,
+    body: String,
+}
+
+fn summary(merged: &Merged, differences: Option<&Differences<'_>>) -> String {
+    let mut text = format!("## Kernel matrix: {}\n\n", merged.headline());
+    let counts: Vec<String> = Status::ALL
+        .into_iter()
+        .filter(|status| merged.count(*status) > 0)
+        .map(|s| format!("{} {} {}", s.symbol(), merged.count(s), s.word()))
+        .collect();
+    let _ = writeln!(text, "{}  ", counts.join(" · "));
+    let _ = writeln!(text, "Run {}, ended {}", code(merged.id().as_str()), time(merged.ended()));
+    if merged.reused() > 0 {
+        let _ = writeln!(
+            text,
+            "\n{} results are of an earlier run with the same inputs",
+            merged.reused()
+        );
+    }
+    for problem in merged.problems.iter().take(LISTED) {
+        let _ = writeln!(text, "\n**Incomplete:** {}", code(problem));
+    }
+    if let Some(differences) = differences {
+        let id = code(differences.id.as_str());
+        let _ = writeln!(
+            text,
+            "\n**Against {id}** ({}): {}",
+            time(differences.ended),
+            differences.summary()
+        );
+    }
+    text
+}
+
+fn time(time: jiff::Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M UTC").to_string()
+}
+
+fn changes(differences: &Differences<'_>) -> Section {
+    let mut body = String::new();
+    let groups = [
+        ("Worse", &differences.worse),
+        ("Better", &differences.better),
+        ("Otherwise different", &differences.other),
+    ];
+    for (title, changes) in groups {
+        if changes.is_empty() {
+            continue;
+        }
+        let _ =
+            writeln!(body, "\n**{title}**\n\n| Cell | Before | Now | Reason |\n|---|---|---|---|");
+        for Change { cell, before, .. } in changes.iter().take(LISTED) {
+            let [before, now] =
+                [*before, cell.status()].map(|s| format!("{} {}", s.symbol(), s.word()));
+            let name = code(cell.planned.name.as_str());
+            let _ = writeln!(body, "| {name} | {before} | {now} | {} |", code(&cell.reason()));
+        }
+        more(&mut body, changes.len());
+    }
+    Section { name: "the differences", body }
+}
+
+fn more(body: &mut String, count: usize) {
+    if count > LISTED {
+        let _ = writeln!(body, "\nand {} more", count - LISTED);
+    }
+}
+
+/// The matrix, with words if there is room for them.
+fn tables(merged: &Merged) -> Section {
+    let body = [true, false]
+        .into_iter()
+        .map(|words| table(merged, words))
+        .find(|body| body.len() < BYTES / 2)
+        .unwrap_or_else(|| table(merged, false));
+    Section { name: "the table", body }
+}
+
+fn table(merged: &Merged, words: bool) -> String {
+    if merged.cells.is_empty() {
+        return String::new();
+    }
+    let axes = Axes::of(merged);
+    let mut body = String::from("\n| Kernel |");
+    for driver in &axes.drivers {
+        let (branch, flavour) = (code(driver.branch.as_str()), code(driver.flavour.as_str()));
+        let _ = write!(body, " {branch} {flavour}<br>{} |", code(&merged.version(driver)));
+    }
+    let _ = writeln!(body, "\n|---|{}", "---|".repeat(axes.drivers.len()));
+    let grid = merged.grid();
+    for kernel in &axes.kernels {
+        let _ = write!(body, "| {} {} |", code(kernel.id.as_str()), code(kernel.release.as_str()));
+        for driver in &axes.drivers {
+            let cells = grid.get(&(&kernel.id, &driver.id)).map_or(&[][..], Vec::as_slice);
+            let shown: Vec<String> =
+                cells.iter().map(|at| mark(merged.cells[*at].status(), words)).collect();
+            let _ =
+                write!(body, " {} |", if shown.is_empty() { "·".into() } else { shown.join(" ") });
+        }
+        body.push('\n');
+    }
+    let absent: Vec<String> =
+        axes.absent(merged).iter().map(|(name, ..)| code(name)).take(LISTED).collect();
+    if !absent.is_empty() {
+        let _ = writeln!(body, "\nWithout sources, and not in the table: {}", absent.join(", "));
+    }
+    let used = Status::ALL.into_iter().filter(|status| merged.count(*status) > 0);
+    let legend: Vec<String> =
+        used.map(|s| format!("{} {}: {}", s.symbol(), s.word(), s.meaning())).collect();
+    let _ = writeln!(body, "\n<sub>{}; · not in the matrix</sub>", legend.join("; "));
+    body
+}
+
+fn mark(status: Status, words: bool) -> String {
+    if words { format!("{} {}", status.symbol(), status.word()) } else { status.symbol().into() }
+}
+
+/// Reasons of the cells that do not work, the worst first.
+fn reasons(merged: &Merged) -> Section {
+    let mut cells: Vec<&Cell> = merged.cells.iter().filter(|c| !c.reason().is_empty()).collect();
+    cells.sort_by_key(|cell| std::cmp::Reverse(cell.status()));
+    let mut body = String::new();
+    if !cells.is_empty() {
+        let _ = writeln!(body, "\n<details><summary>Reasons ({})</summary>\n", cells.len());
+        let _ = writeln!(body, "| Cell | | Reason |\n|---|---|---|");
+        for cell in cells.iter().take(LISTED) {
+            let name = code(cell.planned.name.as_str());
+            let _ = writeln!(
+                body,
+                "| {name} | {} | {} |",
+                mark(cell.status(), true),
+                code(&cell.reason())
+            );
+        }
+        more(&mut body, cells.len());
+        body += "\n</details>\n";
+    }
+    Section { name: "the reasons", body }
+}
+
+fn left_out(merged: &Merged) -> Section {
+    let mut body = String::new();
+    if !merged.excluded.is_empty() {
+        body += "\n<details><summary>Left out</summary>\n\n";
+        for exclusion in merged.excluded.iter().take(LISTED) {
+            let parts: Vec<String> =
+                exclusion.condition.iter().map(|(axis, value)| format!("{axis} {value}")).collect();
+            let (count, reason) = (exclusion.count, code(exclusion.reason.as_str()));
+            let _ = writeln!(body, "- {} ({count} cells): {reason}", code(&parts.join(", ")));
+        }
+        more(&mut body, merged.excluded.len());
+        body += "\n</details>\n";
+    }
+    Section { name: "the combinations that are left out", body }
+}
+
+/// Returns foreign text as a code span, in which neither HTML nor a mention has an effect.
+fn code(text: &str) -> String {
+    let mut shown: String = longshore_core::sanitize::in_line(text)
+        .chars()
+        .take(TEXT_CHARS + 1)
+        .map(|c| if c == '`' { '\'' } else { c })
+        .collect();
+    if shown.chars().count() > TEXT_CHARS {
+        shown.pop();
+        shown.push('…');
+    }
+    // A bar ends a table's cell even in a code span; a backslash before it is taken off again.
+    let shown = shown.trim().replace('|', "\\|");
+    if shown.is_empty() { String::new() } else { format!("`{shown}`") }
+}

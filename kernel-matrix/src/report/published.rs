@@ -1,0 +1,97 @@
+//! The page that docs publish is the report on the published results.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use clap::Parser;
+
+use super::booted::Booted;
+use super::{Options, booted, report};
+use longshore_lab::run::matrix::Matrix;
+
+const TOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+const PAGE: &str = "docs/reference/combinations.html";
+const BOOTED: &str = "kernel-matrix/measured/booted.jsonl";
+/// The command that makes the page, in the top directory of a checkout; the page and combinations.md name it.
+const COMMAND: &str = "kernel-matrix report kernel-matrix/measured/compiled.json --booted \
+    kernel-matrix/measured/booted.jsonl --link longshore=../../README.md \
+    --link results=../../kernel-matrix/measured/compiled.json \
+    --link lock=../../kernel-matrix/measured/compiled.lock --link provenance=combinations.md \
+    --link cells=../internals/proofs.md --html docs/reference/combinations.html";
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn words() -> impl Iterator<Item = &'static str> {
+    COMMAND.split_whitespace()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(Path::new(TOP).join(path)).unwrap()
+}
+
+/// Returns the cells that only start and end the agent, whose last run passed with a driver.
+fn booted_cells() -> Vec<Booted> {
+    let matrix = Matrix::read(&Path::new(TOP).join("lab/matrix.toml")).unwrap();
+    let is_boot = |name: &str| {
+        let mut cells = matrix.cells.iter();
+        cells.any(|cell| cell.name == name && cell.scenario == "round-trip" && cell.exit == 0)
+    };
+    let mut found = BTreeMap::new();
+    for line in read("docs/internals/proofs.jsonl").lines() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let detail = text("detail");
+        let [kernel, driver, flavour] = detail.split(' ').collect::<Vec<_>>()[..] else { continue };
+        let [kernel, driver, flavour] = [kernel, driver, flavour].map(str::to_owned);
+        if text("kind") != "cell" || text("outcome") != "passed" || driver.is_empty() {
+            continue;
+        }
+        let (cell, date, commit) = (text("name"), text("date"), text("commit"));
+        if is_boot(&cell) {
+            let key = (kernel.clone(), driver.clone(), flavour.clone());
+            found.entry(key).or_insert(Booted { cell, kernel, driver, flavour, date, commit });
+        }
+    }
+    found.into_values().collect()
+}
+
+#[test]
+fn the_published_page_is_the_report_on_the_published_results() {
+    if std::env::var_os("WRITE_DOCS").is_some() {
+        let json = |booted| serde_json::to_string(&booted).unwrap() + "\n";
+        let lines: String = booted_cells().into_iter().map(json).collect();
+        std::fs::write(Path::new(TOP).join(BOOTED), lines).unwrap();
+    }
+    let mut options = Line::try_parse_from(words().skip(1)).unwrap().options;
+    let dir = tempfile::tempdir().unwrap();
+    let made = dir.path().join("page.html");
+    options.results = options.results.iter().map(|path| Path::new(TOP).join(path)).collect();
+    options.booted = options.booted.map(|path| Path::new(TOP).join(path));
+    options.html = Some(made.clone());
+    report(&options, None).unwrap();
+    let page = std::fs::read_to_string(made).unwrap();
+    // Paths as the command has them.
+    let page = page.replace(&format!("{TOP}/"), "").replace(dir.path().to_str().unwrap(), "D");
+    let page = page.replace("--html D/page.html", &format!("--html {PAGE}"));
+    assert!(page.contains(&words().collect::<Vec<_>>().join(" ")), "the page names its command");
+    if std::env::var_os("WRITE_DOCS").is_some() {
+        std::fs::write(Path::new(TOP).join(PAGE), &page).unwrap();
+    }
+    let command = "WRITE_DOCS=1 cargo test -p kernel-matrix --lib published_page";
+    assert!(page == read(PAGE), "{PAGE} is not of these results: {command} renews it");
+    let words: String = words().collect();
+    let of_page: String = read("docs/reference/combinations.md").split_whitespace().collect();
+    assert!(of_page.replace('\\', "").contains(&words), "combinations.md names the command");
+}
+
+#[test]
+fn what_booted_is_of_cells_that_passed() {
+    let cells = booted_cells();
+    assert!(cells.len() > 5, "{cells:?}");
+    let published = booted::read(&Path::new(TOP).join(BOOTED)).unwrap();
+    assert!(published.len() > 5, "{published:?}");
+}
