@@ -144,8 +144,6 @@ enum Command {
     List(list::List),
     /// Write the signed list of a registry's current module sets, or show it
     Index(index::Index),
-    /// Generate a key pair for signing, as cosign does
-    GenerateKeyPair(registry::GenerateKeyPair),
     /// Download or compile everything a host needs into the store, and install nothing
     Fetch {
         /// Kernel release as uname -r gives it; by default this host's (repeatable)
@@ -388,9 +386,6 @@ async fn dispatch(
         Command::Attest(asked) => stoppable(attest::attest(config, asked)).await,
         Command::Sign(asked) => stoppable(sign::sign(config, asked)).await,
         Command::Verify(asked) => stoppable(verify::verify(config, asked)).await,
-        Command::GenerateKeyPair(generate) => {
-            registry::generate_key_pair(&generate, config.disk()).map(CommandOutcome::Code)
-        }
         Command::Fetch { kernels, .. } => stoppable(fetch(config, claims, &kernels)).await,
         Command::Bundle(asked) => {
             let provisioner = Provisioner::new(config).claiming(claims);

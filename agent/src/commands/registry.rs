@@ -1,7 +1,5 @@
-//! `push` and `generate-key-pair`: module sets in registries and layouts, and their keys.
+//! `push`: module sets in registries and layouts, and the keys that sign them.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::print;
@@ -9,7 +7,6 @@ use crate::config::Config;
 use crate::supplier::attest_compiled;
 use crate::terminal;
 use longshore_core::digest::is_sha256;
-use longshore_core::disk::Disk;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::image_reference::Reference;
@@ -65,14 +62,6 @@ fn set_key(text: &str) -> Result<String, &'static str> {
 fn kernel_version(text: &str) -> Result<String, &'static str> {
     let valid = text.starts_with('#') && text.len() < 65 && !text.contains(char::is_control);
     valid.then(|| text.to_owned()).ok_or("not a kernel version as uname -v gives it: #1 SMP ...")
-}
-
-/// Arguments of `generate-key-pair`.
-#[derive(Debug, clap::Args)]
-pub(super) struct GenerateKeyPair {
-    /// Directory to write cosign.key and cosign.pub to
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    out: PathBuf,
 }
 
 fn env(name: &str) -> Option<String> {
@@ -324,42 +313,6 @@ fn ambiguous(sets: &[ModuleSet], tag: &str) -> Failure {
     )
     .remedy(
         "narrow it by --driver and --flavour, or remove the one not wanted from the store's sets",
-    )
-}
-
-pub(super) fn generate_key_pair(
-    generate: &GenerateKeyPair,
-    disk: Disk,
-) -> Result<ExitCode, Failure> {
-    let password = env("COSIGN_PASSWORD").ok_or_else(|| {
-        Failure::new(FailureKind::Usage, "COSIGN_PASSWORD is not set")
-            .remedy("set it to the password that the key is to be encrypted with; it may be empty")
-    })?;
-    let key = SecretKey::generate();
-    let secret = generate.out.join("cosign.key");
-    write_new(&secret, &key.to_encrypted_pem(&password)?, 0o600, disk)?;
-    write_new(&generate.out.join("cosign.pub"), &key.public_pem()?, 0o644, disk).inspect_err(
-        |_| {
-            // Half a pair is useless, and would block the next attempt.
-            let _ = std::fs::remove_file(&secret);
-        },
-    )?;
-    print(&format!("cosign.key and cosign.pub are in {}\n", generate.out.display()))?;
-    Ok(ExitCode::Done)
-}
-
-/// Writes a new file; never overwrites an existing key.
-fn write_new(path: &Path, text: &str, mode: u32, disk: Disk) -> Result<(), Failure> {
-    let open = || {
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
-        file.write_all(text.as_bytes())?;
-        disk.sync(&file)
-    };
-    open().or_fail(FailureKind::Usage, || format!("writing {}", path.display())).map_err(
-        |failure| {
-            failure.remedy("name a directory (--out) that can be written and has no key pair yet")
-        },
     )
 }
 

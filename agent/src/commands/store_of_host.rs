@@ -77,7 +77,6 @@ fn use_by(command: &Command) -> StoreUse {
         | Command::Verify(_)
         | Command::List(_)
         | Command::Index(_)
-        | Command::GenerateKeyPair(_)
         | Command::Status(_)
         | Command::Explain(_)
         | Command::Settings(_)

@@ -21,8 +21,6 @@ use crate::supply::run_file::RunFile;
 use crate::supply::seed::{self, Seed};
 use crate::vm::Disk;
 
-/// Environment variable and value of the password of a key pair that is only used in its cell.
-const PASSWORD: (&str, &str) = ("COSIGN_PASSWORD", "cell");
 /// Mount point in the guest of the disk with the driver.
 pub(crate) const PLACE: &str = "/srv";
 const PUBLIC_KEY: &str = "/srv/cosign.pub";
@@ -139,7 +137,6 @@ fn of_package(archive: &Path, dir: &Path) -> Result<Delivery, Error> {
 }
 
 fn of_bundle(mut command: Command, signed: &Signed<'_>) -> Result<Delivery, Error> {
-    command.env(PASSWORD.0, PASSWORD.1);
     command.arg("--out").arg(signed.media().join("driver.tar")).args(signed.sign());
     run(&mut command, LIMIT)?;
     Ok(Delivery {
@@ -154,7 +151,7 @@ fn of_registry(seed: &Seed, signed: &Signed<'_>) -> Result<Delivery, Error> {
     let store = signed.dir.join("push");
     seed::copy_set(seed, &store)?;
     let registry = Registry::start(signed.dir)?;
-    let mut push = signed.longshore();
+    let mut push = Command::new(&signed.agent.program);
     push.arg("push").arg(registry.reference()).args(signed.sign());
     push.args(["--kernel", &seed.set.key.kernel_release, "--store"]).arg(&store);
     run(&mut push, LIMIT)?;
@@ -186,8 +183,13 @@ impl<'a> Signed<'a> {
         for one in [&keys, &media] {
             fs::create_dir(one).at("make", one)?;
         }
-        run(signed.longshore().args(["generate-key-pair", "--out"]).arg(&keys), LIMIT)?;
-        fs::copy(keys.join("cosign.pub"), media.join("cosign.pub")).at("copy", &keys)?;
+        let secret = keys.join("cosign.key");
+        let mut make = Command::new("openssl");
+        make.args(["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out"]);
+        run(make.arg(&secret), LIMIT)?;
+        let mut show = Command::new("openssl");
+        show.args(["pkey", "-pubout", "-in"]).arg(&secret).arg("-out");
+        run(show.arg(media.join("cosign.pub")), LIMIT)?;
         Ok(signed)
     }
 
@@ -200,13 +202,6 @@ impl<'a> Signed<'a> {
         let image = self.dir.join("media.ext4");
         disk::make(&self.media(), &image, 1)?;
         Ok(image)
-    }
-
-    /// Returns a longshore command with the key's password.
-    fn longshore(&self) -> Command {
-        let mut command = Command::new(&self.agent.program);
-        command.env(PASSWORD.0, PASSWORD.1);
-        command
     }
 
     fn sign(&self) -> [OsString; 2] {

@@ -14,6 +14,7 @@ use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
+use longshore_modules::signature::key::SecretKey;
 
 use longshore_tests::module_sets::module;
 use longshore_tests::packages::{DRIVER, KERNEL};
@@ -239,9 +240,11 @@ fn a_bundle_is_taken_only_with_the_signature_asked_for() {
     let keys = |name: &str| {
         let dir = scene.path(name).display().to_string();
         fs::create_dir(&dir).expect("directory");
-        let mut generate = scene.agent(&["generate-key-pair", "--out", &dir]);
-        finish(generate.env("COSIGN_PASSWORD", "")).assert_done();
-        (format!("{dir}/cosign.key"), format!("{dir}/cosign.pub"))
+        let (key, [secret, public]) =
+            (SecretKey::generate(), ["key", "pub"].map(|end| format!("{dir}/cosign.{end}")));
+        fs::write(&secret, key.to_encrypted_pem("").expect("pem")).expect("written");
+        fs::write(&public, key.public_pem().expect("pem")).expect("written");
+        (secret, public)
     };
     let ((secret, public), (_, other)) = (keys("a"), keys("b"));
     let unsigned = bundle(&scene, &[]);

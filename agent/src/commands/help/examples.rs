@@ -182,13 +182,6 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
-        "generate-key-pair",
-        &[
-            ("cosign.key and cosign.pub in this directory", "longshore generate-key-pair"),
-            ("In another one", "longshore generate-key-pair --out keys"),
-        ],
-    ),
-    (
         "fetch",
         &[
             ("Everything for this host, into the store", "longshore fetch --driver 550"),

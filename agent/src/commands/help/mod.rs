@@ -26,14 +26,13 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Look", &["plan", "doctor", "status", "explain", "settings"]),
     ("Supply", &["fetch", "build", "builder", "build-root", "bundle", "import", "gc", "store"]),
     ("Registry", &["push", "list", "index", "sign", "verify", "attest"]),
-    ("Signing", &["sign-modules", "generate-key-pair"]),
+    ("Signing", &["sign-modules"]),
     ("Containers and clusters", &["cdi", "runtime", "docker-args", "fleet", "evictor"]),
     ("Shell", &["completions", "man"]),
 ];
 
 /// Commands on which no setting has an effect.
-const WITHOUT_SETTINGS: [&str; 5] =
-    ["explain", "settings", "generate-key-pair", "completions", "man"];
+const WITHOUT_SETTINGS: [&str; 4] = ["explain", "settings", "completions", "man"];
 
 /// End of the program's help pages.
 const MORE: &str = "`longshore COMMAND --help` shows the options and examples of a command,\n\

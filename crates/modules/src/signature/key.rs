@@ -8,11 +8,8 @@ use crypto_secretbox::aead::{Aead, KeyInit};
 use crypto_secretbox::{Nonce, XSalsa20Poly1305};
 use p256::ecdsa::signature::{Signer, Verifier};
 use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
-use p256::elliptic_curve::rand_core::{OsRng, RngCore};
-use p256::pkcs8::{
-    DecodePrivateKey, DecodePublicKey, EncodePrivateKey, EncodePublicKey, LineEnding,
-};
-use serde::{Deserialize, Serialize};
+use p256::pkcs8::{DecodePrivateKey, DecodePublicKey, EncodePublicKey, LineEnding};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use longshore_core::bounded_read;
@@ -25,8 +22,6 @@ const ENCRYPTED: &str = "ENCRYPTED SIGSTORE PRIVATE KEY";
 const ENCRYPTED_OLD: &str = "ENCRYPTED COSIGN PRIVATE KEY";
 /// Maximum size of a key file.
 const MAX_FILE: u64 = 64 << 10;
-/// scrypt's cost as cosign sets it.
-const N: u32 = 1 << 16;
 /// Maximum cost accepted from a file: 256 MB of memory.
 const MOST_N: u32 = 1 << 18;
 
@@ -104,11 +99,6 @@ impl std::fmt::Debug for SecretKey {
 }
 
 impl SecretKey {
-    /// Generates a new key.
-    pub fn generate() -> Self {
-        Self(SigningKey::random(&mut OsRng))
-    }
-
     /// Reads a `cosign.key`, or a PEM file with an unencrypted P-256 key (PKCS #8 or SEC 1).
     /// `password` is the value of COSIGN_PASSWORD.
     ///
@@ -146,24 +136,6 @@ impl SecretKey {
         Ok(Self(key.into()))
     }
 
-    /// Returns the key in cosign's format, encrypted with a password.
-    ///
-    /// # Errors
-    /// Exit code 70; a P-256 key can always be written so.
-    pub fn to_encrypted_pem(&self, password: &str) -> Result<String, Failure> {
-        let bug = || "encrypting a key";
-        let secret = p256::SecretKey::from(&self.0);
-        let der = secret.to_pkcs8_der().or_fail(FailureKind::Bug, bug)?;
-        let sealed = Envelope::seal(der.as_bytes(), password).or_fail(FailureKind::Bug, bug)?;
-        let json = serde_json::to_vec(&sealed).or_fail(FailureKind::Bug, bug)?;
-        let encoded = STANDARD.encode(json).into_bytes();
-        let lines: Vec<_> = encoded.chunks(64).map(String::from_utf8_lossy).collect();
-        Ok(format!(
-            "-----BEGIN {ENCRYPTED}-----\n{}\n-----END {ENCRYPTED}-----\n",
-            lines.join("\n")
-        ))
-    }
-
     /// Returns the public key in PEM.
     ///
     /// # Errors
@@ -186,21 +158,24 @@ impl SecretKey {
 }
 
 /// cosign's encryption of a key: the JSON of go-securesystemslib's package `encrypted`.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
+#[cfg_attr(any(test, feature = "testing"), derive(serde::Serialize))]
 struct Envelope {
     kdf: Kdf,
     cipher: Cipher,
     ciphertext: String,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
+#[cfg_attr(any(test, feature = "testing"), derive(serde::Serialize))]
 struct Kdf {
     name: String,
     params: Cost,
     salt: String,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
+#[cfg_attr(any(test, feature = "testing"), derive(serde::Serialize))]
 struct Cost {
     #[serde(rename = "N")]
     n: u32,
@@ -208,7 +183,8 @@ struct Cost {
     p: u32,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
+#[cfg_attr(any(test, feature = "testing"), derive(serde::Serialize))]
 struct Cipher {
     name: String,
     nonce: String,
@@ -237,19 +213,6 @@ impl Envelope {
         XSalsa20Poly1305::new(&key.into())
             .decrypt(Nonce::from_slice(&nonce), &*decode(&self.ciphertext)?)
             .map_err(|_| "the password (COSIGN_PASSWORD) does not open it".to_owned())
-    }
-
-    fn seal(plain: &[u8], password: &str) -> Result<Self, String> {
-        let (mut salt, mut nonce) = ([0; 32], [0; 24]);
-        OsRng.fill_bytes(&mut salt);
-        OsRng.fill_bytes(&mut nonce);
-        let params = Cost { n: N, r: 8, p: 1 };
-        let kdf = Kdf { name: "scrypt".into(), params, salt: STANDARD.encode(salt) };
-        let sealed = XSalsa20Poly1305::new(&kdf.key(password, &salt)?.into())
-            .encrypt(Nonce::from_slice(&nonce), plain)
-            .map_err(|e| e.to_string())?;
-        let cipher = Cipher { name: "nacl/secretbox".into(), nonce: STANDARD.encode(nonce) };
-        Ok(Self { kdf, cipher, ciphertext: STANDARD.encode(sealed) })
     }
 }
 
@@ -280,5 +243,7 @@ fn pem(text: &str) -> Result<(String, Vec<u8>), String> {
     Ok((label.to_owned(), content))
 }
 
+#[cfg(any(test, feature = "testing"))]
+mod made;
 #[cfg(test)]
 mod tests;
