@@ -54,9 +54,7 @@ pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 use self::configurations::Configurations;
 use self::environment::{check_environment, check_unknown};
 use self::log_options::LogFlags;
-use self::output::{
-    form, print, print_answer, print_answer_with_old_keys, print_json, put_out, verdict_of,
-};
+use self::output::{form, print, print_answer, print_json, put_out, verdict_of};
 use self::peermem::SideCar;
 use self::supply::{Layout, build, fetch, fetched};
 use crate::build_lease::Claims;

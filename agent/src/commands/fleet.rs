@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use super::{print, print_answer_with_old_keys};
+use super::{print, print_answer};
 use crate::config::Fragment;
 use crate::fleet::kubectl::Kubectl;
 use crate::fleet::{
@@ -19,9 +19,6 @@ use longshore_core::finding::Verdict;
 
 /// Format of the JSON.
 const FORMAT: u32 = 1;
-
-/// Keys that are also written as before version 0.2, with a hyphen.
-const OLD_KEYS: [&str; 5] = ["not_ready", "dry_run", "more_holders", "last_failure", "next_kernel"];
 
 /// Subcommands of `fleet`.
 #[derive(Debug, Subcommand)]
@@ -278,7 +275,7 @@ pub(super) async fn fleet(
 fn print_fleet(code: ExitCode, answer: &impl serde::Serialize) -> Result<(), Failure> {
     let is_good = code == ExitCode::Done;
     let verdict = if is_good { Verdict::Passed } else { Verdict::Refused };
-    print_answer_with_old_keys(FORMAT, verdict, code, answer, &OLD_KEYS)
+    print_answer(FORMAT, verdict, code, answer)
 }
 
 #[cfg(test)]

@@ -2,8 +2,6 @@
 
 use std::io::Write;
 
-use serde_json::Value;
-
 use crate::console::Form;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::finding::Verdict;
@@ -18,36 +16,6 @@ pub(super) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
 /// Returns verdict and exit code of a command that prints its answer and then ends with this failure.
 pub(super) fn verdict_of(failure: Option<&Failure>) -> (Verdict, ExitCode) {
     failure.map_or((Verdict::Passed, ExitCode::Done), |failure| (Verdict::Refused, failure.code()))
-}
-
-/// Prints an answer as JSON, in which keys of several words are also there as before version 0.2, with a hyphen for each
-/// underscore. `old` names them.
-pub(super) fn print_answer_with_old_keys(
-    format: u32,
-    verdict: Verdict,
-    exit_code: ExitCode,
-    body: &impl serde::Serialize,
-    old: &[&str],
-) -> Result<(), Failure> {
-    let mut body =
-        serde_json::to_value(body).or_fail(FailureKind::Bug, || "writing the answer as JSON")?;
-    add_old_keys(&mut body, old);
-    print_answer(format, verdict, exit_code, &body)
-}
-
-fn add_old_keys(value: &mut Value, old: &[&str]) {
-    match value {
-        Value::Array(values) => values.iter_mut().for_each(|value| add_old_keys(value, old)),
-        Value::Object(object) => {
-            object.values_mut().for_each(|value| add_old_keys(value, old));
-            for key in old {
-                if let Some(value) = object.get(*key).cloned() {
-                    object.insert(key.replace('_', "-"), value);
-                }
-            }
-        }
-        _ => {}
-    }
 }
 
 /// JSON of a command: its format, verdict and exit code before all else.

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use jiff::tz::TimeZone;
 
-use super::{print, print_answer, print_answer_with_old_keys, verdict_of};
+use super::{print, print_answer, verdict_of};
 use crate::config::{Config, SizeBound};
 use crate::upkeep::check::{Health, check};
 use crate::upkeep::gc::{self, Line, Needed, Report};
@@ -17,9 +17,6 @@ use longshore_core::store::Store;
 
 /// Format of the JSON of both commands.
 const FORMAT: u32 = 1;
-
-/// Keys of `gc` that are also written as before version 0.2, with a hyphen.
-const OLD_KEYS: [&str; 2] = ["dry_run", "last_used"];
 
 /// Arguments of `gc`.
 #[derive(Debug, clap::Args)]
@@ -68,7 +65,7 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     let is_full = report.bound.is_some_and(|bound| report.after > bound);
     if gc.json {
         let verdict = if is_full { Verdict::Warned } else { Verdict::Passed };
-        print_answer_with_old_keys(FORMAT, verdict, ExitCode::Done, &report, &OLD_KEYS)?
+        print_answer(FORMAT, verdict, ExitCode::Done, &report)?
     } else {
         print(&render(&report))?
     }

@@ -90,7 +90,7 @@ fn answers_about_the_store_are_as_their_schemas_say() {
     let digest = store.put(b"package").expect("put");
     let gc = |args: &[&str]| scene.agent(&[&["gc", "--json"][..], args].concat());
     let kept = answer("gc", gc(&["--dry-run"]));
-    assert_eq!(kept["kept"][0]["last_used"], kept["kept"][0]["last-used"]);
+    assert!(kept["kept"][0]["last_used"].is_string(), "{kept}");
     let dry = answer("gc", gc(&["--dry-run", "--max-size", "0"]));
     assert_eq!(dry["removed"].as_array().map(Vec::len), Some(1), "{dry}");
     let verify = || scene.agent(&["store", "verify", "--json"]);
@@ -194,9 +194,9 @@ fn answers_about_a_fleet_are_as_their_schemas_say() {
     };
     let shown = answer("fleet-status", fleet(&["status"]));
     assert_eq!(shown["verdict"], "refused", "{shown}");
-    assert_eq!(shown["not_ready"], shown["not-ready"]);
+    assert!(shown["not_ready"].as_u64() >= Some(1), "{shown}");
     let of_agent = &shown["nodes"][0]["status"];
-    assert_eq!(of_agent["last_failure"], of_agent["last-failure"]);
+    assert_eq!(of_agent["last_failure"]["code"], "in-use");
     assert_eq!(
         (&of_agent["more_holders"], &of_agent["next_kernel"]["ready"]),
         (&2.into(), &true.into())
@@ -204,7 +204,7 @@ fn answers_about_a_fleet_are_as_their_schemas_say() {
     let planned = answer("fleet-plan", fleet(&["plan"]));
     assert_eq!(planned["nodes"][0]["action"], "keeps", "{planned}");
     let cleaned = answer("fleet-clean", fleet(&["clean", "--dry-run"]));
-    assert_eq!((&cleaned["dry_run"], &cleaned["dry-run"]), (&true.into(), &true.into()));
+    assert_eq!(cleaned["dry_run"], true);
     assert_eq!(cleaned["nodes"][0]["outcome"], "to-clean", "{cleaned}");
 }
 
