@@ -39,7 +39,6 @@ pub struct Live {
     /// Seconds in each phase so far, including the present one; phases never entered are left out.
     pub phase_seconds: BTreeMap<String, f64>,
     /// The step that is being carried out or undone.
-    #[serde(alias = "at")]
     pub current_step: Option<CurrentStep>,
     /// Last outcome of each step that was carried out or undone, the oldest first.
     pub steps: Vec<StepRecord>,
@@ -112,7 +111,6 @@ pub struct CurrentStep {
     /// Its kind, for example `load-module`.
     pub step: String,
     /// Its subject, for example `nvidia_uvm`.
-    #[serde(alias = "what")]
     pub subject: String,
     /// True if it is being undone.
     pub undo: bool,
@@ -126,7 +124,6 @@ pub struct StepRecord {
     /// Its kind, for example `load-module`.
     pub step: String,
     /// Its subject, for example `nvidia_uvm`.
-    #[serde(alias = "what")]
     pub subject: String,
     /// True if it was undone.
     pub undo: bool,
@@ -167,14 +164,12 @@ pub struct DriverInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holders {
     /// Time of the inspection.
-    #[serde(alias = "seen")]
     pub inspected: Timestamp,
     /// Descriptions of the modules that are held.
     pub held: Vec<String>,
     /// The processes that hold it.
     pub processes: Vec<DriverUser>,
     /// Reason that the processes could not be inspected.
-    #[serde(alias = "unseen")]
     pub inspection_error: Option<String>,
 }
 

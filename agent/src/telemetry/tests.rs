@@ -3,7 +3,6 @@ use rstest::rstest;
 use super::*;
 use crate::steps::LoadModule;
 use longshore_core::failure::FailureKind;
-use longshore_host::values::DriverUser;
 
 fn load(name: &str) -> Step {
     Step::LoadModule(LoadModule {
@@ -150,38 +149,6 @@ fn a_failure_is_told_with_its_phase_and_survives_json() {
         serde_json::from_str::<Live>(&text).expect("parses").last_failure,
         live.last_failure
     );
-}
-
-#[test]
-fn an_earlier_agents_keys_are_read() {
-    let telemetry = Telemetry::default();
-    telemetry.begin(&load("drm"), false).end(StepOutcome::Done);
-    let _running = telemetry.begin(&load("nvidia"), false);
-    telemetry.failed(&Failure::new(FailureKind::InUse, "the driver is in use"));
-    let users = vec![DriverUser {
-        pid: 7,
-        namespace_pid: Some(1),
-        comm: "train".into(),
-        container: None,
-        pod: None,
-        devices: Vec::new(),
-    }];
-    telemetry.holders(Some(&InUse { users, unseen: Some("EPERM".into()), ..InUse::default() }));
-    let live = telemetry.live();
-    let mut text = serde_json::to_string(&live).expect("JSON");
-    for (key, former) in [
-        ("current_step", "at"),
-        ("subject", "what"),
-        ("time", "at"),
-        ("inspected", "seen"),
-        ("inspection_error", "unseen"),
-        ("namespace_pid", "inside"),
-    ] {
-        let (key, former) = (format!("\"{key}\":"), format!("\"{former}\":"));
-        assert!(text.contains(&key), "{key} {text}");
-        text = text.replace(&key, &former);
-    }
-    assert_eq!(serde_json::from_str::<Live>(&text).expect("parses"), live);
 }
 
 /// A plan that is refused changes nothing of what is loaded.

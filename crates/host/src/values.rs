@@ -115,7 +115,7 @@ pub struct DriverUser {
     /// Process id, in the PID namespace of this process.
     pub pid: u32,
     /// Its id in its own PID namespace, if that is another.
-    #[serde(default, alias = "inside", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_pid: Option<u32>,
     /// Its command name (at most 15 bytes).
     pub comm: String,

@@ -43,8 +43,7 @@ pub struct Finding {
     pub code: Code,
     /// Severity.
     pub severity: Severity,
-    /// Detail: the observed state. Agents before it was renamed answer with `seen`.
-    #[serde(alias = "seen")]
+    /// Detail: the observed state.
     pub detail: String,
     /// Remedy.
     pub remedy: String,
