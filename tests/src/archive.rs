@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
 use longshore_core::digest::hex;
+use longshore_debian::max_age::MaxAge;
+use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
 use pgp::composed::{
     ArmorOptions, CleartextSignedMessage, DetachedSignature, KeyType, SecretKeyParamsBuilder,
     SignedSecretKey,
@@ -15,6 +18,25 @@ use sha2::{Digest, Sha256};
 
 /// The architecture as Debian names it.
 pub const ARCH: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+
+/// Returns the configuration of one archive, without the host's own sources.
+pub fn config(url: &str, suite: &str, component: &str, keyring: &Path) -> ArchiveConfig {
+    ArchiveConfig {
+        sources: vec![ArchiveSource {
+            url: url.to_owned(),
+            suites: vec![suite.to_owned()],
+            components: vec![component.to_owned()],
+            keyring: keyring.to_path_buf(),
+            max_age: None,
+        }],
+        use_host_apt: false,
+        host_components: Vec::new(),
+        host_suites: Vec::new(),
+        container_lists: None,
+        frozen: false,
+        max_age: MaxAge::default(),
+    }
+}
 
 /// Makes a throwaway key.
 pub fn key() -> SignedSecretKey {

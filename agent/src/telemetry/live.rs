@@ -258,7 +258,6 @@ pub struct Daemon {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureRecord {
     /// Its time.
-    #[serde(alias = "at")]
     pub time: Timestamp,
     /// Exit code; None if the agent ended without one.
     pub code: Option<u8>,

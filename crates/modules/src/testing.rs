@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
+use serde_json::{Value, json};
 
 use crate::artifact::{BuildRecord, HeadersFrom, InputPackage, ModuleEntry, ModuleKey, ModuleSet};
 use crate::module_signing::{Hash, SignedBy, appended};
@@ -18,6 +19,22 @@ pub const SIGNATURE: &[u8] = include_bytes!("module_signing/testdata/sign-file.p
 /// Returns the realm of each challenge of a `WWW-Authenticate` header that is understood; None for Basic.
 pub fn challenges(header: &str) -> Vec<Option<String>> {
     crate::registry::realms(header)
+}
+
+/// Returns the least predicate of a type that counts: `provenance`, `spdx`, or else `test-result`.
+pub fn predicate(name: &str) -> Value {
+    match name {
+        "provenance" => json!({
+            "buildDefinition": {"buildType": "https://example.com/t", "externalParameters": {}},
+            "runDetails": {"builder": {"id": "https://example.com/builder"}},
+        }),
+        "spdx" => json!({
+            "spdxVersion": "SPDX-2.3", "SPDXID": "SPDXRef-DOCUMENT", "name": "a",
+            "dataLicense": "CC0-1.0", "documentNamespace": "https://example.com/a",
+            "creationInfo": {"created": "2026-11-20T14:04:11Z", "creators": ["Tool: a"]},
+        }),
+        _ => json!({"result": "PASSED", "configuration": []}),
+    }
 }
 
 /// A set of one module that is not in any store.

@@ -20,8 +20,6 @@ use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
 use longshore_debian::compression;
-use longshore_debian::max_age::MaxAge;
-use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
 use longshore_fetch::http;
 use longshore_tests::archive::{self, Suite};
 use longshore_tests::scene::disk;
@@ -140,21 +138,7 @@ fn compare(
 
 /// Makes a build root of all packages as a build would: from the signed index on.
 async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(), Failure> {
-    let config = ArchiveConfig {
-        sources: vec![ArchiveSource {
-            url: url.to_owned(),
-            suites: vec![suite.name.clone()],
-            components: vec![suite.component.clone()],
-            keyring: keyring.to_path_buf(),
-            max_age: None,
-        }],
-        use_host_apt: false,
-        host_components: Vec::new(),
-        host_suites: Vec::new(),
-        container_lists: None,
-        frozen: false,
-        max_age: MaxAge::default(),
-    };
+    let config = archive::config(url, &suite.name, &suite.component, keyring);
     let store = Store::open(&work.join("store"), disk())?;
     let archive = Archive::open(&config, Path::new("/"), &store, &Silent).await?;
     let names = archive.names_matching(&|_| true);

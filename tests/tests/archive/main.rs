@@ -16,8 +16,7 @@ use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package, Requirement};
 use longshore_debian::deb;
-use longshore_debian::max_age::MaxAge;
-use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
+use longshore_debian::settings::ArchiveConfig;
 use longshore_fetch::http::Policy;
 use pgp::composed::SignedSecretKey;
 
@@ -66,21 +65,8 @@ impl Scene {
     }
 
     fn config(&self) -> ArchiveConfig {
-        ArchiveConfig {
-            sources: vec![ArchiveSource {
-                url: self.server.url(),
-                suites: vec![self.suite.name.clone()],
-                components: vec!["main".to_owned()],
-                keyring: self.dir.path().join("keyring.asc"),
-                max_age: None,
-            }],
-            use_host_apt: false,
-            host_components: Vec::new(),
-            host_suites: Vec::new(),
-            container_lists: None,
-            frozen: false,
-            max_age: MaxAge::default(),
-        }
+        let keyring = self.dir.path().join("keyring.asc");
+        archive::config(&self.server.url(), &self.suite.name, "main", &keyring)
     }
 
     async fn open_with(&self, config: &ArchiveConfig) -> Result<Archive, Failure> {

@@ -1,47 +1,17 @@
 //! Locks that a local user holds: `flock /var/lib/longshore/tmp sleep inf`.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use longshore_core::store::Store;
+use longshore_core::testing::Holder;
 use nix::sys::signal::Signal;
 
 use longshore_tests::packages;
 use longshore_tests::scene::disk;
 use longshore_tests::scene::{Scene, finish, fixture, send, start, until, wait};
-
-/// A user id that no process of these tests has.
-const STRANGER: u32 = 65_533;
-
-/// Another user's process, which holds a lock on `path` until it is dropped.
-struct Holder(Child);
-
-impl Holder {
-    fn of(path: &Path) -> Self {
-        let script = "use Fcntl ':flock'; open(F, '<', $ARGV[0]) or die \"open: $!\"; \
-                      flock(F, LOCK_EX) or die; $| = 1; print \"held\\n\"; sleep 600;";
-        let mut command = Command::new("/usr/bin/perl");
-        command.args(["-e", script]).arg(path).uid(STRANGER).gid(STRANGER);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("perl");
-        let mut said = String::new();
-        let out = child.stdout.take().expect("its output");
-        BufReader::new(out).read_line(&mut said).expect("a line");
-        assert_eq!(said, "held\n");
-        Self(child)
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Makes a scene with a store that another program made, which everybody may enter, and a lock in
 /// it that everybody may open, as earlier releases made some.

@@ -6,28 +6,13 @@ use std::time::Duration;
 
 use longshore_modules::layout;
 use longshore_modules::signature::key::SecretKey;
+pub(super) use longshore_modules::testing::predicate;
 use longshore_tests::scene::{Ended, finish, longshore};
 use serde_json::{Value, json};
 
 use super::attested::record_compiled;
 use super::cosign::PASSWORD;
 use super::*;
-
-/// Returns the least predicate of a type that counts.
-pub(super) fn predicate(name: &str) -> Value {
-    match name {
-        "provenance" => json!({
-            "buildDefinition": {"buildType": "https://example.com/t", "externalParameters": {}},
-            "runDetails": {"builder": {"id": "https://example.com/builder"}},
-        }),
-        "spdx" => json!({
-            "spdxVersion": "SPDX-2.3", "SPDXID": "SPDXRef-DOCUMENT", "name": "a",
-            "dataLicense": "CC0-1.0", "documentNamespace": "https://example.com/a",
-            "creationInfo": {"created": "2026-11-20T14:04:11Z", "creators": ["Tool: a"]},
-        }),
-        _ => json!({"result": "PASSED", "configuration": []}),
-    }
-}
 
 /// A layout with one set, signed with the key `release`, and the keys of others.
 struct Layout {

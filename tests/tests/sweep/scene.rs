@@ -12,8 +12,6 @@ use longshore_core::failure::Failure;
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
-use longshore_debian::max_age::MaxAge;
-use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
 use longshore_fetch::http::{Fetcher, Policy};
 use longshore_modules::artifact::image::Described;
 use longshore_modules::registry::Registry;
@@ -106,21 +104,8 @@ impl Scene {
     }
 
     async fn fetch_packages(&self) -> Result<(), Failure> {
-        let config = ArchiveConfig {
-            sources: vec![ArchiveSource {
-                url: self.server.url(),
-                suites: vec!["stable".to_owned()],
-                components: vec!["main".to_owned()],
-                keyring: self.dir.path().join("keyring.asc"),
-                max_age: None,
-            }],
-            use_host_apt: false,
-            host_components: Vec::new(),
-            host_suites: Vec::new(),
-            container_lists: None,
-            frozen: false,
-            max_age: MaxAge::default(),
-        };
+        let keyring = self.dir.path().join("keyring.asc");
+        let config = archive::config(&self.server.url(), "stable", "main", &keyring);
         let (policy, root) = (self.policy.clone(), Path::new("/"));
         let archive = Archive::open_with(policy, &config, root, &self.store, &Silent).await?;
         let packages = archive.closure(&[Requirement::any("tool")])?;

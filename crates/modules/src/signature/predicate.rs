@@ -105,28 +105,11 @@ fn lacks(field: &str, what: &str, of: &str) -> String {
     format!("its predicate lacks {field} ({what}), which {of} has")
 }
 
-/// Predicates that count, for tests.
-#[cfg(test)]
-pub(super) fn good(name: &str) -> Value {
-    use serde_json::json;
-    match name {
-        "provenance" => json!({
-            "buildDefinition": {"buildType": "https://example.com/t", "externalParameters": {}},
-            "runDetails": {"builder": {"id": "https://example.com/builder"}},
-        }),
-        "spdx" => json!({
-            "spdxVersion": "SPDX-2.3", "SPDXID": "SPDXRef-DOCUMENT", "name": "a",
-            "dataLicense": "CC0-1.0", "documentNamespace": "https://example.com/a",
-            "creationInfo": {"created": "2026-11-20T14:04:11Z", "creators": ["Tool: a"]},
-        }),
-        _ => json!({"result": "PASSED", "configuration": []}),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::signature::statement::PredicateType;
+    use crate::testing::predicate as good;
     use rstest::rstest;
     use serde_json::json;
 

@@ -1,8 +1,7 @@
 use super::*;
 use crate::artifact::image::Described;
-use crate::signature::predicate::good;
 use crate::signature::{Evidence, NotSigned, Signature, Trust, TrustEntry};
-use crate::testing::set;
+use crate::testing::{predicate as good, set};
 use rstest::rstest;
 use serde_json::{Value, json};
 
