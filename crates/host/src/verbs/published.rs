@@ -88,7 +88,7 @@ pub(crate) fn remove_dir(root: &Root, place: &Place<'_>) -> io::Result<()> {
 pub(crate) fn write(root: &Root, place: &Place<'_>, bytes: &[u8]) -> io::Result<()> {
     let opened = open_dir(root, place)?;
     let dir = SharedDir::of(&opened);
-    sweep(dir, place.name);
+    dir.sweep(place.name.as_ref());
     let new = dir.create(place.name.as_ref())?;
     new.file().write_all(bytes)?;
     new.file().set_permissions(Permissions::from_mode(MODE))?;
@@ -104,14 +104,8 @@ pub(crate) fn withdraw(root: &Root, place: &Place<'_>, keeps: bool) -> io::Resul
         dir => dir?,
     };
     let dir = SharedDir::of(&dir);
-    sweep(dir, place.name);
+    dir.sweep(place.name.as_ref());
     if keeps { Ok(()) } else { dir.remove(place.name) }
-}
-
-/// Removes new files of processes that were killed, also by the name that earlier versions gave to specs.
-fn sweep(dir: SharedDir<'_>, name: &str) {
-    dir.remove_if_possible(format!(".{name}.tmp").as_ref());
-    dir.sweep(name.as_ref());
 }
 
 fn open_dir(root: &Root, place: &Place<'_>) -> io::Result<File> {

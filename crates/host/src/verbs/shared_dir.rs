@@ -112,12 +112,9 @@ impl<'a> SharedDir<'a> {
         }
     }
 
-    /// Removes the new files of processes that were killed just before the rename, also of earlier
-    /// versions. One that cannot be removed does no harm: no other new file takes its name.
+    /// Removes the new files of processes that were killed just before the rename. One that cannot be
+    /// removed does no harm: no other new file takes its name.
     pub fn sweep(self, name: &OsStr) {
-        for former in former(name) {
-            self.remove_if_possible(&former);
-        }
         for found in self.names().iter().filter(|found| is_temporary(found, name)).take(MOST_SWEPT)
         {
             self.remove_if_possible(found);
@@ -125,7 +122,7 @@ impl<'a> SharedDir<'a> {
     }
 
     /// As [`SharedDir::remove`]; logs the error.
-    pub(crate) fn remove_if_possible(self, name: &OsStr) {
+    fn remove_if_possible(self, name: &OsStr) {
         if let Err(error) = self.remove(name) {
             tracing::debug!("{} stays: {error}", name.display());
         }
@@ -262,13 +259,6 @@ fn dotted(name: &OsStr, ending: &str) -> OsString {
     dotted.push(name);
     dotted.push(ending);
     dotted
-}
-
-/// Names before the rename in earlier versions: of configurations, and of status files.
-fn former(name: &OsStr) -> [OsString; 2] {
-    let mut status = name.to_owned();
-    status.push(".longshore-unfinished");
-    [dotted(name, ".longshore-new"), status]
 }
 
 fn is_temporary(found: &OsStr, name: &OsStr) -> bool {

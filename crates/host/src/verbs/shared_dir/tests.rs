@@ -199,21 +199,6 @@ fn a_sweep_takes_only_files_of_this_name() {
 }
 
 #[test]
-fn a_sweep_takes_unfinished_files_of_earlier_versions() {
-    let scene = Scene::new();
-    let victim = scene.top.path().join("victim");
-    let others = [".other.longshore-new", "other.longshore-unfinished", ".status.tmp", NAME];
-    others.iter().for_each(|name| fs::write(scene.at(name), "").unwrap());
-    symlink(&victim, scene.at(".status.longshore-new")).unwrap();
-    fs::write(scene.at("status.longshore-unfinished"), "Rea").unwrap();
-    scene.shared().sweep(NAME.as_ref());
-    let mut expected = others;
-    expected.sort_unstable();
-    assert_eq!(scene.names(), expected);
-    assert_eq!(fs::read_to_string(victim).unwrap(), "theirs");
-}
-
-#[test]
 fn a_file_that_is_not_regular_is_not_opened() {
     let scene = Scene::new();
     mkfifo(&scene.at(NAME), Mode::S_IRWXU).unwrap();
