@@ -36,24 +36,14 @@ fn link(commands: &[LinkCommand], bits: &Path) {
 
 /// Returns the SHA256SUMS of the sample's modules, linked by the commands as they stand in its script.
 fn sums() -> String {
-    let dir = tempfile::tempdir().expect("temporary directory");
-    let bits = dir.path().join(BITS);
-    for (name, bytes) in sample().files() {
-        let path = bits.join(name);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("directory");
-        fs::write(path, bytes).expect("written");
-    }
-    for line in sample().script().lines().filter_map(|line| line.strip_prefix("/usr/bin/ld.bfd ")) {
-        let mut ld = Command::new("ld.bfd");
-        let output = ld.args(line.split(' ')).current_dir(&bits).output().expect("ld runs");
-        assert!(output.status.success(), "{output:?}");
-    }
-    let names = ["nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "nvidia-peermem"];
-    let sum = |name: &str| {
-        let module = fs::read(dir.path().join(format!("{name}.ko"))).expect("linked");
-        format!("{}  {name}.ko\n", hex(&Sha256::digest(module)))
-    };
-    names.map(sum).concat()
+    sample().sums(|bits| {
+        let script = sample().script();
+        for line in script.lines().filter_map(|line| line.strip_prefix("/usr/bin/ld.bfd ")) {
+            let mut ld = Command::new("ld.bfd");
+            let output = ld.args(line.split(' ')).current_dir(bits).output().expect("ld runs");
+            assert!(output.status.success(), "{output:?}");
+        }
+    })
 }
 
 /// A store with these packages of objects and signatures, and the modules that are found in their index.

@@ -1,5 +1,8 @@
 //! Packages with finished modules in Ubuntu's layout, for tests of several crates.
 
+use std::fs;
+use std::path::Path;
+
 use longshore_core::digest::hex;
 use longshore_core::driver_modules;
 use longshore_modules::module_signing::appended;
@@ -139,6 +142,27 @@ impl Objects<'_> {
         };
         let links: String = driver_modules::ALL.into_iter().map(link).collect();
         format!("#!/bin/sh\nset -e\n{links}sha256sum -c SHA256SUMS\n")
+    }
+
+    /// Returns the `SHA256SUMS` of the modules that `link` makes beside the directory with the objects.
+    ///
+    /// # Panics
+    /// If an object cannot be written, or a module was not made.
+    pub fn sums(&self, link: impl FnOnce(&Path)) -> String {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let bits = dir.path().join("bits");
+        for (name, bytes) in self.files() {
+            let path = bits.join(name);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("directory");
+            fs::write(path, bytes).expect("written");
+        }
+        link(&bits);
+        let sum = |module: driver_modules::DriverModule| {
+            let name = format!("{}.ko", module.stem);
+            let module = fs::read(dir.path().join(&name)).expect("linked");
+            format!("{}  {name}\n", hex(&Sha256::digest(module)))
+        };
+        driver_modules::ALL.map(sum).concat()
     }
 
     /// Returns the entries of the package with the objects; `sums` is its `SHA256SUMS`.
