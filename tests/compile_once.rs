@@ -11,9 +11,9 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use longshore_build::build::BuildUser;
-use longshore_build::build::compile::{Compile, kernel_dirs};
-use longshore_build::build::sandbox::{INIT_SUBCOMMAND, SUBCOMMAND, sandbox_main};
+use longshore_build::BuildUser;
+use longshore_build::compile::{Compile, kernel_dirs};
+use longshore_build::sandbox::{INIT_SUBCOMMAND, SUBCOMMAND, sandbox_main};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;

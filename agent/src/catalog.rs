@@ -4,15 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, SignatureConfig};
-use longshore_build::build::mofed::Mofed;
-use longshore_build::build::sign;
-use longshore_build::source::driver::{self, AvailableDriver};
-use longshore_build::source::finished::{self, FinishedModules};
-use longshore_build::source::headers::{self, AvailableHeaders};
-use longshore_build::source::runfile::AvailableRunFile;
-pub use longshore_build::source::runfile::{Chip, SupportedGpus};
-use longshore_build::source::userspace::switches::{SwitchPrograms, switch_programs};
-use longshore_build::source::userspace::{self, AvailableUserspace};
+use longshore_build::mofed::Mofed;
+use longshore_build::sign;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::kernel_id::KernelId;
 use longshore_core::machine::Machine;
@@ -27,6 +20,13 @@ use longshore_modules::layout;
 use longshore_modules::module_signing::{Certificate, Signer};
 use longshore_modules::registry::RegistrySource;
 use longshore_modules::sets::SetStore;
+use longshore_sources::driver::{self, AvailableDriver};
+use longshore_sources::finished::{self, FinishedModules};
+use longshore_sources::headers::{self, AvailableHeaders};
+use longshore_sources::runfile::AvailableRunFile;
+pub use longshore_sources::runfile::{Chip, SupportedGpus};
+use longshore_sources::userspace::switches::{SwitchPrograms, switch_programs};
+use longshore_sources::userspace::{self, AvailableUserspace};
 
 /// Everything that a plan may choose from.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use longshore::commands::{self, Called, CommandOutcome};
 use longshore::lifecycle::{init, signals};
 use longshore::logging::{Log, LogFormat};
 use longshore::termination::TerminationRecord;
-use longshore_build::build::sandbox;
+use longshore_build::sandbox;
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::{privileges, program_version};
 use longshore_debian::compression;

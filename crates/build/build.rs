@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// Directories below this crate's. longshore-debian selects the packages of a build root and unpacks them; the other
+/// Directories below this crate's. longshore-debian selects the packages of a build root and unpacks them,
+/// longshore-sources finds headers and unpacks the driver's sources and applies its packaging's patches; the other
 /// crates have no part in a compile that a digest of the inputs would not show, as it shows the patches that may be
 /// applied.
-const SOURCES: [&str; 2] = ["src", "../debian/src"];
+const SOURCES: [&str; 3] = ["src", "../debian/src", "../sources/src"];
 
 fn main() -> io::Result<()> {
     let mut files = Vec::new();

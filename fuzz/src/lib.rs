@@ -11,7 +11,6 @@ use std::fs;
 use std::path::Path;
 
 use longshore::engine::image;
-use longshore_build::source::runfile;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::disk::Disk;
 use longshore_core::image_reference::Reference;
@@ -27,6 +26,7 @@ use longshore_modules::layout;
 use longshore_modules::signature::attestation::{Attestation, AttestationReader};
 use longshore_modules::signature::set_index::{SetIndex, SignedIndex};
 use longshore_modules::signature::{self, Evidence, SignatureReader, Trust};
+use longshore_sources::runfile;
 
 pub use configurations::{apt_conf, apt_lists, json_edit, toml_edit, units};
 pub use records::{cdi, challenge, journal, lease, node_annotation};

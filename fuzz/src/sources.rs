@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use longshore_build::source::finished::recipe;
 use longshore_build::testing::unpack_layers;
+use longshore_sources::finished::recipe;
 
 use super::beside_nothing;
 

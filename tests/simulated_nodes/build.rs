@@ -9,7 +9,7 @@ use longshore::build_lease::objects::ClaimObject;
 use longshore::build_lease::{Claims, Election, Forecast, Outcome, Search, Times};
 use longshore::config::{Config, PublishConfig};
 use longshore::prebuilt::Prebuilt;
-use longshore_build::build::KnownFailure;
+use longshore_build::KnownFailure;
 use longshore_build::builder::Builder;
 use longshore_core::failure::Failure;
 use longshore_core::flavour::Flavour;

@@ -72,8 +72,8 @@ fn a_reader_that_takes_more_is_found() {
 
 #[test]
 fn what_is_whole_is_read() {
-    use longshore_build::source::runfile;
     use longshore_debian::deb;
+    use longshore_sources::runfile;
     let dir = tempfile::tempdir().expect("dir");
     let store = longshore_core::store::Store::open(dir.path(), disk()).expect("store");
     for name in ["tar", "gzip", "xz", "zstd"] {

@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use longshore_build::build::BuildUser;
-use longshore_build::build::linking::Linking;
-use longshore_build::source::finished::sample::{Entry, Objects, deb, depends, stanza};
-use longshore_build::source::finished::{FinishedModules, Kernel, find};
+use longshore_build::BuildUser;
+use longshore_build::linking::Linking;
 use longshore_core::digest::hex;
 use longshore_core::disk::Disk;
 use longshore_core::failure::{ExitCode, Failure};
@@ -17,6 +15,8 @@ use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_modules::artifact::{HeadersFrom, ModuleSet};
+use longshore_sources::finished::sample::{Entry, Objects, deb, depends, stanza};
+use longshore_sources::finished::{FinishedModules, Kernel, find};
 use sha2::{Digest, Sha256};
 
 const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-stages");

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use longshore_build::build::mofed::Mofed;
+use longshore_build::mofed::Mofed;
 use sha2::{Digest, Sha256};
 
 const RELEASE: &str = "6.1.0-test";

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use longshore_build::build::BuildUser;
-use longshore_build::build::extract::Workshop;
-use longshore_build::source::runfile::AvailableRunFile;
-use longshore_build::source::runfile::{self, Foreign, Looked, StoredRunFile};
-use longshore_build::source::runfile::{Pin, RunFileSource};
+use longshore_build::BuildUser;
+use longshore_build::extract::Workshop;
 use longshore_core::digest::hex;
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_fetch::http::{Fetcher, Policy};
+use longshore_sources::runfile::AvailableRunFile;
+use longshore_sources::runfile::{self, Foreign, Looked, StoredRunFile};
+use longshore_sources::runfile::{Pin, RunFileSource};
 use sha2::{Digest, Sha256};
 
 use longshore_tests::run_file::{PATH, files, run_file};
@@ -262,7 +262,7 @@ impl Scene {
     async fn extract(&self, file: &Foreign) -> Result<StoredRunFile, Failure> {
         let dir = tempfile::tempdir().expect("temporary directory");
         let root = root(dir.path());
-        let (helper, limit) = (Path::new(HELPER), longshore_build::build::LIMIT);
+        let (helper, limit) = (Path::new(HELPER), longshore_build::LIMIT);
         let user = BuildUser::default();
         let workshop = Workshop { root, helper, fetcher: &self.fetcher, limit, user };
         workshop.extract(file, &self.store, &Silent).await

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{Claim, Claims, LONGEST_LEASE, Lease, LeaseBackend, Stage, StoredClaim, Times};
-use longshore_build::build::KnownFailure;
+use longshore_build::KnownFailure;
 use longshore_build::builder::Builder;
 use longshore_core::failure::Failure;
 use longshore_core::progress::{Progress, Task, Unit};

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Claim, LeaseBackend, MOST_FAILURES, Stage, StoredClaim, Times};
-use longshore_build::build::KnownFailure;
+use longshore_build::KnownFailure;
 use longshore_core::failure::{Failure, FailureKind};
 
 /// This process's claim, under which it builds. It is renewed for as long as this exists, and

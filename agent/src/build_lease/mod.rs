@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use election::{Alone, Election, Forecast, Outcome, Search};
 pub use lease::{Claims, Lease};
-use longshore_build::build::KnownFailure;
+use longshore_build::KnownFailure;
 use longshore_build::builder::Builder;
 use longshore_core::failure::Failure;
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use longshore_build::source::driver::AvailableDriver;
 use longshore_core::failure::Failure;
 use longshore_core::flavour::Flavour;
+use longshore_sources::driver::AvailableDriver;
 
 use super::queue::Work;
 use crate::supplier::ForRegistry;

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::kinds::{TREE_TYPE, manifest_of, tag_of};
-use longshore_build::source::userspace::AvailableUserspace;
-use longshore_build::source::userspace::packed::Packed;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
@@ -17,6 +15,8 @@ use longshore_modules::sets::SetStore;
 use longshore_modules::signature::attestation::{Attestation, AttestationImage, attestation_tag};
 use longshore_modules::signature::key::SecretKey;
 use longshore_modules::signature::{Signature, SignatureImage, signature_tag};
+use longshore_sources::userspace::AvailableUserspace;
+use longshore_sources::userspace::packed::Packed;
 
 /// Contents of a bundle, in the order it is written.
 #[derive(Debug, Default)]

@@ -5,8 +5,6 @@ use std::io::Read;
 
 use super::kinds::{is_tree, parse_tree};
 use super::staging::Staging;
-use longshore_build::source::userspace::AvailableUserspace;
-use longshore_build::source::userspace::packed::Packed;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Task;
 use longshore_core::store::Store;
@@ -24,6 +22,8 @@ use longshore_modules::signature::attestation::{
 use longshore_modules::signature::{
     self, Evidence, ReadSignatures, SignatureReader, Trust, refusal, signature_tag,
 };
+use longshore_sources::userspace::AvailableUserspace;
+use longshore_sources::userspace::packed::Packed;
 
 /// Maximum number of entries in an index: two for each set and tree.
 const MOST_ENTRIES: usize = 10_000;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use longshore_build::source::userspace::packed::Packed;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_modules::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, TITLE, json};
 use longshore_modules::artifact::legal;
+use longshore_sources::userspace::packed::Packed;
 
 /// `artifactType` of a tree's manifest.
 pub(super) const TREE_TYPE: &str = "application/vnd.longshore.userspace.v1";

@@ -10,8 +10,6 @@ use tar::EntryType::{
 
 use super::*;
 use crate::upkeep::check::check;
-use longshore_build::source::userspace::AvailableUserspace;
-use longshore_build::source::userspace::{self, Depth};
 use longshore_core::disk::Disk;
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::progress::Silent;
@@ -22,6 +20,8 @@ use longshore_modules::signature::Trust;
 use longshore_modules::signature::key::SecretKey;
 use longshore_modules::testing::modinfo::module;
 use longshore_modules::testing::set;
+use longshore_sources::userspace::AvailableUserspace;
+use longshore_sources::userspace::{self, Depth};
 
 const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 
@@ -51,7 +51,7 @@ impl Scene {
         fs::create_dir_all(root.join("usr/lib")).expect("directories");
         fs::write(root.join("usr/lib/libcuda.so.1"), "library").expect("file");
         std::os::unix::fs::symlink("libcuda.so.1", root.join("usr/lib/libcuda.so")).expect("link");
-        let manifest = longshore_build::testing::manifest(&root);
+        let manifest = longshore_sources::testing::manifest(&root);
         fs::write(root.with_file_name("manifest.json"), manifest).expect("manifest");
         let tree = AvailableUserspace {
             driver_version: "535.261.03".into(),

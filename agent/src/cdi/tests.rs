@@ -8,9 +8,9 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::config::DriverCapability::{Compute, Graphics, Utility, Video};
-use longshore_build::source::userspace::Manifest;
 use longshore_core::machine::Machine;
 use longshore_host::values::{Node, NodeKeeper, Owner};
+use longshore_sources::userspace::Manifest;
 use rstest::rstest;
 
 /// Files of a tree as Debian's packages of 535.261.03 give it, with one of NVSwitches' subnet manager.
@@ -112,7 +112,7 @@ fn a_spec_of_two_gpus_is_as_expected() {
 fn a_manifest_and_the_exposed_tree_give_the_same() {
     let dir = tempfile::tempdir().expect("temporary directory");
     make(dir.path(), x86());
-    let text = longshore_build::testing::manifest(dir.path());
+    let text = longshore_sources::testing::manifest(dir.path());
     let manifest: Manifest = serde_json::from_slice(&text).expect("a manifest");
     let exposed = Tree::exposed(dir.path(), x86()).expect("read");
     assert_eq!(Tree::of_manifest(&manifest, x86()), exposed);

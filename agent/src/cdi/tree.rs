@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use longshore_build::source::userspace::{Entry, Manifest};
 use longshore_core::machine::Machine;
 use longshore_core::root::{Root, is_absent};
+use longshore_sources::userspace::{Entry, Manifest};
 
 /// Tools below the tree's root.
 const TOOLS: &str = "usr/bin";

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{print, print_json};
 use crate::config::Config;
 use crate::supplier::Provisioner;
-use longshore_build::build::build_root::{BuildRootSource, Contents};
+use longshore_build::build_root::{BuildRootSource, Contents};
 use longshore_core::failure::{ExitCode, Failure};
 
 /// Arguments of `build-root`.
@@ -75,7 +75,7 @@ fn render(contents: &Contents) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longshore_build::build::build_root::{Compiler, Kernel};
+    use longshore_build::build_root::{Compiler, Kernel};
 
     #[test]
     fn contents_are_told_line_by_line() {

@@ -7,11 +7,11 @@ use crate::build_lease::Claims;
 use crate::config::Config;
 use crate::supplier::{OfferWait, Provisioner, attest_compiled};
 use crate::telemetry::Awaited;
-use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::layout::{self, destination};
+use longshore_sources::userspace::AvailableUserspace;
 
 /// Image layout to write compiled modules to.
 pub(super) struct Layout {

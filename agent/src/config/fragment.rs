@@ -7,10 +7,10 @@ use super::operator::OperatorConfig;
 use super::parameters::{self, Parameters};
 use super::run_file::from_parts;
 use super::table::Fragment;
-use longshore_build::source::runfile::RunFileSource;
 use longshore_core::bounded_read;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::ownership;
+use longshore_sources::runfile::RunFileSource;
 
 /// Upper bound of a configuration file's size: a larger file is not a configuration.
 pub(super) const MOST_BYTES: u64 = 1 << 20;

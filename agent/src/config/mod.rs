@@ -72,11 +72,9 @@ pub use values::{
 };
 
 use self::layer::{FromEnv, Over};
-use longshore_build::build::BuildUser;
-use longshore_build::build::build_root::BuildRootSource;
-use longshore_build::build::patches::PatchConfig;
-use longshore_build::source::headers::HeaderPlaces;
-use longshore_build::source::runfile::RunFileSource;
+use longshore_build::BuildUser;
+use longshore_build::build_root::BuildRootSource;
+use longshore_build::patches::PatchConfig;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::disk::Disk;
 use longshore_core::driver_modules;
@@ -89,6 +87,8 @@ use longshore_core::value::{AbsolutePath, Uri};
 use longshore_debian::settings::ArchiveConfig;
 use longshore_fetch::http::Downloads;
 use longshore_modules::registry::{LoginRules, RegistrySource};
+use longshore_sources::headers::HeaderPlaces;
+use longshore_sources::runfile::RunFileSource;
 
 /// Path of the default configuration file, which may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";

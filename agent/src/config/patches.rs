@@ -1,7 +1,7 @@
 //! Selection of compatibility patches.
 
 use super::layer::settings;
-use longshore_build::build::patches::PatchConfig;
+use longshore_build::patches::PatchConfig;
 use longshore_core::value::AbsolutePath;
 
 settings! {

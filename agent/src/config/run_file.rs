@@ -1,7 +1,7 @@
 //! NVIDIA .run files of flags and variables.
 
-use longshore_build::source::runfile::RunFileSource;
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_sources::runfile::RunFileSource;
 
 /// Remedy for a .run file in a form that is none of those of docs/supply-chain/run-files.md.
 const FORMS: &str = "name http, https or file URLs or absolute paths of one file (--run-file), and its sha256 \

@@ -23,9 +23,8 @@ use super::values::{
     BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
     ModuleParameter, NoGpu, OnBusy, Reaction, SizeBound,
 };
-use longshore_build::build::BuildUser;
-use longshore_build::build::build_root::BuildRootSource;
-use longshore_build::source::runfile::RunFileSource;
+use longshore_build::BuildUser;
+use longshore_build::build_root::BuildRootSource;
 use longshore_core::image_reference::Host;
 use longshore_core::value::{AbsolutePath, Uri};
 use longshore_debian::max_age::MaxAge;
@@ -33,6 +32,7 @@ use longshore_debian::settings::ArchiveSource;
 use longshore_modules::registry::RegistrySource;
 use longshore_modules::signature::TrustEntry;
 use longshore_modules::signature::statement::PredicateType;
+use longshore_sources::runfile::RunFileSource;
 
 settings! {
     /// Settings that may each be absent. See docs/reference/configuration.md.

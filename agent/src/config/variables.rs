@@ -16,8 +16,8 @@ use super::values::{
     BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
     NoGpu, OnBusy, Reaction, SizeBound, parse_bool,
 };
-use longshore_build::build::BuildUser;
-use longshore_build::build::build_root::BuildRootSource;
+use longshore_build::BuildUser;
+use longshore_build::build_root::BuildRootSource;
 use longshore_core::flavour::Flavour;
 use longshore_core::image_reference::{Host, Repository};
 use longshore_core::value::{AbsolutePath, Uri};

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use crate::steps::ModuleOrigin;
 pub use crate::steps::{Images, ModuleFile};
-use longshore_build::source::userspace::{self, Depth};
 use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::module_dir::module_dir;
@@ -19,6 +18,7 @@ use longshore_core::store::Store;
 use longshore_debian::compression::{Extent, Format, decompressed_as, host_failure};
 use longshore_modules::kernel::index::KernelIndex;
 use longshore_modules::sets::SetStore;
+use longshore_sources::userspace::{self, Depth};
 
 /// Size limit of an unpacked module, against decompression bombs. An unstripped nvidia.ko has 185
 /// MB.

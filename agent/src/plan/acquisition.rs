@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 
 use crate::catalog::SetPlace;
-use longshore_build::build::mofed::Mofed;
-use longshore_build::source::driver::AvailableDriver;
-use longshore_build::source::finished::{FinishedModules, LinkedFrom};
-use longshore_build::source::headers::AvailableHeaders;
-use longshore_build::source::runfile::AvailableRunFile;
+use longshore_build::mofed::Mofed;
 use longshore_core::flavour::Flavour;
 use longshore_debian::archive::Package;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::module_signing::Signer;
 use longshore_modules::registry::RegistrySource;
+use longshore_sources::driver::AvailableDriver;
+use longshore_sources::finished::{FinishedModules, LinkedFrom};
+use longshore_sources::headers::AvailableHeaders;
+use longshore_sources::runfile::AvailableRunFile;
 
 /// One acquisition into the store. As JSON it has names only, which do not change.
 #[derive(Debug, Clone, PartialEq, Eq)]

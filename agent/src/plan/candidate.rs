@@ -4,12 +4,12 @@ use super::values::{is_for_kernel, names_run_files, run_files};
 use super::{finished, signing};
 use crate::catalog::{Catalog, SetPlace};
 use crate::config::Config;
-use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
+use longshore_sources::driver::{AvailableDriver, DriverOrigin};
 
 /// Built set, or package to compile modules from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,13 +8,13 @@ use super::sources;
 use super::values::{Choice, Reason, Supply, is_for_kernel, sources_of};
 use crate::catalog::{Catalog, Lack};
 use crate::config::Config;
-use longshore_build::build;
-use longshore_build::source::driver::AvailableDriver;
-use longshore_build::source::headers::{self, AvailableHeaders, WITHOUT_PACKAGE};
+use longshore_build as build;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_modules::module_signing::Signer;
+use longshore_sources::driver::AvailableDriver;
+use longshore_sources::headers::{self, AvailableHeaders, WITHOUT_PACKAGE};
 
 impl Supply<'_> {
     /// Adds the compile of the modules, or the finding that none may be compiled.

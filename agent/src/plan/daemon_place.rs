@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, Mode};
-use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::machine::Machine;
 use longshore_host::HostFacts;
 use longshore_host::daemon::Daemon;
+use longshore_sources::userspace::AvailableUserspace;
 
 /// Location of the daemons' programs, and the settings of their start.
 pub(super) struct Place<'a> {

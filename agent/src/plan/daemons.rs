@@ -9,11 +9,11 @@ use super::values::{Choice, Reason};
 use crate::catalog::Catalog;
 use crate::config::{Config, Mode};
 use crate::steps::{MakeDir, MountTmpfs, Share, StartDaemon, Step};
-use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
 use longshore_host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, SUBNET_SETTINGS};
 use longshore_host::facts::DeviceKind;
+use longshore_sources::userspace::AvailableUserspace;
 
 const PERSISTENCED: &str = "nvidia-persistenced";
 

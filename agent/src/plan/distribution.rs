@@ -4,11 +4,11 @@
 use super::signing;
 use super::values::Supply;
 use crate::catalog::Catalog;
-use longshore_build::source::headers::AvailableHeaders;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
 use longshore_host::facts::{OsRelease, Probe};
 use longshore_modules::module_signing::Signer;
+use longshore_sources::headers::AvailableHeaders;
 
 /// A distribution that brings NVIDIA's driver itself.
 struct Own {

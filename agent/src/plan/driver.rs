@@ -9,12 +9,12 @@ use super::values::{Choice, Reason, name_of, names_run_files, run_files};
 use crate::catalog::Catalog;
 use crate::catalog::Chip;
 use crate::config::Config;
-use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
 use longshore_host::facts::{DeviceKind, PciDevice, Probe};
+use longshore_sources::runfile::AvailableRunFile;
 
 /// Selects version and flavour.
 pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Choice {

@@ -5,11 +5,11 @@ use super::signing;
 use super::values::{Choice, Reason, Supply, names_run_files, wanted_modules};
 use crate::catalog::{Catalog, Fit, SetPlace};
 use crate::config::Config;
-use longshore_build::source::finished::FinishedModules;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::layout::elsewhere::LINKED_WITH;
 use longshore_modules::module_signing::Signer;
+use longshore_sources::finished::FinishedModules;
 
 /// Returns the packages that may be used; none where drivers come from .run files.
 pub(super) fn offered<'a>(

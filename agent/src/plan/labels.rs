@@ -3,12 +3,12 @@
 use super::values::Reason;
 use crate::config::Config;
 use crate::steps::{LabelFiles, Step};
-use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_host::facts::selinux::Selinux;
 use longshore_modules::artifact::ModuleEntry;
+use longshore_sources::userspace::AvailableUserspace;
 
 /// Returns the label of the driver root's first level.
 pub(super) fn of_root(facts: &HostFacts) -> Option<String> {

@@ -3,7 +3,7 @@
 use super::values::Reason;
 use crate::catalog::Catalog;
 use crate::config::Config;
-use longshore_build::build::mofed::Mofed;
+use longshore_build::mofed::Mofed;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::facts::Probe;
 use longshore_modules::artifact::ModuleSet;

@@ -3,8 +3,8 @@
 use super::values::has_headers;
 use crate::catalog::Catalog;
 use crate::config::Config;
-use longshore_build::source::headers::AvailableHeaders;
 use longshore_host::facts::Probe;
+use longshore_sources::headers::AvailableHeaders;
 
 /// True if modules that are compiled here may be loaded. Where signatures are required, this host's own key signs what
 /// it would publish: not those of unsigned headers, unless that is configured.

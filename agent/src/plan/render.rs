@@ -8,10 +8,10 @@ use super::outcome::Plan;
 use super::values::name_of;
 use crate::console::{Form, Text, Tone};
 use crate::steps::MountRoot;
-use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::finding::{Finding, Verdict};
 use longshore_host::HostFacts;
 use longshore_host::facts::{DeviceKind, ModuleLoading, PciDevice, Probe};
+use longshore_sources::runfile::AvailableRunFile;
 
 /// Form of a plan as text.
 #[derive(Debug, Clone, Copy)]

@@ -3,12 +3,12 @@
 use super::values::{Choice, Reason};
 use crate::catalog::Catalog;
 use crate::config::{Config, OperatorConfig};
-use longshore_build::source::driver::{AvailableDriver, DriverOrigin, older_revisions};
-use longshore_build::source::userspace::sources::directory;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
 use longshore_debian::apt_sources;
 use longshore_host::facts::Probe;
+use longshore_sources::driver::{AvailableDriver, DriverOrigin, older_revisions};
+use longshore_sources::userspace::sources::directory;
 
 /// Returns the flavour of the sources that the tree has to have: that of the modules.
 pub(super) fn wanted(config: &Config, choice: &Choice) -> Option<Flavour> {

@@ -5,10 +5,10 @@ use super::sources;
 use super::values::{Choice, Supply, names_run_files, run_file_of, sources_of};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
+use longshore_sources::userspace::AvailableUserspace;
 
 impl<'a> Supply<'a> {
     /// Selects the user-mode tree, or the acquisition of one.

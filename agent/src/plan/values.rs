@@ -5,16 +5,16 @@ use serde::Serialize;
 use super::acquisition::Acquire;
 use crate::catalog::{AvailableSet, Catalog};
 use crate::config::Config;
-use longshore_build::source::driver::AvailableDriver;
-use longshore_build::source::headers::AvailableHeaders;
-use longshore_build::source::runfile::AvailableRunFile;
-use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::driver_modules;
 use longshore_core::finding::Finding;
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
 use longshore_host::facts::{PciDevice, Probe};
 use longshore_modules::artifact::ModuleSet;
+use longshore_sources::driver::AvailableDriver;
+use longshore_sources::headers::AvailableHeaders;
+use longshore_sources::runfile::AvailableRunFile;
+use longshore_sources::userspace::AvailableUserspace;
 
 /// A choice with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -8,9 +8,9 @@ use super::signing::{self, Standing};
 use super::values::{Choice, has_headers};
 use crate::catalog::{AvailableSet, Catalog};
 use crate::config::Config;
-use longshore_build::source::finished::FinishedModules;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::SetQuery;
+use longshore_sources::finished::FinishedModules;
 
 /// A preference of one complete set over another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

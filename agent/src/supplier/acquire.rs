@@ -16,9 +16,9 @@ use super::run_files::Archives;
 use crate::catalog::SetPlace;
 use crate::plan::{Acquire, BuildSet, Plan};
 use crate::telemetry::{Origin, SourceKind};
-use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_modules::artifact::ModuleSet;
+use longshore_sources::runfile::AvailableRunFile;
 
 /// Reason why an acquisition failed.
 #[derive(Debug)]

@@ -13,13 +13,13 @@ use crate::catalog::{self, SetPlace};
 use crate::config::Config;
 use crate::plan;
 use crate::telemetry::Origin;
-use longshore_build::build::linking::Linking;
-use longshore_build::source::finished::{self, FinishedModules, LinkedFrom};
+use longshore_build::linking::Linking;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::sets::SetStore;
+use longshore_sources::finished::{self, FinishedModules, LinkedFrom};
 
 impl Provisioner<'_> {
     /// Fetches a package and makes a set of its modules. A package that is what its archive lists,

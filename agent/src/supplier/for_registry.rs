@@ -8,7 +8,6 @@ use super::publication::Publication;
 use super::{Inventory, Provisioner};
 use crate::config::{ATTESTED, PublishConfig};
 use crate::plan::BuildSet;
-use longshore_build::source::driver::AvailableDriver;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_modules::artifact::ModuleSet;
@@ -20,6 +19,7 @@ use longshore_modules::registry::{Found, Judge, Registry, Wish};
 use longshore_modules::signature::Trust;
 use longshore_modules::signature::set_index::SetIndex;
 use longshore_modules::signature::statement::PredicateType;
+use longshore_sources::driver::AvailableDriver;
 
 /// Number of sets that are not listed and are named in the log.
 const MOST_NAMED: usize = 10;

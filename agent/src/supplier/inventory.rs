@@ -20,8 +20,7 @@ use crate::plan::{self, Plan};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::provider::Gathered;
 use crate::telemetry::{SourceKind, Telemetry};
-use longshore_build::build::mofed::Mofed;
-use longshore_build::source::headers;
+use longshore_build::mofed::Mofed;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{Code, Severity};
@@ -31,6 +30,7 @@ use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
 use longshore_modules::artifact::{ModuleSet, SetQuery};
+use longshore_sources::headers;
 
 /// Reader of the host's facts and of everything available for it.
 pub struct Inventory<'a> {

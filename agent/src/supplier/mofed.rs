@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::config::Config;
-use longshore_build::build::mofed::Mofed;
+use longshore_build::mofed::Mofed;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::facts::Probe;
 

@@ -9,7 +9,6 @@ use super::other_kernel::installed_version;
 use crate::catalog::{Catalog, SetPlace};
 use crate::plan::{self, Acquire, BuildSet, Plan};
 use crate::provider::Gathered;
-use longshore_build::source::userspace::{self, AvailableUserspace};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{self, Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
@@ -17,6 +16,7 @@ use longshore_core::kernel_id::KernelId;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
+use longshore_sources::userspace::{self, AvailableUserspace};
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
 pub(super) const ABOUT_SOURCES: [Code; 11] = [

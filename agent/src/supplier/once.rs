@@ -15,8 +15,8 @@ use crate::config::{Config, PublishConfig};
 use crate::plan::BuildSet;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::{Origin, SourceKind};
-use longshore_build::build::{Failed, KnownFailure};
 use longshore_build::builder::Builder;
+use longshore_build::{Failed, KnownFailure};
 use longshore_core::digest::hex;
 use longshore_core::failure::Failure;
 use longshore_core::failure::FailureKind;
@@ -130,7 +130,7 @@ impl Provisioner<'_> {
     /// configured.
     ///
     /// # Errors
-    /// As [`longshore_build::build::build`]; 2 for an unreadable signing key, 13 where the registry has
+    /// As [`longshore_build::build`]; 2 for an unreadable signing key, 13 where the registry has
     /// invalid content. An unusable registry is a warning.
     pub(super) async fn build_once(&self, build: &BuildSet) -> Result<ModuleSet, Failure> {
         let Some(publish) = &self.config().publish else { return self.compile_alone(build).await };

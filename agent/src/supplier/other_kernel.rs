@@ -4,7 +4,7 @@ use super::inventory::{Inventory, read_host};
 use crate::config::Config;
 use crate::plan::{Acquire, Plan};
 use crate::provider::Gathered;
-use longshore_build::build;
+use longshore_build as build;
 use longshore_core::failure::Failure;
 use longshore_core::finding::{self, Area, Code, Finding};
 use longshore_core::paths::Paths;

@@ -18,17 +18,17 @@ use crate::plan::{self, BuildSet, Plan};
 use crate::provider::{Gathered, Provider};
 use crate::steps::Step;
 use crate::telemetry::{Awaited, Origin, Telemetry};
-use longshore_build::build::build_root::{Contents, Run, inspect};
-use longshore_build::build::{self, Failed, KnownFailure};
-use longshore_build::source::driver::{self, AvailableDriver};
-use longshore_build::source::runfile::AvailableRunFile;
-use longshore_build::source::userspace::{self, AvailableUserspace};
+use longshore_build::build_root::{Contents, Run, inspect};
+use longshore_build::{self as build, Failed, KnownFailure};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_modules::artifact::ModuleSet;
+use longshore_sources::driver::{self, AvailableDriver};
+use longshore_sources::runfile::AvailableRunFile;
+use longshore_sources::userspace::{self, AvailableUserspace};
 
 /// Provides plans with their inputs, and the store with everything that plans need.
 pub struct Provisioner<'a> {

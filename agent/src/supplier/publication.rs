@@ -8,8 +8,7 @@ use super::{Provisioner, attest_compiled, compile_record};
 use crate::config::PublishConfig;
 use crate::plan::BuildSet;
 use crate::terminal;
-use longshore_build::build::Failed;
-use longshore_build::source::headers::{self, AvailableHeaders};
+use longshore_build::Failed;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_fetch::http::Policy;
 use longshore_modules::artifact::ModuleSet;
@@ -19,6 +18,7 @@ use longshore_modules::sets::SetStore;
 use longshore_modules::signature::attestation::{Attestation, ReadAttestations};
 use longshore_modules::signature::key::SecretKey;
 use longshore_modules::signature::{Evidence, Signature};
+use longshore_sources::headers::{self, AvailableHeaders};
 
 /// Time limit of a push, which must not keep a node from its driver for longer.
 pub(super) const PUSH_LIMIT: Duration = Duration::from_secs(600);

@@ -6,12 +6,7 @@ use tokio::sync::OnceCell;
 
 use crate::config::Config;
 use crate::plan::gpu::OPEN_RECOMMENDED_BRANCH;
-use longshore_build::build::extract::Workshop;
-use longshore_build::source::driver;
-use longshore_build::source::driver::AvailableDriver;
-use longshore_build::source::runfile::AvailableRunFile;
-use longshore_build::source::runfile::Pin;
-use longshore_build::source::runfile::{self, Looked, StoredRunFile};
+use longshore_build::extract::Workshop;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
@@ -20,6 +15,11 @@ use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_fetch::http::{Fetcher, Policy, UnreachableHosts};
 use longshore_host::facts::Probe;
+use longshore_sources::driver;
+use longshore_sources::driver::AvailableDriver;
+use longshore_sources::runfile::AvailableRunFile;
+use longshore_sources::runfile::Pin;
+use longshore_sources::runfile::{self, Looked, StoredRunFile};
 
 /// Access to the archives: a file of an unknown format is unpacked by itself, with tools from
 /// there.

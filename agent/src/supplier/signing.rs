@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::catalog::Catalog;
 use crate::config::{Config, ModuleSigning, SignBy};
 use crate::plan::BuildSet;
-use longshore_build::build::sign::{self, SignFile};
+use longshore_build::sign::{self, SignFile};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;

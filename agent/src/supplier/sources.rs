@@ -10,8 +10,7 @@ use crate::config::Config;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::{Counted, Telemetry};
 use crate::terminal;
-use longshore_build::build::build_root::{self, BuildRoot, Identified};
-use longshore_build::source::driver::{self, AvailableDriver};
+use longshore_build::build_root::{self, BuildRoot, Identified};
 use longshore_core::failure::Failure;
 use longshore_core::flavour::Flavour;
 use longshore_core::image_reference::Repository;
@@ -20,6 +19,7 @@ use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_fetch::http::{Policy, UnreachableHosts};
 use longshore_modules::registry::{Registry, RegistrySource};
+use longshore_sources::driver::{self, AvailableDriver};
 
 /// The configured sources.
 pub(super) struct Sources<'a> {

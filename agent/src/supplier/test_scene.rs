@@ -10,8 +10,6 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::config::{self, Config, Fragment};
-use longshore_build::source::runfile::{Pin, RunFileSource};
-use longshore_build::testing::manifest;
 use longshore_core::digest::hex;
 use longshore_core::disk::Disk;
 use longshore_core::flavour::Flavour;
@@ -21,6 +19,8 @@ use longshore_modules::artifact::{ModuleEntry, ModuleSet};
 use longshore_modules::layout;
 use longshore_modules::testing::modinfo::module;
 use longshore_modules::testing::set;
+use longshore_sources::runfile::{Pin, RunFileSource};
+use longshore_sources::testing::manifest;
 
 /// Driver of its sets and trees.
 pub(super) const DRIVER: &str = "535.261.03";

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use longshore_build::source::runfile;
-use longshore_build::source::userspace::{self, Depth};
 use longshore_core::digest::digest_of;
 use longshore_core::digest::is_sha256;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_modules::artifact::{BuildRecord, ModuleSet};
 use longshore_modules::signature::Evidence;
+use longshore_sources::runfile;
+use longshore_sources::userspace::{self, Depth};
 
 /// Maximum number of damaged files named in a failure.
 const NAMED: usize = 5;
@@ -176,7 +176,7 @@ mod tests {
         let tree = store.dir("userspace/tree/root");
         fs::create_dir_all(&tree).expect("directory");
         fs::write(tree.join("file"), "library").expect("file");
-        let manifest = longshore_build::testing::manifest(&tree);
+        let manifest = longshore_sources::testing::manifest(&tree);
         fs::write(store.dir("userspace/tree/manifest.json"), manifest).expect("manifest");
         (dir, store)
     }

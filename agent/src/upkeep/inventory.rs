@@ -10,13 +10,13 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use longshore_build::source::userspace::{self, Depth};
 use longshore_core::digest::is_sha256;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::locks;
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::sets::SetStore;
+use longshore_sources::userspace::{self, Depth};
 
 /// Kind of an item in the store, the cheapest to restore first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -6,12 +6,12 @@ use std::time::SystemTime;
 
 use super::history::{self, Taken, tree_name};
 use crate::next_kernel::{NextRelease, of_host};
-use longshore_build::source::userspace;
 use longshore_core::failure::Failure;
 use longshore_core::paths::Paths;
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::sets::SetStore;
+use longshore_sources::userspace;
 
 /// Returns the sets, each with the trees of its driver, for a newer kernel that is installed on the host: those
 /// of the installed driver, and the one that was made or used last. Of other drivers it may have any number.
@@ -52,10 +52,10 @@ mod tests {
     use super::*;
     use crate::upkeep::gc::{self, Needed};
     use crate::upkeep::history::Installed;
-    use longshore_build::testing::manifest;
     use longshore_core::disk::Disk;
     use longshore_core::flavour::Flavour;
     use longshore_modules::testing::set;
+    use longshore_sources::testing::manifest;
     use rstest::rstest;
     use std::fs::File;
     use std::time::Duration;

@@ -8,7 +8,7 @@
 //! sets/NAME.evidence     the manifest, signatures and attestations a set came with
 //! sets/NAME.build        record of the compile that made a set
 //! userspace/NAME/        assembled driver roots: manifest.json and root/
-//! drivers/HEX/           unpacked .run files: driver.json and tree/ (see runfile of longshore-build)
+//! drivers/HEX/           unpacked .run files: driver.json and tree/ (see runfile of longshore-sources)
 //! roots/DIGEST/          hermetic build roots
 //! logs/                  compiler logs
 //! patches/DIGEST.json    patches that a driver needs for a kernel, found by an earlier build

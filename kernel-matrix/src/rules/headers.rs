@@ -1,9 +1,9 @@
 //! Headers of a kernel by its name, in several suites.
 
-use longshore_build::source::headers::{
+use longshore_debian::archive::{Archive, Package, compare};
+use longshore_sources::headers::{
     InArchive, all_parts, find_in_archive, flavour_of, nearest_in_archives,
 };
-use longshore_debian::archive::{Archive, Package, compare};
 
 use crate::results::Part;
 use crate::rules::lock::Missing;

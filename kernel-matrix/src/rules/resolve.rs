@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use longshore_build::source::driver::{self, AvailableDriver, DriverOrigin};
 use longshore_debian::archive::{Package, compare, upstream};
+use longshore_sources::driver::{self, AvailableDriver, DriverOrigin};
 
 use crate::results::Part;
 use crate::rules::headers::headers_of;

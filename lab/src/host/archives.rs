@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use longshore_build::build::build_root::{BuildRootSource, identify};
-use longshore_build::source::headers::{AvailableHeaders, Wanted};
+use longshore_build::build_root::{BuildRootSource, identify};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_debian::max_age::MaxAge;
 use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
+use longshore_sources::headers::{AvailableHeaders, Wanted};
 use tokio::runtime::Runtime;
 
 use crate::host::disk;
@@ -171,7 +171,7 @@ fn configs(suites: Vec<String>, archives: &[ArchiveSource], frozen: bool) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use longshore_build::testing::put_headers;
+    use longshore_sources::testing::put_headers;
 
     use super::*;
 

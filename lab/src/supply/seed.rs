@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use longshore_build::source::userspace;
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::sets::SetStore;
+use longshore_sources::userspace;
 
 use crate::cell::needs::Needs;
 use crate::cell::supply::Supply;

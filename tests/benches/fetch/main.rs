@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use longshore_build::build::root;
+use longshore_build::root;
 use longshore_core::failure::Failure;
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
@@ -144,6 +144,6 @@ async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(
     let names = archive.names_matching(&|_| true);
     let roots: Vec<Requirement> = names.iter().map(Requirement::any).collect();
     let packages = archive.closure(&roots)?;
-    root::assemble(&packages, longshore_build::build::LIMIT, &archive, &store, &Silent).await?;
+    root::assemble(&packages, longshore_build::LIMIT, &archive, &store, &Silent).await?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A user-mode tree with the driver's kernel sources, from a signed archive to the store.
 
-use longshore_build::source::userspace::{self, AvailableUserspace, Depth};
 use longshore_core::flavour::Flavour;
+use longshore_sources::userspace::{self, AvailableUserspace, Depth};
 use longshore_tests::archive::{ARCH, deb, gzip};
 use longshore_tests::packages::saying;
 

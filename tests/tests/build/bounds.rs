@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use longshore_build::build::BuildUser;
-use longshore_build::build::compile::Compile;
-use longshore_build::build::sandbox::{Bound, Outcome, Spec};
+use longshore_build::BuildUser;
+use longshore_build::compile::Compile;
+use longshore_build::sandbox::{Bound, Outcome, Spec};
 use longshore_core::failure::ExitCode;
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::Silent;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use longshore_build::build::sandbox::Outcome;
+use longshore_build::sandbox::Outcome;
 use nix::libc::{ENOSYS, SIGSYS};
 
 use super::scene::{MINUTE, Scene};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use longshore_build::build::sandbox::{self, Bind, Outcome, SUBCOMMAND, Spec};
+use longshore_build::sandbox::{self, Bind, Outcome, SUBCOMMAND, Spec};
 use longshore_core::failure::ExitCode;
 use longshore_core::testing::write_program;
 use scene::{HELPER, MINUTE, Scene};

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use longshore_build::build::sandbox::{self, Bind, Bound, Outcome, Spec};
+use longshore_build::sandbox::{self, Bind, Bound, Outcome, Spec};
 use longshore_core::failure::Failure;
 
 pub(super) const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-stages");

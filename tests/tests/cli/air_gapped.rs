@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use longshore::upkeep::check::check;
-use longshore_build::source::userspace::{Entry, Manifest};
 use longshore_core::digest::digest_of;
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
@@ -15,6 +14,7 @@ use longshore_host::HostFacts;
 use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
 use longshore_modules::signature::key::SecretKey;
+use longshore_sources::userspace::{Entry, Manifest};
 
 use longshore_tests::module_sets::module;
 use longshore_tests::packages::{DRIVER, KERNEL};

@@ -5,8 +5,6 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use longshore_build::source::runfile::{self, Looked};
-use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::digest::hex;
 use longshore_core::failure::Failure;
 use longshore_core::progress::Silent;
@@ -17,6 +15,8 @@ use longshore_modules::artifact::image::Described;
 use longshore_modules::registry::Registry;
 use longshore_modules::registry::RegistrySource;
 use longshore_modules::sets::SetStore;
+use longshore_sources::runfile::{self, Looked};
+use longshore_sources::runfile::{Pin, RunFileSource};
 use sha2::{Digest, Sha256};
 
 use longshore_tests::archive::{self, Suite};

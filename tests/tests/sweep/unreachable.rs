@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use longshore_build::source::runfile::{self, Looked};
-use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::progress::Silent;
 use longshore_fetch::http::{Fetcher, Policy};
 use longshore_modules::registry::Registry;
 use longshore_modules::registry::RegistrySource;
+use longshore_sources::runfile::{self, Looked};
+use longshore_sources::runfile::{Pin, RunFileSource};
 use nix::sys::socket::{Backlog, listen};
 
 use crate::scene::{Scene, Source, hasty};

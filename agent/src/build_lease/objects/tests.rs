@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use longshore_build::build::KnownFailure;
+use longshore_build::KnownFailure;
 use longshore_build::builder::Builder;
 use longshore_build::testing::known;
 use longshore_cluster::lease_testing::{Fault, Leases, NAMESPACE};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::{Checked, Input, found_or, passed};
 use crate::config::StorePlace;
-use longshore_build::build;
+use longshore_build as build;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;

@@ -12,10 +12,10 @@ use crate::catalog::Catalog;
 use crate::config::Fragment;
 use crate::engine::{Engine, Stopped};
 use crate::steps::{Share, StartDaemon};
-use longshore_build::source::userspace::AvailableUserspace;
 use longshore_host::HostFacts;
 use longshore_host::RealHost;
 use longshore_host::facts::SwitchManager;
+use longshore_sources::userspace::AvailableUserspace;
 
 /// Stand-in for `nvlsm -F CONF -g GUID`: reads its settings, and those of the plugin that they name
 /// by its absolute path, opens the umad device, and listens for the fabric manager.

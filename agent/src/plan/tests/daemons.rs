@@ -4,10 +4,10 @@ use super::*;
 use crate::config::Mode;
 use crate::config::Reaction;
 use crate::steps::StartDaemon;
-use longshore_build::source::userspace::switches::SwitchPrograms;
 use longshore_core::finding::Code;
 use longshore_host::daemon::Daemon;
 use longshore_host::facts::{DeviceKind, LiveDriver, SwitchManager};
+use longshore_sources::userspace::switches::SwitchPrograms;
 
 fn started(plan: &Plan) -> Vec<Daemon> {
     let starts = plan.install.iter().filter_map(StartDaemon::of);

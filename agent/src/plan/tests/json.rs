@@ -1,8 +1,8 @@
 //! JSON of a plan's acquisitions, which `longshore plan --json` prints: scripts read it.
 
 use super::*;
-use longshore_build::source::runfile::AvailableRunFile;
 use longshore_modules::module_signing::Signer;
+use longshore_sources::runfile::AvailableRunFile;
 
 /// Returns the catalog with a set of this place, the host, and the flavour of the set.
 fn with(place: SetPlace) -> (HostFacts, Catalog) {

@@ -1,8 +1,8 @@
 //! A loaded driver: adopted, changed where longshore loaded it, refused where it did not.
 
 use super::*;
-use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::ExitCode;
+use longshore_sources::runfile::{Pin, RunFileSource};
 
 use crate::config::Reaction;
 use crate::steps::LoadModule;

@@ -33,12 +33,12 @@ use crate::catalog::{AvailableSet, SetPlace};
 use crate::config::{self, Fragment};
 use crate::console::Form;
 use crate::steps::{LoadModule, ModuleOrigin, Step};
-use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
-use longshore_build::source::headers::AvailableHeaders;
-use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Severity};
 use longshore_host::facts::{DeviceKind, FreeSpace, ModuleLoading, PciDevice, Probe};
 use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
+use longshore_sources::driver::{AvailableDriver, DriverOrigin};
+use longshore_sources::headers::AvailableHeaders;
+use longshore_sources::userspace::AvailableUserspace;
 
 pub(super) fn facts(tree: &str) -> HostFacts {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree);

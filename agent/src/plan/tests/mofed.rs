@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use longshore_build::build::mofed::Mofed;
+use longshore_build::mofed::Mofed;
 
 /// Settings of the operator with GPUDirect RDMA, a host with MOFED, and a store with a set.
 struct Scene {

@@ -3,10 +3,10 @@
 use super::*;
 use crate::config::{NoGpu, StorePlace};
 use crate::steps::MakeNodes;
-use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::ExitCode;
 use longshore_host::facts::{PlacedFile, Platform};
 use longshore_host::values::FileId;
+use longshore_sources::runfile::{Pin, RunFileSource};
 
 #[rstest]
 #[case("bookworm-no-gpu", &["no-device"], ExitCode::NoDevice)]

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::catalog::SupportedGpus;
-use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::failure::ExitCode;
+use longshore_sources::runfile::AvailableRunFile;
 
 const VERSION: &str = "535.261.03";
 
@@ -60,9 +60,9 @@ fn another_version_than_the_files_is_not_taken_from_the_archives() {
 #[test]
 fn a_file_that_cannot_be_read_is_no_reason_to_take_another_driver() {
     let mut config = config("newest", "auto");
-    config.run_files = vec![longshore_build::source::runfile::RunFileSource {
+    config.run_files = vec![longshore_sources::runfile::RunFileSource {
         urls: vec!["https://archive.example.com/driver.run".into()],
-        pin: longshore_build::source::runfile::Pin::Sha256("1".repeat(64)),
+        pin: longshore_sources::runfile::Pin::Sha256("1".repeat(64)),
     }];
     let catalog = Catalog { run_files: Probe::Unreadable("no connection".into()), ..archives() };
     let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::steps::Bind;
-use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::FailureKind;
+use longshore_sources::runfile::{Pin, RunFileSource};
 
 const TREE: &str = "bookworm-t4";
 const ROW: &str = "driver sources exposed";

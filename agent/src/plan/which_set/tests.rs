@@ -6,7 +6,7 @@ use super::*;
 use crate::catalog::SetPlace;
 use crate::plan::tests::finished::finished as package;
 use crate::plan::tests::{archives, config, facts, set};
-use longshore_build::build::mofed::Mofed;
+use longshore_build::mofed::Mofed;
 use longshore_core::flavour::Flavour;
 use longshore_host::facts::Probe;
 use longshore_modules::module_signing::{Hash, SignedBy, Signer};

@@ -6,10 +6,10 @@ use super::*;
 use crate::plan::{Acquire, Plan};
 use crate::provider::Provider;
 use crate::supplier::test_scene::{DRIVER, Scene};
-use longshore_build::source::finished::sample::{Entry, Modules, Objects, deb, depends, stanza};
 use longshore_core::failure::ExitCode;
 use longshore_debian::archive::Archive;
 use longshore_modules::artifact::HeadersFrom;
+use longshore_sources::finished::sample::{Entry, Modules, Objects, deb, depends, stanza};
 
 const RELEASE: &str = "6.1.0-50-amd64";
 const MAGIC: &str = "6.1.0-50-amd64 SMP preempt mod_unload modversions ";

@@ -7,10 +7,10 @@ use super::*;
 use crate::catalog::AvailableSet;
 use crate::config::{self, Fragment};
 use crate::supplier::test_scene::{DRIVER, Scene};
-use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::{ExitCode, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_modules::sets::SetStore;
+use longshore_sources::runfile::{Pin, RunFileSource};
 
 #[tokio::test]
 async fn a_host_that_does_not_answer_is_given_up_and_said() {

@@ -9,13 +9,13 @@ use crate::config::{ModuleSigning, SignBy};
 use crate::plan::Acquire;
 use crate::supplier::acquire::{Missed, Source, not_built};
 use crate::supplier::test_scene::{DRIVER, Scene, module_of};
-use longshore_build::build::build_root::BuildRootSource;
-use longshore_build::build::mofed::Mofed;
-use longshore_build::source::driver::DriverOrigin;
-use longshore_build::source::headers::AvailableHeaders;
+use longshore_build::build_root::BuildRootSource;
+use longshore_build::mofed::Mofed;
 use longshore_core::flavour::Flavour;
 use longshore_debian::archive::Archive;
 use longshore_modules::sets::SetStore;
+use longshore_sources::driver::DriverOrigin;
+use longshore_sources::headers::AvailableHeaders;
 
 fn remove(path: &Path) {
     fs::remove_file(path).expect("removed");

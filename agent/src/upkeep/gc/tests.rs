@@ -72,7 +72,7 @@ impl Scene {
 
     /// Writes the manifest of a tree as it is now.
     fn describe(&self, tree: &Path, hours: u32) {
-        let manifest = longshore_build::testing::manifest(&tree.join("root"));
+        let manifest = longshore_sources::testing::manifest(&tree.join("root"));
         fs::write(tree.join("manifest.json"), manifest).expect("manifest");
         self.aged(&tree.join("manifest.json"), hours);
     }

@@ -1,0 +1,23 @@
+//! Sources of drivers, of what they are compiled with and of their user-mode files: driver packages, NVIDIA's .run
+//! files, packages with finished modules, kernel headers.
+//!
+//! [`diff`] reads and applies unified diffs: those of a driver's packaging, and the compatibility patches of
+//! longshore-build.
+
+pub mod diff;
+pub mod driver;
+pub mod driver_root;
+pub mod driver_source;
+pub mod finished;
+pub mod headers;
+pub mod ldcache;
+pub mod packaging_patches;
+mod parts;
+mod place;
+pub mod runfile;
+#[cfg(test)]
+mod sample_elf;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod tree_entries;
+pub mod userspace;
