@@ -1,31 +1,33 @@
-//! Available module sets, driver packages, user-mode trees and headers.
+//! Available module sets, driver packages, user-mode trees and headers: the sum of what all sources offer.
+
+mod offers;
+mod place;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+pub use offers::{AptState, Offers, SourceFailure};
+pub use place::{Item, SetPlace};
 
 use crate::config::{Config, SignatureConfig};
 use longshore_build::mofed::Mofed;
-use longshore_build::sign;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::kernel_id::KernelId;
-use longshore_core::machine::Machine;
+use longshore_core::finding::{Finding, Severity};
 use longshore_core::ownership;
+use longshore_core::source_id::SourceId;
 use longshore_core::store::Store;
-use longshore_debian::apt_sources::LeftOut;
-use longshore_debian::archive::Archive;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
 use longshore_modules::artifact::{HeadersFrom, ModuleSet};
 use longshore_modules::layout;
 use longshore_modules::module_signing::{Certificate, Signer};
-use longshore_modules::registry::RegistrySource;
 use longshore_modules::sets::SetStore;
-use longshore_sources::driver::{self, AvailableDriver};
-use longshore_sources::finished::{self, FinishedModules};
-use longshore_sources::headers::{self, AvailableHeaders};
+use longshore_sources::driver::AvailableDriver;
+use longshore_sources::finished::FinishedModules;
+use longshore_sources::headers::AvailableHeaders;
 use longshore_sources::runfile::AvailableRunFile;
 pub use longshore_sources::runfile::{Chip, SupportedGpus};
-use longshore_sources::userspace::switches::{SwitchPrograms, switch_programs};
+use longshore_sources::userspace::switches::SwitchPrograms;
 use longshore_sources::userspace::{self, AvailableUserspace};
 
 /// Everything that a plan may choose from.
@@ -38,8 +40,6 @@ pub struct Catalog {
     pub refused: Vec<RefusedSet>,
     /// Sets that the configuration takes back.
     pub denied: Vec<AvailableSet>,
-    /// Registries that could not be read.
-    pub unread: Vec<UnreadRegistry>,
     /// User-mode trees assembled in the store.
     pub userspace: Vec<AvailableUserspace>,
     /// Driver packages of the archives, newest first, or the reason why the archives were not read.
@@ -63,50 +63,67 @@ pub struct Catalog {
     /// Result of the comparison with the kernel, for sets of the store that are for this kernel, by
     /// name. Sets that are known to fit are left out.
     pub fits: BTreeMap<String, Fit>,
-    /// Failures behind the unknown drivers, .run files and headers above.
-    pub failures: SourceFailures,
-}
-
-/// Failures of sources that could not be read. A plan goes on without them, or ends with one.
-#[derive(Debug, Clone, Default)]
-pub struct SourceFailures {
-    /// Failure of the archives.
-    pub archives: Option<Failure>,
-    /// Failure of the .run files.
-    pub run_files: Option<Failure>,
-    /// Sources of the host's apt that could not be read though the other archives were, one text each.
-    pub unread: Vec<String>,
-    /// Sources of the host's apt that are not used.
-    pub left_out: Vec<LeftOut>,
-    /// Settings of the host's apt about proxies, one line each.
-    pub apt_proxies: Vec<String>,
-}
-
-impl SourceFailures {
-    /// Returns the archives' failure where it lies in what is configured or missing here: no archive will have
-    /// anything.
-    pub fn definite(&self) -> Option<&Failure> {
-        self.archives.as_ref().filter(|failure| failure.kind().is_definite())
-    }
-
-    /// Warns about each of them, where the plan goes on without.
-    pub fn warn(&self) {
-        let sources = [("archives", &self.archives), (".run files", &self.run_files)];
-        for (name, failure) in sources {
-            if let Some(failure) = failure {
-                tracing::warn!("continuing without the {name}: {}", failure.one_line());
-            }
-        }
-    }
+    /// Failures of sources that could not be read. A plan goes on without them, or ends with one.
+    pub failures: Vec<SourceFailure>,
+    /// State of the host's apt beside its archives.
+    pub apt: AptState,
 }
 
 impl Catalog {
-    /// Notes that the archives could not be read, by this failure.
-    pub(crate) fn without_archives(&mut self, failure: Failure) {
-        self.drivers = Probe::Unreadable(failure.one_line());
-        self.headers = Probe::Unreadable(failure.one_line());
-        self.leave_out_key(&failure);
-        self.failures.archives = Some(failure);
+    /// Adds what a source offers, after what is there: sources are asked in the order of preference. Packages with
+    /// finished modules that there is a set of are left out.
+    pub fn add(&mut self, offers: Offers, kernel: &Kernel) {
+        self.sets.extend(offers.sets);
+        self.refused.extend(offers.refused);
+        self.denied.extend(offers.denied);
+        self.userspace.extend(offers.userspace);
+        put(&mut self.drivers, offers.drivers);
+        put(&mut self.switch_programs, offers.switch_programs);
+        put(&mut self.run_files, offers.run_files);
+        put(&mut self.headers, offers.headers);
+        put(&mut self.apt, offers.apt);
+        if let Some(why) = offers.no_sign_file {
+            self.leave_out_key(&why);
+        }
+        let sets = &self.sets;
+        let is_new = |one: &FinishedModules| !has_set_of(sets, one, kernel);
+        self.finished.extend(offers.finished.into_iter().filter(is_new));
+        self.failures.extend(offers.failures);
+    }
+
+    /// Returns the failure of this kind of source.
+    pub fn failure_of(&self, source: SourceId) -> Option<&Failure> {
+        self.failures_of(source).map(|one| &one.failure).next()
+    }
+
+    /// Returns the failures of sources of this kind.
+    pub(crate) fn failures_of(&self, source: SourceId) -> impl Iterator<Item = &SourceFailure> {
+        self.failures.iter().filter(move |one| one.source == source)
+    }
+
+    /// Returns the archives' failure where it lies in what is configured or missing here: no archive will have
+    /// anything.
+    pub fn definite_failure(&self) -> Option<&Failure> {
+        self.failure_of(SourceId::Archives).filter(|failure| failure.kind().is_definite())
+    }
+
+    /// Returns the failure of a source for which `findings` refuse a plan: it has more detail than the finding.
+    pub(crate) fn failure_behind(&self, config: &Config, findings: &[Finding]) -> Option<&Failure> {
+        // A captured tree has no sources of its own. A file that the configuration names is read here all the same.
+        let counts = |failure: &&Failure| {
+            !config.paths.is_captured() || failure.kind() == FailureKind::Usage
+        };
+        let gravest = findings.iter().find(|finding| finding.severity == Severity::Refusal)?;
+        self.failure_of(gravest.code.entry().failure_of()?).filter(counts)
+    }
+
+    /// Warns about each of them, where the plan goes on without. Registries are warned of when they are asked.
+    pub fn warn_of_failures(&self) {
+        for SourceFailure { name, failure, .. } in
+            self.failures.iter().filter(|one| one.source != SourceId::Registry)
+        {
+            tracing::warn!("continuing without the {name}: {}", failure.one_line());
+        }
     }
 
     /// Returns a catalog without anything, whose sources were not read for the reason `why`.
@@ -115,7 +132,6 @@ impl Catalog {
             sets: Vec::new(),
             refused: Vec::new(),
             denied: Vec::new(),
-            unread: Vec::new(),
             userspace: Vec::new(),
             drivers: Probe::Unreadable(why.to_owned()),
             switch_programs: Probe::Unreadable(why.to_owned()),
@@ -126,30 +142,8 @@ impl Catalog {
             signer: None,
             no_sign_file: None,
             fits: BTreeMap::new(),
-            failures: SourceFailures::default(),
-        }
-    }
-
-    /// Adds the drivers and the headers for `kernel` that the archives offer.
-    pub fn add_archives(&mut self, config: &Config, kernel: &Kernel, archive: &Archive) {
-        let KernelId { release, version, .. } = kernel.id();
-        let wanted = headers::Wanted { release, version };
-        self.drivers = Probe::Read(driver::drivers(archive));
-        if let Ok(machine) = Machine::named(&kernel.arch) {
-            self.switch_programs = Probe::Read(switch_programs(archive, machine.debian));
-        }
-        self.failures.unread = archive.unread().to_vec();
-        self.failures.left_out = archive.left_out().to_vec();
-        self.failures.apt_proxies = archive.apt_proxies().to_vec();
-        self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));
-        if let Err(failure) = sign::check_archive(archive, release, version) {
-            self.leave_out_key(&failure);
-        }
-        if config.takes_module_packages() {
-            let version = version.unwrap_or_default().to_owned();
-            let of = finished::Kernel { release: release.to_owned(), version };
-            self.finished = finished::find(archive, &of);
-            self.finished.retain(|one| !has_set_of(&self.sets, one, kernel));
+            failures: Vec::new(),
+            apt: AptState::default(),
         }
     }
 }
@@ -157,9 +151,9 @@ impl Catalog {
 impl Catalog {
     /// Leaves out a signer that signs with a key, since its program is in no archive. Signatures made elsewhere
     /// need none.
-    pub(crate) fn leave_out_key(&mut self, failure: &Failure) {
+    fn leave_out_key(&mut self, why: &str) {
         if self.signer.take_if(|signer| !signer.detached).is_some() {
-            self.no_sign_file = Some(failure.one_line());
+            self.no_sign_file = Some(why.to_owned());
         }
     }
 
@@ -176,6 +170,13 @@ impl Catalog {
             None => false,
         };
         self.sets.retain(|at_hand| !(is_of_package(&at_hand.set) && is_unfit(&at_hand.set)));
+    }
+}
+
+/// Puts what a source offers in the place of what is known so far.
+fn put<T>(known: &mut T, offered: Option<T>) {
+    if let Some(offered) = offered {
+        *known = offered;
     }
 }
 
@@ -250,70 +251,6 @@ pub enum Lack {
     Attestation,
 }
 
-/// A registry that could not be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnreadRegistry {
-    /// Its repository.
-    pub name: String,
-    /// Why.
-    pub why: String,
-}
-
-/// Location of a built set, or of finished modules.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SetPlace {
-    /// The store.
-    Store,
-    /// An OCI image layout: its directory and the digest of the manifest.
-    Layout {
-        /// Directory with `oci-layout` and `index.json`.
-        dir: PathBuf,
-        /// `sha256:...` of the manifest.
-        manifest: String,
-    },
-    /// A registry.
-    Registry {
-        /// Repository as configured, with its mirrors.
-        registry: RegistrySource,
-        /// `sha256:...` of the manifest.
-        manifest: String,
-    },
-    /// A package of an archive with finished modules, which become a set of the store.
-    Package {
-        /// Name of the package.
-        name: String,
-        /// Version of the package.
-        version: String,
-        /// Suite of the package.
-        suite: String,
-        /// sha256 (hex) of the package.
-        sha256: String,
-    },
-}
-
-impl From<&FinishedModules> for SetPlace {
-    fn from(finished: &FinishedModules) -> Self {
-        let package = &finished.package;
-        Self::Package {
-            name: package.name.clone(),
-            version: package.version.clone(),
-            suite: package.suite.clone(),
-            sha256: package.sha256.clone(),
-        }
-    }
-}
-
-impl std::fmt::Display for SetPlace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Store => f.write_str("the store"),
-            Self::Layout { dir, .. } => write!(f, "{}", dir.display()),
-            Self::Registry { registry, .. } => registry.reference.fmt(f),
-            Self::Package { name, version, suite, .. } => write!(f, "{name} {version} ({suite})"),
-        }
-    }
-}
-
 /// Gathers everything available for the host without a query: from the store, where it exists, and
 /// the prebuilt directories. The archives are not read, for the reason `why`.
 ///
@@ -330,28 +267,39 @@ pub fn gather(
     store: Option<&Store>,
     why: &str,
 ) -> Result<Catalog, Failure> {
-    let mut sets = Vec::new();
-    let mut trees = Vec::new();
+    let mut catalog = Catalog::without_sources(why);
+    catalog.run_files = Probe::Read(Vec::new());
     if let Some(store) = store {
-        let release = &facts.kernel.release;
-        let usable = |set: &ModuleSet| set.key.kernel_release != *release || store.holds(set);
-        let stored = store.sets()?.into_iter().filter(usable);
-        sets.extend(stored.map(|set| AvailableSet { set, place: SetPlace::Store }));
-        trees = userspace::at_hand(store)?;
+        catalog.add(of_store(&facts.kernel, store)?, &facts.kernel);
     }
     for dir in &config.prebuilt {
-        check_there(dir)?;
-        check_owners(dir, &config.signatures)?;
-        sets.extend(layout::list(dir)?.into_iter().map(|entry| AvailableSet {
-            set: entry.set,
-            place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
-        }));
+        catalog.add(of_layout(config, dir)?, &facts.kernel);
     }
-    sets.retain(|at_hand: &AvailableSet| config.patches.allows(at_hand.set.key.patches.keys()));
-    sets.retain(|at_hand| config.module_packages || !is_of_package(&at_hand.set));
-    let run_files = Probe::Read(Vec::new());
-    let (userspace, signer) = (trees, signer(config)?);
-    Ok(Catalog { sets, userspace, run_files, signer, ..Catalog::without_sources(why) })
+    let sets = &mut catalog.sets;
+    sets.retain(|available| config.patches.allows(available.set.key.patches.keys()));
+    sets.retain(|available| config.module_packages || !is_of_package(&available.set));
+    catalog.signer = signer(config)?;
+    Ok(catalog)
+}
+
+/// Returns what the store has: sets, and trees.
+fn of_store(kernel: &Kernel, store: &Store) -> Result<Offers, Failure> {
+    let usable = |set: &ModuleSet| set.key.kernel_release != *kernel.release || store.holds(set);
+    let stored = store.sets()?.into_iter().filter(usable);
+    let sets = stored.map(|set| AvailableSet { set, place: SetPlace::store() }).collect();
+    Ok(Offers { sets, userspace: userspace::at_hand(store)?, ..Offers::default() })
+}
+
+/// Returns the sets of a directory of prebuilt sets.
+fn of_layout(config: &Config, dir: &Path) -> Result<Offers, Failure> {
+    check_there(dir)?;
+    check_owners(dir, &config.signatures)?;
+    let available = |entry: layout::Entry| AvailableSet {
+        set: entry.set,
+        place: SetPlace::layout(dir, &entry.manifest),
+    };
+    let sets = layout::list(dir)?.into_iter().map(available).collect();
+    Ok(Offers { sets, ..Offers::default() })
 }
 
 /// Maximum number of files in a layout: a set has ten.

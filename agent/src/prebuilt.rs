@@ -4,10 +4,13 @@ mod offered;
 
 use std::path::Path;
 
-use crate::catalog::{self, AvailableSet, Catalog, Lack, RefusedSet, SetPlace, UnreadRegistry};
+use crate::catalog::{
+    self, AvailableSet, Catalog, Lack, Offers, RefusedSet, SetPlace, SourceFailure,
+};
 use crate::config::Config;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
+use longshore_core::source_id::SourceId;
 use longshore_core::store::Store;
 use longshore_fetch::http::{Policy, UnreachableHosts};
 use longshore_host::facts::Kernel;
@@ -20,27 +23,6 @@ use longshore_modules::sets::SetStore;
 use longshore_modules::sets::index_versions::IndexVersions;
 use longshore_modules::signature::{Evidence, NotSigned, Trust, refusal};
 use longshore_modules::{layout, signed_sets};
-
-/// Sets that the registries have for a kernel.
-#[derive(Debug, Clone, Default)]
-pub struct Offers {
-    sets: Vec<AvailableSet>,
-    refused: Vec<RefusedSet>,
-    denied: Vec<AvailableSet>,
-    unread: Vec<UnreadRegistry>,
-    /// Failures of the registries that could not be read.
-    pub(crate) failures: Vec<Failure>,
-}
-
-impl Offers {
-    /// Adds them to the catalog.
-    pub fn add_to(&self, catalog: &mut Catalog) {
-        catalog.sets.extend_from_slice(&self.sets);
-        catalog.refused.extend_from_slice(&self.refused);
-        catalog.denied.extend_from_slice(&self.denied);
-        catalog.unread.extend_from_slice(&self.unread);
-    }
-}
 
 /// Reason why a set of a registry is not used.
 enum Unfit {
@@ -142,22 +124,21 @@ impl<'a> Prebuilt<'a> {
         let sets = std::mem::take(&mut catalog.sets);
         for at_hand in sets {
             let for_kernel = at_hand.set.key.is_for(&kernel.any_build());
-            let evidence = match &at_hand.place {
-                SetPlace::Store => Ok(store.evidence(&at_hand.set)),
+            let SetPlace { source, at, digest } = &at_hand.place;
+            let evidence = match source {
+                SourceId::Store => Ok(store.evidence(&at_hand.set)),
                 _ if !for_kernel => continue,
-                // No signature key signs a package's modules.
-                SetPlace::Package { .. } => Ok(None),
-                SetPlace::Layout { dir, manifest } => {
-                    layout::evidence(dir, manifest, &self.trust).map(Some)
-                }
+                SourceId::Layout => layout::evidence(Path::new(at), digest, &self.trust).map(Some),
                 // Sets of registries were judged when found.
-                SetPlace::Registry { .. } => {
+                SourceId::Registry => {
                     catalog.sets.push(at_hand);
                     continue;
                 }
+                // No signature key signs a package's modules, or those of a source that has no evidence.
+                _ => Ok(None),
             };
-            let verdict = match (&at_hand.place, &evidence) {
-                (SetPlace::Store, Ok(None)) => self.verdict_of_signed(&at_hand.set, store),
+            let verdict = match (source, &evidence) {
+                (SourceId::Store, Ok(None)) => self.verdict_of_signed(&at_hand.set, store),
                 _ => self.verdict(evidence, &at_hand.set),
             };
             match verdict {
@@ -174,12 +155,9 @@ impl<'a> Prebuilt<'a> {
         }
         let is_denied = |digest: &String| self.trust.denied.contains(digest);
         let sets = std::mem::take(&mut catalog.sets);
-        let (denied, sets) = sets.into_iter().partition(|at_hand| match &at_hand.place {
-            SetPlace::Store => stored_digests(&at_hand.set, store).iter().any(is_denied),
-            SetPlace::Layout { manifest, .. } | SetPlace::Registry { manifest, .. } => {
-                is_denied(manifest)
-            }
-            SetPlace::Package { .. } => false,
+        let (denied, sets) = sets.into_iter().partition(|at_hand| match at_hand.place.is_store() {
+            true => stored_digests(&at_hand.set, store).iter().any(is_denied),
+            false => is_denied(&at_hand.place.digest),
         });
         catalog.sets = sets;
         catalog.denied.extend::<Vec<_>>(denied);
@@ -204,13 +182,10 @@ impl<'a> Prebuilt<'a> {
             let found = registry.find(wish, &Fit { of: self, registry: &registry, kernel }).await;
             if let Some(failure) = found.failed.filter(|_| found.taken.is_empty()) {
                 tracing::warn!("continuing without {name}: {}", failure.one_line());
-                let why = failure.one_line();
-                offers.unread.push(UnreadRegistry { name, why });
-                offers.failures.push(failure);
+                offers.failures.push(SourceFailure::of(SourceId::Registry, name, failure));
             }
             let at_hand = |described: Described| {
-                let place =
-                    SetPlace::Registry { registry: source.clone(), manifest: described.digest() };
+                let place = SetPlace::registry(source, &described.digest());
                 AvailableSet { set: described.set, place }
             };
             offers.sets.extend(found.taken.into_iter().map(at_hand));

@@ -4,7 +4,6 @@
 mod acquire;
 mod attest;
 mod awaited;
-mod finished;
 mod fits;
 mod for_registry;
 mod inventory;
@@ -16,8 +15,8 @@ mod other_kernel;
 mod post_install;
 mod provisioner;
 mod publication;
-mod run_files;
 mod signing;
+mod source;
 mod sources;
 mod store_access;
 
@@ -25,7 +24,7 @@ pub(crate) use attest::{attest_compiled, compile_record};
 pub(crate) use awaited::OfferWait;
 pub(crate) use for_registry::{ForRegistry, NotMade};
 pub use inventory::Inventory;
-pub(crate) use inventory::{failure_behind, read_host_with};
+pub(crate) use inventory::read_host_with;
 pub use next_kernel::HostKernels;
 pub(crate) use next_kernel::at_boot_of;
 pub use provisioner::Provisioner;

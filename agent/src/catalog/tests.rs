@@ -42,49 +42,6 @@ fn nothing_at_hand_is_an_empty_catalog_that_says_why() {
     assert_eq!(catalog.headers, Probe::Unreadable(why.into()));
 }
 
-/// Returns an index with the headers of the tree's kernel, and with the package of its sign-file.
-fn index(has_headers: bool, has_kbuild: bool) -> String {
-    let stanza = |name: &str, depends: &str| {
-        format!(
-            "Package: {name}\nSource: linux\nVersion: 6.1.176-1\nArchitecture: amd64\nDepends: {depends}\n\
-             Filename: pool/{name}.deb\nSize: 1\nSHA256: {}\n\n",
-            "1".repeat(64)
-        )
-    };
-    let headers = stanza("linux-headers-6.1.0-50-amd64", "linux-kbuild-6.1, gcc-12");
-    let kbuild = stanza("linux-kbuild-6.1", "");
-    [(has_headers, headers), (has_kbuild, kbuild)]
-        .into_iter()
-        .filter_map(|(has, text)| has.then_some(text))
-        .collect()
-}
-
-#[rstest]
-#[case::there(true, true, false, None)]
-#[case::without_kbuild(true, false, false, Some("linux-kbuild-6.1"))]
-#[case::without_headers(false, true, false, Some("linux-headers-6.1.0-50-amd64"))]
-#[case::made_elsewhere(false, false, true, None)]
-fn a_key_needs_sign_file_of_the_archives(
-    #[case] has_headers: bool,
-    #[case] has_kbuild: bool,
-    #[case] detached: bool,
-    #[case] lacks: Option<&str>,
-) {
-    let signer = Signer {
-        certificate: "0".repeat(64),
-        name: "Example: Module signing".into(),
-        key_id: "25a7".into(),
-        detached,
-    };
-    let mut catalog = Catalog { signer: Some(signer), ..Catalog::without_sources("not asked yet") };
-    let archive = Archive::of_suites(&[("bookworm", &index(has_headers, has_kbuild))]);
-    catalog.add_archives(&config(), &facts().kernel, &archive);
-    assert_eq!(catalog.signer.is_some(), lacks.is_none());
-    let why = catalog.no_sign_file.as_deref();
-    assert!(why.unwrap_or_default().contains(lacks.unwrap_or_default()), "{why:?}");
-    assert_eq!(why.is_some(), lacks.is_some(), "{why:?}");
-}
-
 fn differs() -> Fit {
     Fit::Differs { place: String::new(), lines: Vec::new(), more: 0 }
 }
@@ -115,7 +72,7 @@ fn a_packages_set_that_turns_out_not_to_fit_is_left_out(
     let mut set = ModuleSet { headers_from, ..set("6.1.0-50-amd64") };
     set.key.kernel_version = build.to_owned();
     catalog.fits.insert(set.key.file_stem(), fit);
-    catalog.sets.push(AvailableSet { set, place: SetPlace::Store });
+    catalog.sets.push(AvailableSet { set, place: SetPlace::store() });
     catalog.leave_out_unfit_packages(&facts().kernel);
     assert_eq!(!catalog.sets.is_empty(), stays);
 }

@@ -13,34 +13,20 @@ use serde::{Serialize, Serializer};
 
 pub use render::render;
 
-use crate::catalog::{self, Catalog};
+use crate::catalog::{self, Catalog, Offers};
 use crate::config::{Config, StorePlace};
 use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::Prebuilt;
-use crate::supplier::{Inventory, failure_behind, read_host_with};
+use crate::supplier::{Inventory, read_host_with};
 use longshore_core::failure::FailureKind;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::finding::{self, Area, Code, Finding, Severity, Verdict};
+use longshore_core::finding::{self, About, Area, Code, Finding, Severity, Verdict};
 use longshore_core::root::Root;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_host::HostFacts;
 
-/// Codes that need a query to a source.
-const OF_SOURCES: [Code; 4] =
-    [Code::ArchivesUnread, Code::RegistryUnread, Code::RunFileUnread, Code::HeadersUnknown];
-/// Codes that a set of a registry would prevent.
-const OF_MISSING_SET: [Code; 8] = [
-    Code::NothingBuilt,
-    Code::SignatureMissing,
-    Code::AttestationMissing,
-    Code::IndexRefused,
-    Code::SetDenied,
-    Code::DriverBelowMinimum,
-    Code::HostBringsDriver,
-    Code::KernelByClang,
-];
 const NOT_ASKED: &str = "archives, registries and .run files were not queried (use --online)";
 
 /// Format of the report. In format 1 findings that do not refuse had an exit code, too.
@@ -181,7 +167,7 @@ impl Look<'_> {
         };
         match planned {
             Ok((mut plan, is_asked)) => {
-                let asked = |f: &Finding| is_asked || !OF_SOURCES.contains(&f.code);
+                let asked = |f: &Finding| is_asked || !f.code.entry().is_about(About::Query);
                 plan.findings.retain(|f| asked(f) && !self.may_be_elsewhere(f));
                 let findings = std::mem::take(&mut plan.findings);
                 Ok(Planned { plan: Some(plan), findings, failed: None })
@@ -216,9 +202,9 @@ impl Look<'_> {
             return Ok((plan, false));
         }
         let Some(failure) = self.nothing_to_ask() else { return Ok((plan, false)) };
-        catalog.without_archives(failure);
+        catalog.add(Offers::without_archives(failure), &self.facts.kernel);
         let plan = plan::plan(self.config, self.facts, &catalog)?;
-        match failure_behind(self.config, &plan, &catalog) {
+        match catalog.failure_behind(self.config, &plan.findings) {
             Some(failure) => Err(failure.clone()),
             None => Ok((plan, true)),
         }
@@ -242,7 +228,8 @@ impl Look<'_> {
 
     /// True if a missing set may be in a registry that was not queried.
     fn may_be_elsewhere(&self, finding: &Finding) -> bool {
-        !self.online && OF_MISSING_SET.contains(&finding.code) && !self.config.registries.is_empty()
+        let is_of_set = finding.code.entry().is_about(About::Set);
+        !self.online && is_of_set && !self.config.registries.is_empty()
     }
 
     fn without_sources(&self) -> Config {

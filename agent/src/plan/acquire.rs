@@ -7,9 +7,10 @@ use super::mofed;
 use super::signing::Standing;
 use super::values::{Choice, Supply, is_for_kernel, run_file_of};
 use super::which_set::{Alternative, Alternatives};
-use crate::catalog::{AvailableSet, Catalog, SetPlace};
+use crate::catalog::{AvailableSet, Catalog, Item, SourceFailure};
 use crate::config::Config;
 use longshore_core::finding::{Code, Finding, Severity};
+use longshore_core::source_id::SourceId;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::{HeadersFrom, ModuleSet, PACKAGING_PATCHES};
 
@@ -73,28 +74,17 @@ impl<'a> Supply<'a> {
         }
         if at_hand.set.headers_origin() == HeadersFrom::Package {
             self.reasons.push(finished::origin(&at_hand.set));
-        } else if at_hand.place != SetPlace::Store || !at_hand.set.has_signed_headers() {
+        } else if !at_hand.place.is_store() || !at_hand.set.has_signed_headers() {
             self.add_reason("headers of the modules", headers_of(&at_hand.set));
         }
-        let kernel = &facts.kernel.release;
-        match &at_hand.place {
-            SetPlace::Store | SetPlace::Package { .. } => {
-                self.add_choice("modules", "from the store", format!("built for exactly {kernel}"));
-            }
-            SetPlace::Layout { dir, manifest } => {
-                let why = format!("built for exactly {kernel}, in {}", dir.display());
-                self.add_choice("modules", "prebuilt", why);
-                self.acquire
-                    .push(Acquire::ImportSet { dir: dir.clone(), manifest: manifest.clone() });
-            }
-            SetPlace::Registry { registry, manifest } => {
-                let why = format!("built for exactly {kernel}, in {}", registry.reference);
-                self.add_choice("modules", "from a registry", why);
-                self.acquire.push(Acquire::PullSet {
-                    registry: registry.clone(),
-                    manifest: manifest.clone(),
-                });
-            }
+        let (kernel, place) = (&facts.kernel.release, &at_hand.place);
+        let value = place.source.of_sets().map_or("from a source", |words| words.value);
+        let built = format!("built for exactly {kernel}");
+        if place.is_store() {
+            self.add_choice("modules", value, built);
+        } else {
+            self.add_choice("modules", value, format!("{built}, in {place}"));
+            self.acquire.push(Acquire::Fetch(Item::Set(place.clone())));
         }
     }
 
@@ -114,12 +104,9 @@ impl<'a> Supply<'a> {
     /// Adds a finding for each unreadable registry that might have had the missing set.
     fn unread(&mut self, is_last: bool, catalog: &Catalog) {
         let severity = if is_last { Severity::Refusal } else { Severity::Warning };
-        for registry in &catalog.unread {
-            self.findings.push(Finding::new(
-                severity,
-                Code::RegistryUnread,
-                format!("{} could not be read: {}", registry.name, registry.why),
-            ));
+        for SourceFailure { name, failure, .. } in catalog.failures_of(SourceId::Registry) {
+            let detail = format!("{name} could not be read: {}", failure.one_line());
+            self.findings.push(Finding::new(severity, Code::RegistryUnread, detail));
         }
     }
 
@@ -130,7 +117,7 @@ impl<'a> Supply<'a> {
         if needed && !file.stored {
             let why = format!("the store does not have {} unpacked", file.name);
             self.add_reason("driver fetched", why);
-            self.acquire.insert(0, Acquire::FetchRunFile(file.clone()));
+            self.acquire.insert(0, Acquire::Fetch(Item::RunFile(file.clone())));
         }
     }
 }

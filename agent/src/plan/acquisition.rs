@@ -1,44 +1,26 @@
 //! Acquisitions into the store, each with everything that carrying it out needs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
-use crate::catalog::SetPlace;
+use crate::catalog::{Item, SetPlace};
 use longshore_build::mofed::Mofed;
 use longshore_core::flavour::Flavour;
+use longshore_core::source_id::SourceId;
 use longshore_debian::archive::Package;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::module_signing::Signer;
-use longshore_modules::registry::RegistrySource;
 use longshore_sources::driver::AvailableDriver;
-use longshore_sources::finished::{FinishedModules, LinkedFrom};
+use longshore_sources::finished::LinkedFrom;
 use longshore_sources::headers::AvailableHeaders;
 use longshore_sources::runfile::AvailableRunFile;
 
 /// One acquisition into the store. As JSON it has names only, which do not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquire {
-    /// Fetch and unpack a .run file. Its list of GPUs is known only afterwards, so planning is
-    /// repeated then.
-    FetchRunFile(AvailableRunFile),
-    /// Copy a prebuilt set out of an OCI image layout.
-    ImportSet {
-        /// Directory of the layout.
-        dir: PathBuf,
-        /// `sha256:...` of the manifest.
-        manifest: String,
-    },
-    /// Fetch a prebuilt set from a registry.
-    PullSet {
-        /// Repository as configured, with its mirrors.
-        registry: RegistrySource,
-        /// `sha256:...` of the manifest.
-        manifest: String,
-    },
-    /// Fetch a package with finished modules, link those that come as objects, and make a set of them. The modules, and so the
-    /// exact driver, are known only afterwards, so planning is repeated then.
-    ReadPackage(Box<FinishedModules>),
+    /// Bring an item of a source into the store.
+    Fetch(Item),
     /// Compile the modules.
     BuildSet(Box<BuildSet>),
     /// Sign a set for the kernel.
@@ -81,25 +63,6 @@ pub struct BuildSet {
     pub signs: bool,
 }
 
-impl Acquire {
-    /// Returns the location of a prebuilt set; None where nothing prebuilt is acquired.
-    pub fn place(&self) -> Option<SetPlace> {
-        match self {
-            Self::ImportSet { dir, manifest } => {
-                Some(SetPlace::Layout { dir: dir.clone(), manifest: manifest.clone() })
-            }
-            Self::PullSet { registry, manifest } => {
-                Some(SetPlace::Registry { registry: registry.clone(), manifest: manifest.clone() })
-            }
-            Self::ReadPackage(finished) => Some(SetPlace::from(finished.as_ref())),
-            Self::FetchRunFile(_)
-            | Self::BuildSet(_)
-            | Self::SignSet { .. }
-            | Self::AssembleUserspace { .. } => None,
-        }
-    }
-}
-
 /// An acquisition as `longshore plan --json` prints it.
 #[derive(Serialize)]
 #[serde(tag = "acquire", rename_all = "kebab-case")]
@@ -109,11 +72,11 @@ enum Named<'a> {
         sha256: &'a str,
     },
     ImportSet {
-        dir: &'a Path,
+        dir: &'a str,
         manifest: &'a str,
     },
     PullSet {
-        registry: String,
+        registry: &'a str,
         manifest: &'a str,
     },
     ReadPackage {
@@ -186,14 +149,14 @@ impl<'a> NamedRoot<'a> {
 impl<'a> From<&'a Acquire> for Named<'a> {
     fn from(acquire: &'a Acquire) -> Self {
         match acquire {
-            Acquire::FetchRunFile(file) => {
+            Acquire::Fetch(Item::RunFile(file)) => {
                 Self::FetchRunFile { name: &file.name, sha256: &file.sha256 }
             }
-            Acquire::ImportSet { dir, manifest } => Self::ImportSet { dir, manifest },
-            Acquire::PullSet { registry, manifest } => {
-                Self::PullSet { registry: registry.reference.to_string(), manifest }
-            }
-            Acquire::ReadPackage(finished) => {
+            Acquire::Fetch(Item::Set(SetPlace { source, at, digest })) => match source {
+                SourceId::Registry => Self::PullSet { registry: at, manifest: digest },
+                _ => Self::ImportSet { dir: at, manifest: digest },
+            },
+            Acquire::Fetch(Item::Package(finished)) => {
                 let Package { name, version, suite, sha256, .. } = &finished.package;
                 let linked_from = finished.linked.as_deref().map(NamedObjects::from);
                 Self::ReadPackage { name, version, suite, sha256, linked_from }

@@ -2,11 +2,12 @@
 
 use super::values::{is_for_kernel, names_run_files, run_files};
 use super::{finished, signing};
-use crate::catalog::{Catalog, SetPlace};
+use crate::catalog::Catalog;
 use crate::config::Config;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
+use longshore_core::source_id::SourceId;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_sources::driver::{AvailableDriver, DriverOrigin};
@@ -25,9 +26,7 @@ pub(super) struct Candidate<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin<'a> {
-    Store,
-    Prebuilt,
-    Registry,
+    Built(SourceId),
     Finished { package: &'a str, version: &'a str, suite: &'a str },
     Archive { package: &'a str, version: &'a str, suite: &'a str },
     RunFile { name: &'a str },
@@ -35,7 +34,7 @@ pub(super) enum Origin<'a> {
 
 impl Origin<'_> {
     pub(super) fn is_built(self) -> bool {
-        matches!(self, Self::Store | Self::Prebuilt | Self::Registry | Self::Finished { .. })
+        matches!(self, Self::Built(_) | Self::Finished { .. })
     }
 
     /// True for a package of an archive.
@@ -45,9 +44,9 @@ impl Origin<'_> {
 
     pub(super) fn describe(self) -> String {
         match self {
-            Self::Store => "built in the store".into(),
-            Self::Prebuilt => "built in a prebuilt directory".into(),
-            Self::Registry => "built in a registry".into(),
+            Self::Built(source) => {
+                format!("built {}", source.of_sets().map_or("in a source", |words| words.built))
+            }
             Self::Finished { package, version, suite } => {
                 format!("finished modules in {package} {version} ({suite})")
             }
@@ -68,14 +67,7 @@ pub(super) fn candidates<'a>(
     let sets = catalog.sets.iter().filter(|s| is_for_kernel(s, facts)).map(|s| Candidate {
         version: &s.set.key.driver_version,
         flavour: s.set.key.flavour,
-        from: match &s.place {
-            SetPlace::Store => Origin::Store,
-            SetPlace::Layout { .. } => Origin::Prebuilt,
-            SetPlace::Registry { .. } => Origin::Registry,
-            SetPlace::Package { name, version, suite, .. } => {
-                Origin::Finished { package: name, version, suite }
-            }
-        },
+        from: Origin::Built(s.place.source),
         loadable: signing::standing(&s.set.key, facts, signer).may_load(),
         host_flat: false,
     });

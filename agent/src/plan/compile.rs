@@ -170,7 +170,7 @@ fn without_headers(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Opt
         Probe::Read(_) => None,
         Probe::Unreadable(why) => {
             let seen = format!("the search for headers and compiler for {release} failed: {why}");
-            let definite = catalog.failures.definite().filter(|_| config.build_root.is_none());
+            let definite = catalog.definite_failure().filter(|_| config.build_root.is_none());
             let unknown = match definite {
                 Some(failure) => {
                     Finding::refusal(Code::HeadersUnknown, seen).remedy(failure.remedy_or_default())

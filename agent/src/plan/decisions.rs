@@ -14,12 +14,14 @@ use super::{
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::steps::{Step, WriteFeatures};
-use longshore_core::finding::{self, Code, Finding};
+use longshore_core::finding::{self, About, Code, Finding};
+use longshore_core::source_id::SourceId;
 use longshore_host::HostFacts;
 
-/// Codes of a source that did not answer, and of what is unknown for it.
-const OF_SOURCES: [Code; 3] =
-    [Code::ArchivesUnread, Code::UserspaceNotOffered, Code::HeadersUnknown];
+/// True for a finding about archives that did not answer, and about what is unknown for it.
+fn is_of_archives(finding: &Finding) -> bool {
+    finding.code.entry().is_about(About::Archives)
+}
 
 /// Condition of a part that every plan has.
 const ALWAYS: bool = true;
@@ -117,7 +119,7 @@ impl<'a> Decisions<'a> {
         findings.extend(part(!is_unknown, preflight::kernel_unknown(facts)));
         // The driver itself is unknown then, and so is all that belongs to it: one cause, told once.
         if has(&findings, Code::ArchivesUnread) {
-            findings.retain(|f| f.code == Code::ArchivesUnread || !OF_SOURCES.contains(&f.code));
+            findings.retain(|f| f.code == Code::ArchivesUnread || !is_of_archives(f));
         }
         finding::sort(&mut findings);
         findings
@@ -146,8 +148,8 @@ impl<'a> Decisions<'a> {
     fn is_undecided(&self, findings: &[Finding]) -> bool {
         self.config.paths.is_captured()
             && !self.supply.acquire.is_empty()
-            && self.catalog.failures.archives.is_some()
-            && findings.iter().any(|f| OF_SOURCES.contains(&f.code))
+            && self.catalog.failure_of(SourceId::Archives).is_some()
+            && findings.iter().any(is_of_archives)
     }
 }
 

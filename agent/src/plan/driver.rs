@@ -31,7 +31,7 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
     if fitting.iter().any(|c| c.loadable) {
         fitting.retain(|c| c.loadable);
     }
-    let left_out = question.leave_out_host_flat(&mut fitting, &catalog.failures.unread);
+    let left_out = question.leave_out_host_flat(&mut fitting, &catalog.apt.unread);
     fitting.sort_by_key(|candidate| Reverse(DriverVersion::new(candidate.version)));
     match (fitting.first(), newest(&matching)) {
         (Some(best), _) => question.choose(best.version, &fitting, &matching, left_out),
@@ -361,9 +361,9 @@ impl Question<'_> {
             choice.findings.push(no_run_file(&wanted, candidates, catalog));
             return choice;
         }
-        let unread = unread_sources(&catalog.failures.unread);
+        let unread = unread_sources(&catalog.apt.unread);
         choice.findings.push(match &catalog.drivers {
-            Probe::Unreadable(why) => match catalog.failures.definite() {
+            Probe::Unreadable(why) => match catalog.definite_failure() {
                 Some(failure) => {
                     Finding::refusal(Code::ArchivesUnread, format!("no source has {wanted}: {why}"))
                         .remedy(failure.remedy_or_default())

@@ -84,7 +84,7 @@ pub(super) fn not_offered(
         Some(_) if !offered.subnet_manager => SUBNET_MANAGER.to_owned(),
         _ => return None,
     };
-    let unread = match catalog.failures.unread.as_slice() {
+    let unread = match catalog.apt.unread.as_slice() {
         [] => String::new(),
         unread => format!("; these sources could not be read: {}", unread.join("; ")),
     };

@@ -3,7 +3,7 @@
 use super::acquisition::Acquire;
 use super::signing;
 use super::values::{Choice, Reason, Supply, names_run_files, wanted_modules};
-use crate::catalog::{Catalog, Fit, SetPlace};
+use crate::catalog::{Catalog, Fit, Item, SetPlace};
 use crate::config::Config;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::ModuleSet;
@@ -58,7 +58,7 @@ impl Supply<'_> {
         let why = format!("{place} has them for {release}{linked}; nothing is compiled");
         self.add_choice("modules", "from a package", why);
         self.reads = true;
-        self.acquire.push(Acquire::ReadPackage(Box::new(finished.clone())));
+        self.acquire.push(Acquire::Fetch(Item::Package(Box::new(finished.clone()))));
     }
 }
 

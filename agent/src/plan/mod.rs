@@ -64,15 +64,43 @@ use longshore_host::HostFacts;
 /// # Errors
 /// Exit code 10 where the kernel release is unknown.
 pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
-    if facts.kernel.release.is_empty() {
-        let cause = "the facts have no kernel release";
-        return Err(Failure::new(FailureKind::HostUnsupported, cause)
-            .remedy("mount /proc in the container, or give the right --root"));
-    }
+    check_kernel(facts)?;
     if let Some(note) = preflight::waits_for_device(config, facts) {
         return Ok(idle(config, facts, note));
     }
     Ok(Decisions::make(config, facts, catalog).into_plan())
+}
+
+/// Returns version and flavour of the driver that a plan would choose of `catalog`; where there is none, the request.
+///
+/// # Errors
+/// As of [`plan`].
+pub fn choose_driver(
+    config: &Config,
+    facts: &HostFacts,
+    catalog: &Catalog,
+) -> Result<(String, Flavour), Failure> {
+    check_kernel(facts)?;
+    if is_idle(config, facts) {
+        return Ok(request(config));
+    }
+    let choice = driver::choose(config, facts, catalog);
+    Ok((choice.version, choice.flavour))
+}
+
+fn check_kernel(facts: &HostFacts) -> Result<(), Failure> {
+    if !facts.kernel.release.is_empty() {
+        return Ok(());
+    }
+    let cause = "the facts have no kernel release";
+    Err(Failure::new(FailureKind::HostUnsupported, cause)
+        .remedy("mount /proc in the container, or give the right --root"))
+}
+
+/// Returns version and flavour as requested.
+fn request(config: &Config) -> (String, Flavour) {
+    let version = config.driver.version.as_deref().unwrap_or("newest");
+    (version.to_owned(), config.driver.flavour.unwrap_or(Flavour::Open))
 }
 
 /// True if the plan of these facts is to wait for a GPU, whatever the sources have.
@@ -82,11 +110,11 @@ pub fn is_idle(config: &Config, facts: &HostFacts) -> bool {
 
 /// Returns the plan of a host without a device, on which the agent waits for one.
 fn idle(config: &Config, facts: &HostFacts, note: Finding) -> Plan {
-    let wish = config.driver.version.as_deref().unwrap_or("newest");
+    let (driver_version, flavour) = request(config);
     let reason = "no GPU is here: `run` changes nothing, and waits for one (no-gpu = wait)";
     Plan {
-        driver_version: wish.to_owned(),
-        flavour: config.driver.flavour.unwrap_or(Flavour::Open),
+        driver_version,
+        flavour,
         kernel_release: facts.kernel.release.clone(),
         reasons: vec![Reason::of("nothing to do", reason)],
         acquire: Vec::new(),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::values::Choice;
-use crate::catalog::{Catalog, SetPlace};
+use crate::catalog::Catalog;
 use crate::config::{Config, NextKernelMode};
 use crate::next_kernel;
 use longshore_core::kernel_id::KernelId;
@@ -38,7 +38,7 @@ pub(super) fn of(
         driver_version: &choice.version,
         flavour: Some(choice.flavour),
     };
-    let stored = catalog.sets.iter().filter(|at_hand| at_hand.place == SetPlace::Store);
+    let stored = catalog.sets.iter().filter(|at_hand| at_hand.place.is_store());
     let mut sets = stored.map(|at_hand| &at_hand.set);
     let stored = sets.any(|set| query.matches_with(set, &config.driver.extra_modules));
     let prepares = mode == NextKernelMode::Prepare && !stored;

@@ -6,6 +6,7 @@ use super::acquisition::Acquire;
 use super::live::Replaced;
 use super::next_kernel::PlannedKernel;
 use super::values::Reason;
+use crate::catalog::Item;
 use crate::journal::PlanSummary;
 use crate::steps::{LoadModule, Step};
 use longshore_core::failure::{ExitCode, Failure};
@@ -62,13 +63,7 @@ impl Plan {
     pub fn is_prebuilt(&self) -> Option<bool> {
         let builds = self.acquire.iter().any(|one| matches!(one, Acquire::BuildSet(_)));
         let fetches = |one: &Acquire| {
-            matches!(
-                one,
-                Acquire::ImportSet { .. }
-                    | Acquire::PullSet { .. }
-                    | Acquire::ReadPackage(_)
-                    | Acquire::SignSet { .. }
-            )
+            matches!(one, Acquire::Fetch(Item::Set(_) | Item::Package(_)) | Acquire::SignSet { .. })
         };
         let is_stored = |module: &LoadModule| module.is_of_driver() && module.digest().is_some();
         let is_at_hand = self.acquire.iter().any(fetches)

@@ -6,9 +6,11 @@ use super::acquisition::{Acquire, BuildSet};
 use super::gpu;
 use super::outcome::Plan;
 use super::values::name_of;
+use crate::catalog::{Item, SetPlace};
 use crate::console::{Form, Text, Tone};
 use crate::steps::MountRoot;
 use longshore_core::finding::{Finding, Verdict};
+use longshore_core::source_id::SourceId;
 use longshore_host::HostFacts;
 use longshore_host::facts::{DeviceKind, ModuleLoading, PciDevice, Probe};
 use longshore_sources::runfile::AvailableRunFile;
@@ -122,7 +124,7 @@ fn step_lines(plan: &Plan) -> Vec<String> {
             if acquires(|a| matches!(a, Acquire::SignSet { .. })) {
                 lines.push("(once signed) load the signed modules instead".into());
             }
-            if acquires(|a| matches!(a, Acquire::ReadPackage(_))) {
+            if acquires(|a| matches!(a, Acquire::Fetch(Item::Package(_)))) {
                 lines.push("(once fetched) load the modules, after their dependencies".into());
             }
             if acquires(|a| matches!(a, Acquire::BuildSet { .. })) {
@@ -272,16 +274,14 @@ fn write_numbered(text: &mut Text, title: &str, lines: &[String]) {
 
 fn acquire_line(acquire: &Acquire) -> String {
     match acquire {
-        Acquire::ImportSet { dir, manifest } => {
-            format!("import the prebuilt modules {manifest} from {}", dir.display())
-        }
-        Acquire::PullSet { registry, manifest } => {
-            format!("fetch the prebuilt modules {}@{manifest}", registry.reference)
-        }
-        Acquire::FetchRunFile(AvailableRunFile { name, sha256, .. }) => {
+        Acquire::Fetch(Item::Set(SetPlace { source, at, digest })) => match source {
+            SourceId::Registry => format!("fetch the prebuilt modules {at}@{digest}"),
+            _ => format!("import the prebuilt modules {digest} from {at}"),
+        },
+        Acquire::Fetch(Item::RunFile(AvailableRunFile { name, sha256, .. })) => {
             format!("fetch and unpack {name} (sha256 {})", sha256.get(..12).unwrap_or(sha256))
         }
-        Acquire::ReadPackage(finished) => {
+        Acquire::Fetch(Item::Package(finished)) => {
             let package = &finished.package;
             let suite = &package.suite;
             let whole = "for its finished modules".to_owned();

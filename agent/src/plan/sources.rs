@@ -66,14 +66,14 @@ pub(super) fn revisions(from: Option<&AvailableDriver>, catalog: &Catalog) -> Op
 
 /// Returns the note about sources of the host's apt that are not used.
 pub(super) fn left_out(catalog: &Catalog) -> Option<Finding> {
-    let left_out = &catalog.failures.left_out;
+    let left_out = &catalog.apt.left_out;
     let note = || Finding::note(Code::AptSourcesLeftOut, apt_sources::named(left_out));
     (!left_out.is_empty()).then(note)
 }
 
 /// Returns the note about proxies of the host's apt.
 pub(super) fn apt_proxies(catalog: &Catalog) -> Option<Finding> {
-    let lines = &catalog.failures.apt_proxies;
+    let lines = &catalog.apt.proxies;
     (!lines.is_empty()).then(|| Finding::note(Code::AptProxy, lines.join("; ")))
 }
 

@@ -6,6 +6,7 @@ use super::values::{Choice, Supply, names_run_files, run_file_of, sources_of};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use longshore_core::finding::{Code, Finding};
+use longshore_core::source_id::SourceId;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_sources::userspace::AvailableUserspace;
@@ -55,7 +56,7 @@ impl<'a> Supply<'a> {
 /// Returns the finding that no source has, or is known to have, the user-mode files of a version.
 fn not_offered(catalog: &Catalog, version: &str) -> Option<Finding> {
     let warning = |seen: String| Some(Finding::warning(Code::UserspaceNotOffered, seen));
-    if let Some(failure) = catalog.failures.definite() {
+    if let Some(failure) = catalog.definite_failure() {
         let seen = format!(
             "no source has the user-mode files of driver {version}: no .run file of it is configured, and {failure}"
         );
@@ -76,7 +77,7 @@ fn not_offered(catalog: &Catalog, version: &str) -> Option<Finding> {
             "no archive offers driver {version}, so its user-mode files may be unavailable"
         )),
         // An archive that nobody asked is no news.
-        Probe::Unreadable(_) => catalog.failures.archives.as_ref().and_then(|failure| {
+        Probe::Unreadable(_) => catalog.failure_of(SourceId::Archives).and_then(|failure| {
             warning(format!(
                 "no archive of packages could be read ({failure}), and no .run file of driver \
                  {version} is configured: its user-mode files can only come from a bundle"

@@ -1,5 +1,5 @@
 //! Acquisition with fallback: where a source offers something and then does not deliver it, the
-//! next source is tried.
+//! next source is tried. One loop serves a plan of this host and the commands that fill a store.
 //!
 //! A compile with MOFED's headers that failed is planned again without them: no driver at all is worse than
 //! an nvidia_peermem that the kernel may refuse.
@@ -11,30 +11,18 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::Provisioner;
-use super::run_files::Archives;
-use crate::catalog::SetPlace;
+use super::{Provisioner, source};
+use crate::catalog::{Item, SetPlace};
 use crate::plan::{Acquire, BuildSet, Plan};
-use crate::telemetry::{Origin, SourceKind};
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_modules::artifact::ModuleSet;
-use longshore_sources::runfile::AvailableRunFile;
 
 /// Reason why an acquisition failed.
 #[derive(Debug)]
 pub(super) enum Missed {
-    /// This source failed; a plan without it may succeed.
-    Source(Source, Failure),
+    /// A part failed; a plan without it may succeed.
+    Part(LeftOut, Failure),
     /// No other source would help.
     Failed(Failure),
-}
-
-/// Part of a plan's acquisitions that was carried out.
-enum Carried {
-    /// All.
-    All,
-    /// Those up to a package's modules, which may change the choice.
-    Package,
 }
 
 impl From<Failure> for Missed {
@@ -43,16 +31,16 @@ impl From<Failure> for Missed {
     }
 }
 
-/// Source of an acquisition that a plan can do without.
+/// Part of an acquisition that a plan can do without.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum LeftOut {
     /// A set.
     Set(SetPlace),
     /// MOFED's headers for a kernel.
     Mofed { release: String, place: PathBuf },
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Set(place) => write!(f, "the set in {place}"),
@@ -62,20 +50,10 @@ impl fmt::Display for Source {
 }
 
 /// Classifies a failure to acquire a set from `place`.
-pub(super) fn missed(place: SetPlace, failure: Failure) -> Missed {
+pub(super) fn missed(place: &SetPlace, failure: Failure) -> Missed {
     match failure.kind() {
-        FailureKind::Download => Missed::Source(Source::Set(place), failure),
+        FailureKind::Download => Missed::Part(LeftOut::Set(place.clone()), failure),
         _ => Missed::Failed(failure),
-    }
-}
-
-/// Returns the kind of source that `place` is; None for the store.
-pub(super) fn kind_of(place: &SetPlace) -> Option<SourceKind> {
-    match place {
-        SetPlace::Store => None,
-        SetPlace::Layout { .. } => Some(SourceKind::Layout),
-        SetPlace::Registry { .. } => Some(SourceKind::Registry),
-        SetPlace::Package { .. } => Some(SourceKind::Package),
     }
 }
 
@@ -84,122 +62,115 @@ pub(super) fn not_built(build: &BuildSet, failure: Failure) -> Missed {
     match (&build.mofed, failure.kind()) {
         (Some(mofed), FailureKind::Compile) => {
             let (release, place) = (build.kernel_release.clone(), mofed.place());
-            Missed::Source(Source::Mofed { release, place }, failure)
+            Missed::Part(LeftOut::Mofed { release, place }, failure)
         }
         _ => Missed::Failed(failure),
     }
 }
 
+/// Part of a plan's acquisitions that was carried out.
+pub(super) enum Carried<T> {
+    /// All that is wanted.
+    All(T),
+    /// Those up to an item whose contents may change the choice: a .run file, a package's modules.
+    Part,
+}
+
+/// Purpose of an acquisition.
+pub(super) trait Aim {
+    /// A plan, with what carrying it out needs.
+    type Planned;
+    /// Result.
+    type Got;
+
+    /// Plans with what is available now.
+    async fn plan(&self) -> Result<Self::Planned, Failure>;
+
+    /// Carries a plan out, as far as it can be before it has to be made again.
+    async fn carry_out(&self, planned: &Self::Planned) -> Result<Carried<Self::Got>, Missed>;
+
+    /// Returns the failure to end with where a plan is of no use; `missed` is that of the part that was left out of
+    /// it.
+    fn ends_with(&self, planned: &Self::Planned, missed: Option<&Failure>) -> Option<Failure>;
+}
+
 impl Provisioner<'_> {
-    /// Carries out the acquisitions of `plan`; where a source fails, plans again without it.
-    pub(super) async fn acquire_with_fallback(&self, mut plan: Plan) -> Result<(), Failure> {
+    /// Carries out a plan; where a part fails, plans again without it.
+    ///
+    /// # Errors
+    /// Those of carrying out and planning, where no other source helps.
+    pub(super) async fn acquire_for<A: Aim>(
+        &self,
+        aim: &A,
+        mut planned: A::Planned,
+    ) -> Result<A::Got, Failure> {
         loop {
-            // Each is in the store afterwards.
-            for _ in 0..self.config().run_files.len() {
-                let Some(file) = run_file_to_fetch(&plan) else { break };
-                self.fetch_run_file(file).await?;
-                // The file's list of GPUs may change the choice.
-                plan = self.plan_anew().await?;
-                if let Some(refusal) = plan.refusal() {
-                    return Err(refusal);
-                }
-            }
-            match self.carry_out(&plan).await {
-                Ok(Carried::All) => return Ok(()),
-                Ok(Carried::Package) => {
-                    plan = self.plan_anew().await?;
-                    if let Some(refusal) = plan.refusal() {
-                        return Err(refusal);
-                    }
-                }
+            let missed = match aim.carry_out(&planned).await {
+                Ok(Carried::All(got)) => return Ok(got),
+                Ok(Carried::Part) => None,
                 Err(Missed::Failed(failure)) => return Err(failure),
-                Err(Missed::Source(source, failure)) => {
-                    self.inventory.leave_out(&source, &failure);
-                    plan = self.plan_anew().await?;
-                    if plan.refusal().is_some() {
-                        // No other source is left, and this failure is the reason.
-                        return Err(failure);
+                Err(Missed::Part(part, failure)) => {
+                    self.inventory.leave_out(&part, &failure);
+                    Some((part, failure))
+                }
+            };
+            planned = aim.plan().await?;
+            let failure = missed.as_ref().map(|(_, failure)| failure);
+            if let Some(end) = aim.ends_with(&planned, failure) {
+                return Err(end);
+            }
+            if let Some((part, failure)) = missed {
+                tracing::warn!("continuing without {part}: {}", failure.one_line());
+            }
+        }
+    }
+
+    /// Classifies a failure to acquire a built set from `place`, and counts it where no other source is tried: another
+    /// one is counted where it is left out.
+    pub(super) fn missed_set(&self, place: &SetPlace, failure: Failure) -> Missed {
+        let missed = missed(place, failure);
+        if let Missed::Failed(failure) = &missed {
+            self.telemetry.source_failed(place.source, failure);
+        }
+        missed
+    }
+}
+
+/// The driver of this host: everything that its plan acquires.
+pub(super) struct OfHost<'p>(pub(super) &'p Provisioner<'p>);
+
+impl Aim for OfHost<'_> {
+    type Planned = Plan;
+    type Got = ();
+
+    async fn plan(&self) -> Result<Plan, Failure> {
+        Ok(self.0.inventory.decide().await?.1)
+    }
+
+    async fn carry_out(&self, plan: &Plan) -> Result<Carried<()>, Missed> {
+        let of = self.0;
+        for acquire in &plan.acquire {
+            match acquire {
+                Acquire::Fetch(item) => {
+                    source::acquire(item, of).await?;
+                    if matches!(item, Item::Package(_) | Item::RunFile(_)) {
+                        return Ok(Carried::Part);
                     }
-                    warn_of_fallback(&source, &failure);
                 }
-            }
-        }
-    }
-
-    async fn plan_anew(&self) -> Result<Plan, Failure> {
-        Ok(self.inventory.decide().await?.1)
-    }
-
-    pub(super) async fn fetch_run_file(&self, file: &AvailableRunFile) -> Result<(), Failure> {
-        let (store, sources) = (self.store()?, &self.inventory.sources);
-        sources.run_files.fetch(file, &store, sources.progress()).await.map(drop)
-    }
-
-    async fn carry_out(&self, plan: &Plan) -> Result<Carried, Missed> {
-        for item in &plan.acquire {
-            match item {
-                // Fetched before the plan was made.
-                Acquire::FetchRunFile(_) => {}
                 Acquire::BuildSet(build) => {
-                    self.build_once(build).await.map_err(|failure| not_built(build, failure))?;
+                    of.build_once(build).await.map_err(|failure| not_built(build, failure))?;
                 }
-                Acquire::ReadPackage(finished) => {
-                    self.read_package(finished).await?;
-                    return Ok(Carried::Package);
-                }
-                Acquire::SignSet { set, .. } => self.sign(set.as_ref().clone()).await.map(drop)?,
+                Acquire::SignSet { set, .. } => of.sign(set.as_ref().clone()).await.map(drop)?,
                 Acquire::AssembleUserspace { driver_version, run_file, sources } => {
-                    self.assemble(driver_version, run_file.as_ref(), *sources).await?;
-                }
-                Acquire::ImportSet { .. } | Acquire::PullSet { .. } => {
-                    self.bring_in(item).await?;
+                    of.assemble(driver_version, run_file.as_ref(), *sources).await?;
                 }
             }
         }
-        Ok(Carried::All)
+        Ok(Carried::All(()))
     }
 
-    /// Acquires a prebuilt set; None where `item` is something else.
-    pub(super) async fn bring_in(&self, item: &Acquire) -> Result<Option<ModuleSet>, Missed> {
-        let sources = &self.inventory.sources;
-        let (prebuilt, store) = (sources.prebuilt()?, self.store()?);
-        let (brought, origin) = match item {
-            Acquire::ImportSet { dir, manifest } => {
-                (prebuilt.import(dir, manifest, &store).await, Origin::Imported)
-            }
-            Acquire::PullSet { registry, manifest } => {
-                let progress = sources.progress();
-                (prebuilt.pull(registry, manifest, &store, progress).await, Origin::Pulled)
-            }
-            _ => return Ok(None),
-        };
-        let place = item.place();
-        let set = brought.map_err(|failure| match place {
-            Some(place) => {
-                let kind = kind_of(&place);
-                let missed = missed(place, failure);
-                // Another source that failed is counted where it is left out.
-                if let (Missed::Failed(failure), Some(kind)) = (&missed, kind) {
-                    self.telemetry.source_failed(kind, failure);
-                }
-                missed
-            }
-            None => Missed::Failed(failure),
-        })?;
-        self.telemetry.origin(origin);
-        Ok(Some(set))
+    fn ends_with(&self, plan: &Plan, missed: Option<&Failure>) -> Option<Failure> {
+        // Without another source the failure of the part is the reason.
+        plan.refusal().map(|refusal| missed.cloned().unwrap_or(refusal))
     }
-}
-
-/// Returns the .run file that has to be fetched first.
-pub(super) fn run_file_to_fetch(plan: &Plan) -> Option<&AvailableRunFile> {
-    plan.acquire.iter().find_map(|item| match item {
-        Acquire::FetchRunFile(file) => Some(file),
-        _ => None,
-    })
-}
-
-/// Warns that a source is not used.
-pub(super) fn warn_of_fallback(source: &Source, failure: &Failure) {
-    tracing::warn!("continuing without {source}: {}", failure.one_line());
 }

@@ -6,23 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Provisioner;
-use super::obtain::ABOUT_SOURCES;
 use super::other_kernel::with_kernel;
 use crate::plan::Plan;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::Awaited;
 use longshore_core::failure::Failure;
-use longshore_core::finding::{Code, Finding, Severity};
+use longshore_core::finding::{About, Finding, Severity};
 use longshore_host::HostFacts;
-
-/// Findings that a set in a registry mends.
-const MENDED: [Code; 5] = [
-    Code::NothingBuilt,
-    Code::SignatureMissing,
-    Code::AttestationMissing,
-    Code::IndexRefused,
-    Code::RegistryUnread,
-];
 
 /// Pauses between two questions to the registries: the first, and the longest.
 const FIRST: Duration = Duration::from_secs(2);
@@ -69,7 +59,8 @@ impl OfferWait {
 impl Provisioner<'_> {
     /// Keeps the modules that [`Provisioner::fetch`] found missing; findings about this host do not count.
     pub(super) fn note_awaited(&self, plan: &Plan) {
-        let about_sources = plan.findings.iter().filter(|one| ABOUT_SOURCES.contains(&one.code));
+        let about_sources =
+            plan.findings.iter().filter(|f| f.code.entry().is_about(About::Modules));
         let awaited = self.awaited_by(plan, about_sources);
         *self.missing.lock().unwrap_or_else(PoisonError::into_inner) = awaited;
     }
@@ -94,7 +85,7 @@ impl Provisioner<'_> {
             && !config.may_compile()
             && !config.registries.is_empty();
         let gravest = findings.find(|finding| finding.severity == Severity::Refusal)?;
-        (waits && MENDED.contains(&gravest.code)).then(|| Awaited {
+        (waits && gravest.code.entry().is_about(About::LaterSet)).then(|| Awaited {
             driver: plan.driver_version.clone(),
             flavour: plan.flavour.to_string(),
             kernel: plan.kernel_release.clone(),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use object::ReadCache;
 
-use crate::catalog::{AvailableSet, Fit, SetPlace};
+use crate::catalog::{AvailableSet, Fit};
 use crate::config::Config;
 use crate::engine::image::unpack;
 use longshore_core::module_dir::module_dir;
@@ -49,7 +49,7 @@ pub(super) fn of(
         return fits;
     }
     let is_for_kernel = |at_hand: &&AvailableSet| {
-        at_hand.place == SetPlace::Store && at_hand.set.key.is_for(&facts.kernel.id())
+        at_hand.place.is_store() && at_hand.set.key.is_for(&facts.kernel.id())
     };
     let known = store.known_to_fit();
     let mut learnt = BTreeSet::new();

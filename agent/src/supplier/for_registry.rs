@@ -82,7 +82,7 @@ impl<'p> ForRegistry<'p> {
     ) -> Result<AvailableDriver, Failure> {
         let provisioner = self.publication.provisioner;
         let store = provisioner.store()?;
-        provisioner.inventory.sources.pick(version, Some(flavour), &store).await
+        provisioner.inventory.sources.driver_in_store(version, Some(flavour), &store).await
     }
 
     /// Searches the registry for the set of `build`; returns the digest of its manifest. A set counts with a signature

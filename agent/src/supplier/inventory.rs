@@ -4,47 +4,39 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::OnceCell;
-
-use super::acquire::{Source, kind_of};
+use super::acquire::LeftOut;
 use super::fits;
 use super::mofed;
-use super::run_files::Archives;
 use super::signing::Signing;
+use super::source::{self, Ask, Query};
 use super::sources::Sources;
 use super::store_access::StoreAccess;
 use crate::catalog::{self, Catalog, SetPlace};
 use crate::config::Config;
 use crate::journal::{self, State};
 use crate::plan::{self, Plan};
-use crate::prebuilt::{Offers, Prebuilt};
+use crate::prebuilt::Prebuilt;
 use crate::provider::Gathered;
-use crate::telemetry::{SourceKind, Telemetry};
+use crate::telemetry::Telemetry;
 use longshore_build::mofed::Mofed;
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::finding::{Code, Severity};
-use longshore_core::kernel_id::KernelId;
+use longshore_core::failure::Failure;
 use longshore_core::paths::Paths;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
 use longshore_modules::artifact::{ModuleSet, SetQuery};
-use longshore_sources::headers;
 
 /// Reader of the host's facts and of everything available for it.
 pub struct Inventory<'a> {
     pub(super) config: &'a Config,
     pub(super) sources: Sources<'a>,
     pub(super) store: StoreAccess<'a>,
-    /// Answers of the registries, queried once: a plan and its acquisitions rely on the same
-    /// answers.
-    registries: OnceCell<Offers>,
     /// MOFED's headers by the kernel's release, read once: its container may become ready during a compile.
     mofed: Mutex<BTreeMap<String, Probe<Option<Mofed>>>>,
     /// Locations whose sets could not be acquired, and count as unavailable since.
     excluded: Mutex<Vec<SetPlace>>,
-    telemetry: Telemetry,
+    pub(super) telemetry: Telemetry,
 }
 
 impl<'a> Inventory<'a> {
@@ -54,7 +46,6 @@ impl<'a> Inventory<'a> {
             config,
             sources: Sources::new(config),
             store: StoreAccess::new(config),
-            registries: OnceCell::new(),
             mofed: Mutex::default(),
             excluded: Mutex::default(),
             telemetry: Telemetry::default(),
@@ -79,7 +70,7 @@ impl<'a> Inventory<'a> {
     pub async fn decide(&self) -> Result<(HostFacts, Plan), Failure> {
         let gathered = self.gather().await?;
         let plan = self.plan(&gathered)?;
-        gathered.catalog.failures.warn();
+        gathered.catalog.warn_of_failures();
         Ok((gathered.facts, plan))
     }
 
@@ -101,7 +92,7 @@ impl<'a> Inventory<'a> {
             Some(plan) => plan.clone(),
             None => plan::plan(self.config, &of.facts, &of.catalog)?,
         };
-        match failure_behind(self.config, &plan, &of.catalog) {
+        match of.catalog.failure_behind(self.config, &plan.findings) {
             Some(failure) => Err(failure.clone()),
             None => Ok(plan),
         }
@@ -154,85 +145,18 @@ impl<'a> Inventory<'a> {
         catalog: &mut Catalog,
         store: &Store,
     ) -> Result<bool, Failure> {
-        let version = self.config.driver.version.as_deref();
-        let has_set = version.is_some_and(|version| self.has_set(version, kernel, catalog));
-        let from_registries = !has_set && !self.config.registries.is_empty();
-        if from_registries {
-            let prebuilt = self.sources.prebuilt()?;
-            let ask = async || {
-                let offers = prebuilt.ask_registries(kernel, store).await?;
-                let failed = |failure| self.telemetry.source_failed(SourceKind::Registry, failure);
-                offers.failures.iter().for_each(failed);
-                Ok::<_, Failure>(offers)
-            };
-            self.registries.get_or_try_init(ask).await?.add_to(catalog);
-            self.leave_out_excluded(catalog);
-        }
-        self.query_run_files(kernel, catalog, store).await;
-        let from_archives = !self.suffices(kernel, catalog);
-        if from_archives && !self.config.needs_no_archive() {
-            self.query_archives(kernel, catalog, store).await;
-        }
-        if from_archives && self.config.may_compile() {
-            self.look_into_build_root(kernel, catalog, store).await?;
-        }
-        Ok(from_registries || self.sources.run_files.are_named() || from_archives)
-    }
-
-    /// Adds what the .run files offer. The plan judges a failure to read them, as it does for the
-    /// archives: with a set for this kernel available it is no reason to leave a node without its
-    /// driver, and a host without a GPU has a graver finding.
-    async fn query_run_files(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
-        let needless = self.suffices(kernel, catalog);
-        let found = self.sources.run_files.look(store, needless, &self.sources).await;
-        catalog.run_files = found.unwrap_or_else(|failure| {
-            let why = failure.to_string();
-            self.telemetry.source_failed(SourceKind::RunFiles, &failure);
-            catalog.failures.run_files = Some(failure);
-            Probe::Unreadable(why)
-        });
-    }
-
-    async fn query_archives(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
-        let opened = match self.has_some(kernel, catalog) {
-            true => self.sources.archive_soon(store).await,
-            false => self.sources.archive(store).await,
-        };
-        match opened {
-            Ok(archive) => {
-                catalog.add_archives(self.config, kernel, archive);
+        let mut asked = false;
+        for query in Query::ALL {
+            let ask = Ask { inventory: self, kernel, store, catalog };
+            for source in source::needed(query, &ask) {
+                let ask = Ask { inventory: self, kernel, store, catalog };
+                let offers = source.offers(&ask).await?;
+                catalog.add(offers, kernel);
                 self.leave_out_excluded(catalog);
-            }
-            Err(failure) => {
-                self.telemetry.source_failed(SourceKind::Archives, &failure);
-                catalog.without_archives(failure);
+                asked = true;
             }
         }
-    }
-
-    /// Puts the headers of the configured build root in the place of those of the archives.
-    ///
-    /// # Errors
-    /// Exit code 2 where it is a path with nothing, and nothing else suffices.
-    async fn look_into_build_root(
-        &self,
-        kernel: &Kernel,
-        catalog: &mut Catalog,
-        store: &Store,
-    ) -> Result<(), Failure> {
-        let KernelId { release, version, .. } = kernel.id();
-        let wanted = headers::Wanted { release, version };
-        match self.sources.build_root().await {
-            Ok(None) => {}
-            Ok(Some(root)) => catalog.headers = Probe::Read(root.at_hand(wanted, store)),
-            Err(failure)
-                if failure.kind() == FailureKind::Usage && !self.has_some(kernel, catalog) =>
-            {
-                return Err(failure);
-            }
-            Err(failure) => catalog.headers = Probe::Unreadable(failure.one_line()),
-        }
-        Ok(())
+        Ok(asked)
     }
 
     /// Leaves MOFED's headers out where a build root is used as it is.
@@ -245,7 +169,7 @@ impl<'a> Inventory<'a> {
     }
 
     /// True if sets and trees of all versions that a plan may choose are available.
-    fn suffices(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
+    pub(super) fn suffices(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = &self.config.driver;
         let versions = match (&wish.version, &catalog.run_files) {
             (Some(version), _) => vec![version],
@@ -261,7 +185,7 @@ impl<'a> Inventory<'a> {
     }
 
     /// True if set and tree of a suitable driver, of any matching version, are available.
-    fn has_some(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
+    pub(super) fn has_some(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = self.config.driver.version.as_deref();
         let sources = self.config.operator.exposes_sources();
         let trees = catalog.userspace.iter().filter(|tree| tree.sources.is_some() == sources);
@@ -273,7 +197,7 @@ impl<'a> Inventory<'a> {
     }
 
     /// True if a complete set of exactly this version is available for a kernel.
-    fn has_set(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
+    pub(super) fn has_set(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
         self.sets(version, kernel, catalog).next().is_some()
     }
 
@@ -305,15 +229,15 @@ impl<'a> Inventory<'a> {
     }
 
     /// Counts a source that failed as unavailable from now on.
-    pub(super) fn leave_out(&self, source: &Source, failure: &Failure) {
-        match source {
-            Source::Set(place) => {
-                if let Some(kind) = kind_of(place) {
-                    self.telemetry.source_failed(kind, failure);
+    pub(super) fn leave_out(&self, left_out: &LeftOut, failure: &Failure) {
+        match left_out {
+            LeftOut::Set(place) => {
+                if !place.is_store() {
+                    self.telemetry.source_failed(place.source, failure);
                 }
                 self.exclude(place.clone());
             }
-            Source::Mofed { release, place } => {
+            LeftOut::Mofed { release, place } => {
                 let (place, why) = (place.display(), failure.one_line());
                 let why = format!("a compile with those in {place} failed: {why}");
                 self.mofed().insert(release.clone(), Probe::Unreadable(why));
@@ -375,24 +299,6 @@ pub(crate) fn read_host_with(
         facts.ours = state.driver_modules(&facts.loaded);
     }
     Ok(facts.with_places(paths, &journal::recorded(paths)))
-}
-
-/// Returns the failure of a source for which a plan is refused.
-pub(crate) fn failure_behind<'c>(
-    config: &Config,
-    plan: &Plan,
-    catalog: &'c Catalog,
-) -> Option<&'c Failure> {
-    // A captured tree has no sources of its own. A file that the configuration names is read here all the same.
-    let counts =
-        |failure: &&Failure| !config.paths.is_captured() || failure.kind() == FailureKind::Usage;
-    let gravest = plan.findings.iter().find(|f| f.severity == Severity::Refusal)?;
-    let failure = match gravest.code {
-        Code::ArchivesUnread | Code::SignFileMissing => catalog.failures.archives.as_ref(),
-        Code::RunFileUnread => catalog.failures.run_files.as_ref(),
-        _ => None,
-    };
-    failure.filter(counts)
 }
 
 #[cfg(test)]

@@ -3,35 +3,22 @@
 
 use std::slice;
 
-use super::Provisioner;
-use super::acquire::{Missed, not_built, run_file_to_fetch, warn_of_fallback};
+use super::acquire::{Aim, Carried, Missed, not_built};
 use super::other_kernel::installed_version;
-use crate::catalog::{Catalog, SetPlace};
+use super::{Provisioner, source};
+use crate::catalog::{Catalog, Item};
+use crate::config::Config;
 use crate::plan::{self, Acquire, BuildSet, Plan};
 use crate::provider::Gathered;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::finding::{self, Code, Finding, Severity};
+use longshore_core::finding::{self, About, Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_core::kernel_id::KernelId;
+use longshore_core::source_id::SourceId;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
 use longshore_modules::sets::SetStore;
 use longshore_sources::userspace::{self, AvailableUserspace};
-
-/// Findings about missing sources of modules; the others are about the host that would load them.
-pub(super) const ABOUT_SOURCES: [Code; 11] = [
-    Code::SignatureMissing,
-    Code::AttestationMissing,
-    Code::IndexRefused,
-    Code::SetDenied,
-    Code::DriverBelowMinimum,
-    Code::DriverNotOffered,
-    Code::ArchivesUnread,
-    Code::RegistryUnread,
-    Code::RunFileUnread,
-    Code::NothingBuilt,
-    Code::ModuleNotBuilt,
-];
 
 impl Provisioner<'_> {
     /// Acquires the modules for `release`, or for this host's kernel, and the user-mode tree into
@@ -49,7 +36,9 @@ impl Provisioner<'_> {
         if let Some(stored) = self.stored(release)? {
             return Ok(stored);
         }
-        let set = self.obtain(release).await?;
+        let aim = OfKernel { of: self, release };
+        let planned = aim.plan().await?;
+        let set = self.acquire_for(&aim, planned).await?;
         let sources = self.sources_beside(&set);
         let tree = self.assemble(&set.key.driver_version, None, sources).await?;
         Ok((set, tree))
@@ -101,73 +90,14 @@ impl Provisioner<'_> {
         Ok(tree.map(|tree| (set, tree)))
     }
 
-    /// Acquires the modules for `release`, or this host's kernel, into the store.
-    async fn obtain(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
-        loop {
-            match self.obtain_once(release).await {
-                Ok((set, true)) => return self.sign(set).await,
-                Ok((set, false)) => return Ok(set),
-                Err(Missed::Failed(failure)) => return Err(failure),
-                Err(Missed::Source(source, failure)) => {
-                    self.inventory.leave_out(&source, &failure);
-                    if !self.config().may_compile() && self.nothing_left(release).await? {
-                        return Err(failure);
-                    }
-                    warn_of_fallback(&source, &failure);
-                }
-            }
-        }
-    }
-
-    async fn nothing_left(&self, release: Option<&str>) -> Result<bool, Failure> {
-        let Catalog { sets, finished, .. } = self.inventory.gather_kernel(release).await?.catalog;
-        Ok(sets.is_empty() && finished.is_empty())
-    }
-
-    /// Returns the set, and true if it is to be signed where configured.
-    async fn obtain_once(&self, release: Option<&str>) -> Result<(ModuleSet, bool), Missed> {
-        let Gathered { facts, catalog, .. } = self.inventory.gather_kernel(release).await?;
-        let plan = plan::plan(self.config(), &facts, &catalog)?;
-        let signs = may_sign(&plan, &catalog)?;
-        for item in &plan.acquire {
-            if let Acquire::BuildSet(build) = item {
-                let built = self.build_planned(&plan, build, release).await;
-                return built.map(|set| (set, signs)).map_err(|failure| not_built(build, failure));
-            }
-            if let Acquire::ReadPackage(finished) = item {
-                return Ok((self.read_package(finished).await?, signs));
-            }
-            if let Some(set) = self.bring_in(item).await? {
-                return Ok((set, signs));
-            }
-        }
-        let stored = catalog.sets.iter().filter(|s| s.place == SetPlace::Store).map(|s| &s.set);
-        let query = SetQuery {
-            kernel: facts.kernel.id(),
-            driver_version: &plan.driver_version,
-            flavour: Some(plan.flavour),
-        };
-        let mut stored: Vec<&ModuleSet> = stored.filter(|set| query.matches(&set.key)).collect();
-        stored.sort_by_key(|set| set.key.signed_by.is_some());
-        let complete = stored.iter().find(|s| s.has_all(&self.config().driver.extra_modules));
-        match complete.or(stored.first()).copied() {
-            Some(set) => Ok((set.clone(), signs)),
-            None => {
-                self.note_awaited(&plan);
-                Err(Missed::Failed(no_source(&plan)))
-            }
-        }
-    }
-
-    /// Compiles what `plan` builds, or the driver that a plan without any set would choose, where
+    /// Compiles what a plan builds, or the driver that a plan without any set would choose, where
     /// the plan knows no sources of its own.
     async fn build_planned(
         &self,
-        plan: &Plan,
         build: &BuildSet,
         release: Option<&str>,
     ) -> Result<ModuleSet, Failure> {
-        if build.driver.is_none() || run_file_to_fetch(plan).is_some() {
+        if build.driver.is_none() {
             return self.build_as(release, build.signs).await;
         }
         let own = self.ready_to_build().await?.kernel.release;
@@ -180,6 +110,89 @@ impl Provisioner<'_> {
     }
 }
 
+/// The modules for `release`, or for this host's kernel, whether or not they could be loaded here.
+struct OfKernel<'p> {
+    of: &'p Provisioner<'p>,
+    release: Option<&'p str>,
+}
+
+impl Aim for OfKernel<'_> {
+    type Planned = (Gathered, Plan);
+    type Got = ModuleSet;
+
+    async fn plan(&self) -> Result<(Gathered, Plan), Failure> {
+        let gathered = self.of.inventory.gather_kernel(self.release).await?;
+        let plan = plan::plan(self.of.config(), &gathered.facts, &gathered.catalog)?;
+        Ok((gathered, plan))
+    }
+
+    async fn carry_out(
+        &self,
+        (gathered, plan): &(Gathered, Plan),
+    ) -> Result<Carried<ModuleSet>, Missed> {
+        let of = self.of;
+        let signs = may_sign(plan, &gathered.catalog)?;
+        let build = plan.acquire.iter().find_map(|one| match one {
+            Acquire::BuildSet(build) => Some(build),
+            _ => None,
+        });
+        let mut found = None;
+        for acquire in &plan.acquire {
+            let Acquire::Fetch(item) = acquire else { continue };
+            match item {
+                // A tree fetches its own file.
+                Item::RunFile(_) if build.is_none() => {}
+                Item::RunFile(_) => {
+                    of.ready_to_build().await?;
+                    source::acquire(item, of).await?;
+                    return Ok(Carried::Part);
+                }
+                Item::Set(_) | Item::Package(_) => {
+                    found = source::acquire(item, of).await?;
+                    break;
+                }
+            }
+        }
+        let found = match (found, build) {
+            (None, Some(build)) => {
+                let built = of.build_planned(build, self.release).await;
+                Some(built.map_err(|failure| not_built(build, failure))?)
+            }
+            (found, _) => found.or_else(|| stored(of.config(), gathered, plan)),
+        };
+        let Some(set) = found else {
+            of.note_awaited(plan);
+            return Err(no_source(plan).into());
+        };
+        Ok(Carried::All(if signs { of.sign(set).await? } else { set }))
+    }
+
+    fn ends_with(
+        &self,
+        (gathered, _): &(Gathered, Plan),
+        missed: Option<&Failure>,
+    ) -> Option<Failure> {
+        let Catalog { sets, finished, .. } = &gathered.catalog;
+        let is_left = self.of.config().may_compile() || !sets.is_empty() || !finished.is_empty();
+        missed.filter(|_| !is_left).cloned()
+    }
+}
+
+/// Returns the store's set of the plan's driver; one with all modules, and unsigned, is preferred.
+fn stored(config: &Config, of: &Gathered, plan: &Plan) -> Option<ModuleSet> {
+    let query = SetQuery {
+        kernel: of.facts.kernel.id(),
+        driver_version: &plan.driver_version,
+        flavour: Some(plan.flavour),
+    };
+    let stored = of.catalog.sets.iter().filter(|available| available.place.is_store());
+    let mut stored: Vec<&ModuleSet> =
+        stored.map(|available| &available.set).filter(|set| query.matches(&set.key)).collect();
+    stored.sort_by_key(|set| set.key.signed_by.is_some());
+    let complete = stored.iter().find(|set| set.has_all(&config.driver.extra_modules));
+    complete.or(stored.first()).copied().cloned()
+}
+
 /// Returns false where the modules are to stay unsigned, because nothing can sign with the configured key.
 ///
 /// # Errors
@@ -190,7 +203,7 @@ fn may_sign(plan: &Plan, catalog: &Catalog) -> Result<bool, Failure> {
         Some(found) if found.severity == Severity::Refusal => {
             let refusal =
                 || finding::refusal(slice::from_ref(found)).unwrap_or_else(|| no_source(plan));
-            Err(catalog.failures.archives.clone().unwrap_or_else(refusal))
+            Err(catalog.failure_of(SourceId::Archives).cloned().unwrap_or_else(refusal))
         }
         Some(found) => {
             tracing::warn!("{}: {}", found.code, found.detail);
@@ -205,7 +218,7 @@ fn may_sign(plan: &Plan, catalog: &Catalog) -> Result<bool, Failure> {
 fn no_source(plan: &Plan) -> Failure {
     let mut about = plan.clone();
     about.findings.retain(|finding| {
-        finding.severity == Severity::Refusal && ABOUT_SOURCES.contains(&finding.code)
+        finding.severity == Severity::Refusal && finding.code.entry().is_about(About::Modules)
     });
     about.refusal().unwrap_or_else(|| {
         let cause = format!(

@@ -7,20 +7,21 @@ use sha2::{Digest, Sha256};
 
 use super::Provisioner;
 use super::publication::Publication;
-use super::run_files::Archives;
+use super::sources::OpenArchives;
 use crate::build_lease::claims::ClaimTag;
 use crate::build_lease::objects::ClaimObject;
 use crate::build_lease::{Alone, Election, Forecast, Outcome, Search, Times};
 use crate::config::{Config, PublishConfig};
 use crate::plan::BuildSet;
 use crate::prebuilt::Prebuilt;
-use crate::telemetry::{Origin, SourceKind};
+use crate::telemetry::Origin;
 use longshore_build::builder::Builder;
 use longshore_build::{Failed, KnownFailure};
 use longshore_core::digest::hex;
 use longshore_core::failure::Failure;
 use longshore_core::failure::FailureKind;
 use longshore_core::kernel_id::KernelId;
+use longshore_core::source_id::SourceId;
 use longshore_modules::artifact::SetQuery;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::artifact::{ModuleSet, tag};
@@ -218,7 +219,7 @@ impl SharedBuild<'_> {
             Ok(Some(manifest)) => return self.take(&manifest).await,
             Ok(None) => {}
             Err(failure) => {
-                self.provisioner.telemetry.source_failed(SourceKind::Registry, &failure);
+                self.provisioner.telemetry.source_failed(SourceId::Registry, &failure);
                 tracing::warn!("cannot query the registry: {}", failure.one_line());
             }
         }
@@ -291,7 +292,7 @@ impl SharedBuild<'_> {
         let progress = provisioner.inventory.sources.progress();
         match prebuilt.pull(&self.source(), manifest, &store, progress).await {
             Err(failure) if failure.kind() == FailureKind::Download => {
-                provisioner.telemetry.source_failed(SourceKind::Registry, &failure);
+                provisioner.telemetry.source_failed(SourceId::Registry, &failure);
                 tracing::warn!("building for this host only: {}", failure.one_line());
                 self.compile_alone().await
             }
@@ -308,7 +309,7 @@ impl SharedBuild<'_> {
     async fn publish_or_warn(&self, set: &ModuleSet) {
         if let Err(failure) = self.publication.push(set).await {
             if failure.kind() != FailureKind::Usage {
-                self.provisioner.telemetry.source_failed(SourceKind::Publish, &failure);
+                self.provisioner.telemetry.source_failed(SourceId::Publish, &failure);
             }
             tracing::warn!("not published: {}", failure.one_line());
         }

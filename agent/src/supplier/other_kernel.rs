@@ -48,7 +48,7 @@ impl Inventory<'_> {
     pub async fn decide_for(&self, release: &str) -> Result<(HostFacts, Plan), Failure> {
         let gathered = self.gather_kernel(Some(release)).await?;
         let mut plan = self.plan(&gathered)?;
-        gathered.catalog.failures.warn();
+        gathered.catalog.warn_of_failures();
         plan.findings.retain(|finding| is_about_kernel(finding.code));
         if plan.acquire.iter().any(|item| matches!(item, Acquire::BuildSet(_))) {
             let store = self.store.open_in_time().await?;

@@ -7,9 +7,10 @@ use std::sync::Mutex;
 use tracing::Instrument;
 
 use super::Inventory;
+use super::acquire::OfHost;
 use super::other_kernel::installed_version;
-use super::run_files::Archives;
 use super::signing::Signing;
+use super::sources::OpenArchives;
 use crate::build_lease::Claims;
 use crate::catalog::Catalog;
 use crate::config::Config;
@@ -26,7 +27,7 @@ use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_modules::artifact::ModuleSet;
-use longshore_sources::driver::{self, AvailableDriver};
+use longshore_sources::driver::AvailableDriver;
 use longshore_sources::runfile::AvailableRunFile;
 use longshore_sources::userspace::{self, AvailableUserspace};
 
@@ -154,23 +155,21 @@ impl<'a> Provisioner<'a> {
         Ok(facts)
     }
 
-    /// Returns the driver that a plan for `facts` would choose, with or without a GPU: from the
-    /// .run files where configured, else from the archives. A .run file is in the store afterwards.
+    /// Returns the driver that a plan for `facts` would choose of all kernel sources, with or without a GPU. A .run
+    /// file is in the store afterwards.
     async fn choose(&self, facts: &HostFacts) -> Result<AvailableDriver, Failure> {
         let (wish, sources) = (&self.config().driver, &self.inventory.sources);
         let store = self.store()?;
-        if sources.run_files.are_named() {
-            return sources.pick(wish.version.as_deref(), wish.flavour, &store).await;
+        let mut catalog = Catalog::without_sources("not asked");
+        catalog.add(sources.drivers(&store).await?, &facts.kernel);
+        let (version, flavour) = plan::choose_driver(self.config(), facts, &catalog)?;
+        match sources.find_driver(Some(&version), Some(flavour), &store).await {
+            Ok(driver) => {
+                sources.driver_in_store(Some(&driver.version), Some(flavour), &store).await
+            }
+            // A request that no plan can meet is reported against the available drivers.
+            Err(_) => sources.driver_in_store(wish.version.as_deref(), wish.flavour, &store).await,
         }
-        let archive = sources.archive(&store).await?;
-        let drivers = driver::drivers(archive);
-        let unasked = Catalog::without_sources("not asked");
-        let catalog = Catalog { drivers: Probe::Read(drivers.clone()), ..unasked };
-        let plan = plan::plan(self.config(), facts, &catalog)?;
-        let planned = driver::find(&drivers, Some(&plan.driver_version), Some(plan.flavour));
-        // A request that no plan can meet is reported against the available drivers.
-        let nearest = |_| driver::find(&drivers, wish.version.as_deref(), wish.flavour);
-        planned.or_else(nearest).map_err(|failure| archive.with_unread(failure))
     }
 
     /// Checks that this process may make the build sandbox, before anything is fetched for it.
@@ -251,7 +250,7 @@ impl<'a> Provisioner<'a> {
             // Its sources may be readable by now, or the failure names the nearest versions.
             None => {
                 let (version, flavour) = (Some(build.driver_version.as_str()), Some(build.flavour));
-                sources.pick(version, flavour, &self.store()?).await?
+                sources.driver_in_store(version, flavour, &self.store()?).await?
             }
         };
         let mut request = build::Request::new(driver, &build.kernel_release);
@@ -336,7 +335,7 @@ impl Provider for Provisioner<'_> {
     }
 
     async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
-        self.acquire_with_fallback(plan.clone()).await
+        self.acquire_for(&OfHost(self), plan.clone()).await
     }
 
     fn awaits(&self, plan: &Plan) -> Option<Awaited> {

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use tokio::sync::OnceCell;
 
-use super::run_files::{Archives, RunFiles};
+use super::source::RunFiles;
+use crate::catalog::Offers;
 use crate::config::Config;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::{Counted, Telemetry};
@@ -18,8 +19,18 @@ use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_fetch::http::{Policy, UnreachableHosts};
+use longshore_host::facts::Probe;
 use longshore_modules::registry::{Registry, RegistrySource};
 use longshore_sources::driver::{self, AvailableDriver};
+
+/// Access to the archives: a .run file of an unknown format is unpacked by itself, with tools from
+/// there.
+pub(super) trait OpenArchives {
+    /// Reads the archives' indexes, once.
+    async fn archive(&self, store: &Store) -> Result<&Archive, Failure>;
+    /// Returns the progress display.
+    fn progress(&self) -> &dyn Progress;
+}
 
 /// The configured sources.
 pub(super) struct Sources<'a> {
@@ -32,6 +43,8 @@ pub(super) struct Sources<'a> {
     build_root: OnceCell<Identified>,
     no_archive: OnceCell<Archive>,
     pub(super) run_files: RunFiles<'a>,
+    /// Answers of the registries.
+    pub(super) registries: OnceCell<Offers>,
 }
 
 impl<'a> Sources<'a> {
@@ -41,7 +54,8 @@ impl<'a> Sources<'a> {
         let run_files = RunFiles::new(config, away.clone());
         let (build_root, no_archive) = (OnceCell::new(), OnceCell::new());
         let (progress, archive) = (terminal::progress(), OnceCell::new());
-        Self { config, progress, away, archive, build_root, no_archive, run_files }
+        let registries = OnceCell::new();
+        Self { config, progress, away, archive, build_root, no_archive, run_files, registries }
     }
 
     /// Counts transfers in `telemetry`, too.
@@ -50,7 +64,7 @@ impl<'a> Sources<'a> {
         Self { progress, ..self }
     }
 
-    /// Like [`Archives::archive`], with short timeouts: for callers that have a fallback.
+    /// Like [`OpenArchives::archive`], with short timeouts: for callers that have a fallback.
     pub(super) async fn archive_soon(&self, store: &Store) -> Result<&Archive, Failure> {
         let open = || {
             let (config, apt_root) = (&self.config.archives, self.apt_root());
@@ -60,23 +74,55 @@ impl<'a> Sources<'a> {
         self.archive.get_or_try_init(open).await
     }
 
-    /// Returns the driver of this version and flavour: from the .run files where configured, else
-    /// from the archives. A .run file is in the store afterwards.
+    /// Returns the kernel sources of all drivers: of the .run files where configured, else of the archives.
     ///
     /// # Errors
-    /// Exit code 12 where no source has it.
-    pub(super) async fn pick(
+    /// Exit code 12 for an unreachable source; as [`runfile::look`].
+    pub(super) async fn drivers(&self, store: &Store) -> Result<Offers, Failure> {
+        if self.run_files.are_named() {
+            let run_files = Probe::Read(self.run_files.known(store, self).await?);
+            return Ok(Offers { run_files: Some(run_files), ..Offers::default() });
+        }
+        let drivers = Probe::Read(driver::drivers(self.archive(store).await?));
+        Ok(Offers { drivers: Some(drivers), ..Offers::default() })
+    }
+
+    /// Finds the kernel sources of this version, or branch, and flavour; the newest without one.
+    ///
+    /// # Errors
+    /// Exit code 12 where no source has it, naming the nearest.
+    pub(super) async fn find_driver(
         &self,
         version: Option<&str>,
         flavour: Option<Flavour>,
         store: &Store,
     ) -> Result<AvailableDriver, Failure> {
         if self.run_files.are_named() {
-            return self.run_files.choose(version, flavour, store, self).await;
+            return self.run_files.find(version, flavour, store, self).await;
         }
         let archive = self.archive(store).await?;
         let found = driver::find(&driver::drivers(archive), version, flavour);
         found.map_err(|failure| archive.with_unread(failure))
+    }
+
+    /// As [`Sources::find_driver`]; a .run file is in the store afterwards.
+    ///
+    /// # Errors
+    /// As [`Sources::find_driver`] and [`runfile::fetch`].
+    pub(super) async fn driver_in_store(
+        &self,
+        version: Option<&str>,
+        flavour: Option<Flavour>,
+        store: &Store,
+    ) -> Result<AvailableDriver, Failure> {
+        let found = self.find_driver(version, flavour, store).await?;
+        if !self.run_files.are_named() {
+            return Ok(found);
+        }
+        let file = self.run_files.of_version(&found.version, store, self).await?;
+        self.run_files.fetch(&file, store, self.progress()).await?;
+        // Its flavours are known by now, and no longer only expected.
+        self.find_driver(version, flavour, store).await
     }
 
     /// Returns the prebuilt sets' sources.
@@ -122,7 +168,7 @@ impl<'a> Sources<'a> {
     /// Returns the archives for a compile: an empty one, where nothing is taken from them.
     ///
     /// # Errors
-    /// As [`Archives::archive`].
+    /// As [`OpenArchives::archive`].
     pub(super) async fn archive_to_build(&self, store: &Store) -> Result<&Archive, Failure> {
         if !self.config.needs_no_archive() {
             return self.archive(store).await;
@@ -138,7 +184,7 @@ impl<'a> Sources<'a> {
     }
 }
 
-impl Archives for Sources<'_> {
+impl OpenArchives for Sources<'_> {
     async fn archive(&self, store: &Store) -> Result<&Archive, Failure> {
         let open = || {
             let (config, apt_root) = (&self.config.archives, self.apt_root());

@@ -29,7 +29,7 @@ pub use live::{
     Condition, CurrentStep, DEGRADED, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live,
     NextKernel, StepCount, StepRecord, Unprepared,
 };
-pub use watched::{NodeDrain, SourceErrors, SourceKind};
+pub use watched::{NodeDrain, SourceErrors};
 
 use crate::journal::phase::Phase;
 use crate::logging::About;

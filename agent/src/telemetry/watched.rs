@@ -8,44 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::Telemetry;
 use longshore_core::failure::Failure;
 use longshore_core::finding::Finding;
-
-/// Kind of a source that failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SourceKind {
-    /// The archives, as a whole.
-    Archives,
-    /// The .run files, as a whole.
-    RunFiles,
-    /// A package of an archive, with finished modules.
-    Package,
-    /// A directory with an image layout.
-    Layout,
-    /// A registry, or one of its sets.
-    Registry,
-    /// The registry that sets are published to.
-    Publish,
-}
-
-impl SourceKind {
-    /// Returns the name in metrics and JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Archives => "archives",
-            Self::RunFiles => "run-files",
-            Self::Package => "package",
-            Self::Layout => "layout",
-            Self::Registry => "registry",
-            Self::Publish => "publish",
-        }
-    }
-}
+use longshore_core::source_id::SourceId;
 
 /// Number of failures of one kind of source with one exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceErrors {
     /// The kind of source.
-    pub source: SourceKind,
+    pub source: SourceId,
     /// Exit code of such a failure.
     pub code: u8,
     /// The number.
@@ -77,7 +46,7 @@ pub(super) struct Watched {
     planned_patches: Vec<String>,
     /// Patches of the installed driver's set.
     pub(super) patches: Vec<String>,
-    source_errors: BTreeMap<(SourceKind, u8), u64>,
+    source_errors: BTreeMap<(SourceId, u8), u64>,
     pub(super) last_compile: Option<Duration>,
     pub(super) node: Option<NodeDrain>,
     pub(super) store_limit: Option<u64>,
@@ -113,7 +82,7 @@ impl Telemetry {
     }
 
     /// Counts a source that failed.
-    pub fn source_failed(&self, source: SourceKind, failure: &Failure) {
+    pub fn source_failed(&self, source: SourceId, failure: &Failure) {
         let key = (source, failure.code().number());
         *self.state().watched.source_errors.entry(key).or_default() += 1;
     }

@@ -1,8 +1,8 @@
 //! Values and helpers of every other crate.
 //!
-//! Failures with their exit codes ([`failure`]) and findings about a host ([`finding`]); small values
-//! of drivers and kernels ([`driver_version`], [`flavour`], [`machine`], [`kernel_id`], [`kernel_image`]); careful
-//! reading and writing of files ([`root`], [`bounded_read`], [`ownership`], [`durable`], [`disk`], [`locks`]); capabilities
+//! Failures with their exit codes ([`failure`]) and findings about a host ([`finding`]); small values of drivers, their
+//! sources and kernels ([`driver_version`], [`source_id`], [`flavour`], [`machine`], [`kernel_id`], [`kernel_image`]);
+//! careful reading and writing of files ([`root`], [`bounded_read`], [`ownership`], [`durable`], [`disk`], [`locks`]); capabilities
 //! of threads ([`privileges`]), and the end of all rights ([`confinement`]); progress, and escaping of text from
 //! elsewhere ([`progress`], [`sanitize`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
 //! locked temporary directories; their contents are not this crate's concern.
@@ -39,6 +39,7 @@ pub mod root;
 pub mod sanitize;
 pub mod scratch;
 pub mod small_stacks;
+pub mod source_id;
 pub mod space;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]

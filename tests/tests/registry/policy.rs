@@ -80,11 +80,9 @@ impl Strict {
     pub(super) async fn ask(&self) -> Catalog {
         let mut catalog = nothing();
         let prebuilt = Prebuilt::new(&self.config).expect("keys");
-        prebuilt
-            .ask_registries(&self.kernel(), &self.scene.other)
-            .await
-            .expect("asks")
-            .add_to(&mut catalog);
+        let kernel = self.kernel();
+        let offers = prebuilt.ask_registries(&kernel, &self.scene.other).await.expect("asks");
+        catalog.add(offers, &kernel);
         catalog
     }
 
@@ -99,23 +97,7 @@ impl Strict {
 }
 
 fn nothing() -> Catalog {
-    Catalog {
-        finished: Vec::new(),
-        sets: Vec::new(),
-        refused: Vec::new(),
-        denied: Vec::new(),
-        unread: Vec::new(),
-        userspace: Vec::new(),
-        drivers: Probe::Unreadable(String::new()),
-        switch_programs: Probe::Unreadable("not read".into()),
-        run_files: Probe::Read(Vec::new()),
-        headers: Probe::Unreadable(String::new()),
-        mofed: Probe::Read(None),
-        signer: None,
-        no_sign_file: None,
-        fits: Default::default(),
-        failures: Default::default(),
-    }
+    Catalog { run_files: Probe::Read(Vec::new()), ..Catalog::without_sources("not read") }
 }
 
 pub(super) fn counts(catalog: &Catalog, why: &str) -> bool {
@@ -162,7 +144,7 @@ async fn a_signed_set_counts_once_it_has_every_required_attestation() {
     strict.attest(&digest, "test-result", &strict.key).await;
     assert!(counts(&strict.ask().await, ""));
     prebuilt.pull(registry, &digest, other, &Silent).await.expect("pulls");
-    assert!(counts(&strict.judge(SetPlace::Store, other), ""));
+    assert!(counts(&strict.judge(SetPlace::store(), other), ""));
 }
 
 #[tokio::test]
@@ -178,9 +160,9 @@ async fn an_unsigned_set_is_not_pulled_and_a_signed_one_counts_in_the_store() {
 
     strict.sign(&digest, &strict.key).await;
     prebuilt.pull(registry, &digest, other, &Silent).await.expect("pulls");
-    assert!(counts(&strict.judge(SetPlace::Store, other), ""));
+    assert!(counts(&strict.judge(SetPlace::store(), other), ""));
     // The set that was built there and never signed is refused.
-    assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.store), "no signature"));
+    assert!(!counts(&strict.judge(SetPlace::store(), &strict.scene.store), "no signature"));
 }
 
 #[tokio::test]
@@ -191,7 +173,7 @@ async fn a_denied_set_is_neither_found_nor_pulled_and_does_not_count_in_the_stor
     let registry = strict.config.registries[0].clone();
     let prebuilt = Prebuilt::new(&strict.config).expect("keys");
     prebuilt.pull(&registry, &digest, &strict.scene.other, &Silent).await.expect("pulls");
-    assert!(counts(&strict.judge(SetPlace::Store, &strict.scene.other), ""));
+    assert!(counts(&strict.judge(SetPlace::store(), &strict.scene.other), ""));
 
     // With required signatures, and without.
     for required in [true, false] {
@@ -200,7 +182,7 @@ async fn a_denied_set_is_neither_found_nor_pulled_and_does_not_count_in_the_stor
         let stores = [&strict.scene.other, &strict.scene.store];
         let asked = strict.ask().await;
         for catalog in
-            stores.map(|store| strict.judge(SetPlace::Store, store)).iter().chain([&asked])
+            stores.map(|store| strict.judge(SetPlace::store(), store)).iter().chain([&asked])
         {
             assert!(catalog.sets.is_empty() && catalog.refused.is_empty(), "{required}");
             assert_eq!(catalog.denied.len(), 1);
@@ -299,13 +281,13 @@ async fn what_is_signed_for_the_kernel_counts_as_what_it_was_made_of() {
         signed
     };
     strict.scene.set = stored(b"", &store);
-    assert!(counts(&strict.judge(SetPlace::Store, &store), ""));
+    assert!(counts(&strict.judge(SetPlace::store(), &store), ""));
     strict.scene.set = stored(b"changed", &store);
-    assert!(!counts(&strict.judge(SetPlace::Store, &store), "no signature"));
+    assert!(!counts(&strict.judge(SetPlace::store(), &store), "no signature"));
     // Signing its modules does not make up for a set that was never signed for a registry.
     let built = strict.scene.store.clone();
     strict.scene.set = stored(b"", &built);
-    assert!(!counts(&strict.judge(SetPlace::Store, &built), "no signature"));
+    assert!(!counts(&strict.judge(SetPlace::store(), &built), "no signature"));
 }
 
 #[tokio::test]
@@ -370,7 +352,7 @@ async fn a_set_put_in_place_of_a_signed_one_does_not_count() {
     let registry = &strict.config.registries[0];
     prebuilt.pull(registry, &digest, &strict.scene.other, &Silent).await.expect("pulls");
     strict.scene.set.modules[0].sha256 = strict.scene.set.modules[1].sha256.clone();
-    assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.other), "not this set"));
+    assert!(!counts(&strict.judge(SetPlace::store(), &strict.scene.other), "not this set"));
 }
 
 #[tokio::test]
@@ -380,7 +362,7 @@ async fn a_layout_counts_once_it_is_signed_and_takes_the_signature_along() {
     let digest =
         layout::export(&strict.scene.set, &strict.scene.store, &dir, strict.config.deadlines.lock)
             .expect("exports");
-    let place = || SetPlace::Layout { dir: dir.clone(), manifest: digest.clone() };
+    let place = || SetPlace::layout(&dir, &digest);
     let other = &strict.scene.other;
     assert!(!counts(&strict.judge(place(), other), "no signature"));
     let prebuilt = Prebuilt::new(&strict.config).expect("keys");
@@ -394,7 +376,7 @@ async fn a_layout_counts_once_it_is_signed_and_takes_the_signature_along() {
     assert_eq!(layout::list(&dir).expect("lists").len(), 1);
     assert!(counts(&strict.judge(place(), other), ""));
     prebuilt.import(&dir, &digest, other).await.expect("imports");
-    assert!(counts(&strict.judge(SetPlace::Store, other), ""));
+    assert!(counts(&strict.judge(SetPlace::store(), other), ""));
 }
 
 #[tokio::test]
@@ -406,8 +388,9 @@ async fn a_set_for_another_build_of_the_kernel_is_not_taken() {
     kernel.version = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.177-1 (2026-11-01)".into();
     let mut catalog = nothing();
     let prebuilt = Prebuilt::new(&strict.config).expect("keys");
-    prebuilt.ask_registries(&kernel, &strict.scene.other).await.expect("asks").add_to(&mut catalog);
-    assert!(catalog.sets.is_empty() && catalog.refused.is_empty() && catalog.unread.is_empty());
+    let offers = prebuilt.ask_registries(&kernel, &strict.scene.other).await.expect("asks");
+    catalog.add(offers, &kernel);
+    assert!(catalog.sets.is_empty() && catalog.refused.is_empty() && catalog.failures.is_empty());
 }
 
 #[tokio::test]
@@ -420,6 +403,7 @@ async fn a_registry_that_is_away_is_noted_and_nothing_fails() {
     let scene = Scene { dir, hub: Hub::gone(address.clone()), store, other, set };
     let catalog = Strict { scene, key, config }.ask().await;
     assert!(catalog.sets.is_empty());
-    assert_eq!(catalog.unread.len(), 1);
-    assert!(catalog.unread[0].why.contains(&address), "{}", catalog.unread[0].why);
+    assert_eq!(catalog.failures.len(), 1);
+    let why = catalog.failures[0].failure.one_line();
+    assert!(why.contains(&address), "{why}");
 }

@@ -1,7 +1,7 @@
 //! Installing: from the plan, which is made again once all is acquired, to Ready.
 
 use super::{Agent, Base, Outcome, change, or_stop};
-use crate::catalog::{AvailableSet, Catalog, SetPlace};
+use crate::catalog::{AvailableSet, Catalog};
 use crate::config::Config;
 use crate::engine::Stopped;
 use crate::journal::phase::Phase;
@@ -167,7 +167,7 @@ impl Agent {
     /// Makes the plan, and warns of the sources that it goes on without.
     fn planned(&self, provider: &impl Provider, gathered: &Gathered) -> Result<Plan, Failure> {
         let plan = provider.plan(gathered)?;
-        gathered.catalog.failures.warn();
+        gathered.catalog.warn_of_failures();
         let telemetry = &self.world.telemetry;
         telemetry.wanted(&plan.driver_version, plan.is_prebuilt());
         telemetry.planned(&plan.findings, patches(&plan.install, &gathered.catalog));
@@ -180,7 +180,7 @@ fn patches(steps: &[Step], catalog: &Catalog) -> Vec<String> {
     let nvidia = steps.iter().filter_map(LoadModule::of).find(|load| load.name == "nvidia");
     let Some(digest) = nvidia.and_then(LoadModule::digest) else { return Vec::new() };
     let is_it = |set: &&AvailableSet| {
-        set.place == SetPlace::Store && set.set.modules.iter().any(|m| m.sha256 == digest)
+        set.place.is_store() && set.set.modules.iter().any(|m| m.sha256 == digest)
     };
     let set = catalog.sets.iter().find(is_it);
     set.map(|set| set.set.key.patches.keys().cloned().collect()).unwrap_or_default()
@@ -231,6 +231,7 @@ fn not_exact(plan: &Plan) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::SetPlace;
     use crate::steps::ModuleOrigin;
     use longshore_modules::testing::set;
 
@@ -246,7 +247,7 @@ mod tests {
         patched.key.patches = [("gcc-14".to_owned(), "4".repeat(64))].into();
         let sha256 = patched.modules[0].sha256.clone();
         let mut catalog = Catalog::without_sources("not asked");
-        catalog.sets = vec![AvailableSet { set: patched, place: SetPlace::Store }];
+        catalog.sets = vec![AvailableSet { set: patched, place: SetPlace::store() }];
         assert_eq!(patches(&[load("drm", ""), load("nvidia", &sha256)], &catalog), ["gcc-14"]);
         for (steps, why) in [
             (vec![load("nvidia", &"5".repeat(64))], "another set"),

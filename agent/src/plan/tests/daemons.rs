@@ -150,7 +150,7 @@ fn a_fabric_manager_that_no_source_has_is_found_before_anything_is_fetched() {
         (
             "one source unread",
             &[],
-            |_, _, catalog| catalog.failures.unread.push("a: timed out".into()),
+            |_, _, catalog| catalog.apt.unread.push("a: timed out".into()),
             Some(Warning),
             "these sources could not be read: a: timed out",
         ),

@@ -172,7 +172,7 @@ fn an_outage_does_not_change_to_the_driver_of_a_flat_source(
     let facts = facts("bookworm-t4");
     let mut catalog = stocked(&facts, Flavour::Open);
     catalog.drivers = Probe::Read(vec![in_host_flat("590.48.01", Flavour::Open)]);
-    catalog.failures.unread = unread.iter().map(|text| (*text).to_owned()).collect();
+    catalog.apt.unread = unread.iter().map(|text| (*text).to_owned()).collect();
     let plan = plan(&config("newest", "open"), &facts, &catalog).unwrap();
     assert_eq!(plan.driver_version, chosen, "{:?}", plan.reasons);
 }
@@ -213,7 +213,7 @@ fn what_cannot_be_is_refused(
 #[case::others(archives())]
 #[case::none(catalog(Vec::new()))]
 fn a_driver_that_is_not_offered_names_the_sources_that_were_not_read(#[case] mut catalog: Catalog) {
-    catalog.failures.unread = vec!["https://archive.example.com/cuda: timed out".to_owned()];
+    catalog.apt.unread = vec!["https://archive.example.com/cuda: timed out".to_owned()];
     let plan = plan(&config("999", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
     let refusal = plan.refusal().expect("refused");
     let said = "these sources could not be read: https://archive.example.com/cuda: timed out";
@@ -335,7 +335,8 @@ fn of_a_captured_tree_without_any_source_branch_and_flavour_are_decided(
     let mut catalog = archives();
     (catalog.drivers, catalog.headers) =
         (Probe::Unreadable(unknown()), Probe::Unreadable(unknown()));
-    catalog.failures.archives = Some(Failure::new(FailureKind::Download, unknown()));
+    let failure = Failure::new(FailureKind::Download, unknown());
+    catalog.failures.push(SourceFailure::of(SourceId::Archives, "archives", failure));
     let mut config = config("newest", "auto");
     config.paths.root = PathBuf::from("/captured");
     config.paths.host_root = PathBuf::from("/captured");

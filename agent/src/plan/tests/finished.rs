@@ -45,7 +45,7 @@ fn with(facts: &HostFacts, driver: &str) -> Catalog {
 }
 
 fn reads(plan: &Plan) -> bool {
-    plan.acquire.iter().any(|a| matches!(a, Acquire::ReadPackage(_)))
+    plan.acquire.iter().any(|a| matches!(a, Acquire::Fetch(Item::Package(_))))
 }
 
 fn builds(plan: &Plan) -> bool {
@@ -167,8 +167,9 @@ fn an_unread_registry_is_warned_of(#[case] compile: bool) {
     let (facts, mut config) = (facts("bookworm-t4"), config("newest", "auto"));
     config.compile = compile;
     let mut catalog = with(&facts, "570.133.20");
-    let (name, why) = ("registry.example.com/a".to_owned(), "no answer".to_owned());
-    catalog.unread.push(crate::catalog::UnreadRegistry { name, why });
+    let failure = Failure::new(FailureKind::Download, "no answer");
+    let name = "registry.example.com/a";
+    catalog.failures.push(SourceFailure::of(SourceId::Registry, name, failure));
     let plan = plan(&config, &facts, &catalog).unwrap();
     assert!(reads(&plan) && plan.refusal().is_none(), "{:?}", plan.findings);
     assert!(codes(&plan, Severity::Warning).contains(&"registry-unread"), "{:?}", plan.findings);
@@ -184,7 +185,7 @@ fn without_a_compile_packages_are_used_all_the_same() {
 
 /// A set in the store, made of a package.
 fn of_package(facts: &HostFacts, signer: Option<&str>) -> AvailableSet {
-    let mut at_hand = set(facts, Flavour::Open, SetPlace::Store);
+    let mut at_hand = set(facts, Flavour::Open, SetPlace::store());
     at_hand.set.headers_from = HeadersFrom::Package;
     at_hand.set.key.headers = [(format!("{NAME}_6.1.176-1_amd64"), "7".repeat(64))].into();
     at_hand.set.key.signed_by = signer.map(|name| SignedBy {

@@ -13,18 +13,15 @@ fn with(place: SetPlace) -> (HostFacts, Catalog) {
 }
 
 fn in_layout() -> (HostFacts, Catalog) {
-    with(SetPlace::Layout { dir: "/srv/modules".into(), manifest: "sha256:1".into() })
+    with(SetPlace::layout(Path::new("/srv/modules"), "sha256:1"))
 }
 
 fn in_registry() -> (HostFacts, Catalog) {
-    with(SetPlace::Registry {
-        registry: "registry.example.com/a".parse().unwrap(),
-        manifest: "sha256:1".into(),
-    })
+    with(SetPlace::registry(&"registry.example.com/a".parse().unwrap(), "sha256:1"))
 }
 
 fn to_sign() -> (HostFacts, Catalog) {
-    let (facts, mut catalog) = with(SetPlace::Store);
+    let (facts, mut catalog) = with(SetPlace::store());
     catalog.sets[0].set.key.kernel_version = facts.kernel.version.clone();
     catalog.signer = Some(Signer {
         certificate: "1".repeat(64),

@@ -29,11 +29,13 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::catalog::{AvailableSet, SetPlace};
+use crate::catalog::{AvailableSet, Item, Offers, SetPlace, SourceFailure};
 use crate::config::{self, Fragment};
 use crate::console::Form;
 use crate::steps::{LoadModule, ModuleOrigin, Step};
+use longshore_core::failure::FailureKind;
 use longshore_core::finding::{Code, Severity};
+use longshore_core::source_id::SourceId;
 use longshore_host::facts::{DeviceKind, FreeSpace, ModuleLoading, PciDevice, Probe};
 use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use longshore_sources::driver::{AvailableDriver, DriverOrigin};
@@ -103,7 +105,6 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         sets: Vec::new(),
         refused: Vec::new(),
         denied: Vec::new(),
-        unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Probe::Read(drivers),
         switch_programs: Probe::Unreadable("not read".into()),
@@ -119,7 +120,8 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         signer: None,
         no_sign_file: None,
         fits: BTreeMap::new(),
-        failures: Default::default(),
+        failures: Vec::new(),
+        apt: Default::default(),
     }
 }
 
@@ -162,7 +164,7 @@ pub(super) fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> Avail
 
 fn stocked(facts: &HostFacts, flavour: Flavour) -> Catalog {
     let mut catalog = archives();
-    catalog.sets.push(set(facts, flavour, SetPlace::Store));
+    catalog.sets.push(set(facts, flavour, SetPlace::store()));
     catalog.userspace.push(AvailableUserspace {
         driver_version: "535.261.03".into(),
         arch: "x86_64".into(),

@@ -23,7 +23,7 @@ fn a_newer_kernel_is_in_the_plan(
     config.next_kernel = Some(mode);
     let mut catalog = stocked(&facts, Flavour::Proprietary);
     if stored {
-        let mut next = set(&facts, Flavour::Proprietary, SetPlace::Store);
+        let mut next = set(&facts, Flavour::Proprietary, SetPlace::store());
         next.set.key.kernel_release = NEXT.to_owned();
         catalog.sets.push(next);
     }

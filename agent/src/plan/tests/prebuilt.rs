@@ -4,15 +4,15 @@ use longshore_core::failure::ExitCode;
 use std::time::Duration;
 
 use super::*;
-use crate::catalog::{Lack, RefusedSet, UnreadRegistry};
+use crate::catalog::{Lack, RefusedSet};
 use crate::config::PublishConfig;
 
+fn registry() -> SetPlace {
+    SetPlace::registry(&"registry.example.com/a".parse().unwrap(), "sha256:1")
+}
+
 fn in_registry(facts: &HostFacts) -> AvailableSet {
-    let place = SetPlace::Registry {
-        registry: "registry.example.com/a".parse().unwrap(),
-        manifest: "sha256:1".into(),
-    };
-    set(facts, Flavour::Open, place)
+    set(facts, Flavour::Open, registry())
 }
 
 fn strict(driver: &str) -> Config {
@@ -27,11 +27,7 @@ fn a_set_of_a_registry_is_fetched_and_nothing_compiled() {
     let mut catalog = archives();
     catalog.sets.push(in_registry(&facts));
     let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
-    let pull = Acquire::PullSet {
-        registry: "registry.example.com/a".parse().unwrap(),
-        manifest: "sha256:1".into(),
-    };
-    assert_eq!(plan.acquire[0], pull);
+    assert_eq!(plan.acquire[0], Acquire::Fetch(Item::Set(registry())));
     assert!(!plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
     assert!(why(&plan, "modules").contains("registry.example.com/a"));
     assert!(render(&plan, &facts).contains("registry.example.com/a@sha256:1"));
@@ -53,7 +49,7 @@ fn where_the_headers_of_a_set_were_from_is_said() {
     for (from, name, wanted) in cases {
         for local in [false, true] {
             let mut at_hand = match local {
-                true => set(&facts, Flavour::Open, SetPlace::Store),
+                true => set(&facts, Flavour::Open, SetPlace::store()),
                 false => in_registry(&facts),
             };
             at_hand.set.headers_from = from;
@@ -79,7 +75,7 @@ fn a_denied_set_is_named_and_not_used(#[case] compile: bool) {
     catalog.denied.push(in_registry(&facts));
     let config = if compile { config("535", "auto") } else { strict("535") };
     let plan = plan(&config, &facts, &catalog).unwrap();
-    assert!(!plan.acquire.iter().any(|item| matches!(item, Acquire::PullSet { .. })));
+    assert!(!plan.acquire.iter().any(|item| matches!(item, Acquire::Fetch(Item::Set(_)))));
     let is_it = |finding: &&Finding| finding.code == Code::SetDenied;
     let finding = plan.findings.iter().find(is_it).expect("the finding");
     assert!(finding.detail.contains("registry.example.com/a"), "{}", finding.detail);
@@ -164,7 +160,9 @@ fn the_store_comes_before_a_registry() {
 #[case::the_last_source(false, Some(ExitCode::Download))]
 fn a_registry_that_is_away(#[case] compile: bool, #[case] ends: Option<ExitCode>) {
     let mut catalog = archives();
-    catalog.unread.push(UnreadRegistry { name: "registry.example.com/a".into(), why: "x".into() });
+    let failure = Failure::new(FailureKind::Download, "x");
+    let name = "registry.example.com/a";
+    catalog.failures.push(SourceFailure::of(SourceId::Registry, name, failure));
     let mut config = config("535.261.03", "auto");
     config.compile = compile;
     let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
@@ -177,7 +175,7 @@ fn a_registry_that_is_away(#[case] compile: bool, #[case] ends: Option<ExitCode>
 fn without_a_signature_nothing_is_loaded_and_nothing_compiled() {
     let facts = facts("bookworm-t4");
     let mut catalog = archives();
-    let at_hand = set(&facts, Flavour::Open, SetPlace::Store);
+    let at_hand = set(&facts, Flavour::Open, SetPlace::store());
     let why = "it has no signature".to_owned();
     catalog.refused.push(RefusedSet { at_hand, why, lacks: Lack::Signature });
     let plan = plan(&strict("535.261.03"), &facts, &catalog).unwrap();
@@ -206,7 +204,7 @@ fn a_set_that_only_lacks_an_attestation_is_named_before_unsigned_ones() {
 
 fn refuse(catalog: &mut Catalog, facts: &HostFacts, sets: &[(&str, Lack)]) {
     for (why, lacks) in sets {
-        let (at_hand, why) = (set(facts, Flavour::Open, SetPlace::Store), (*why).to_owned());
+        let (at_hand, why) = (set(facts, Flavour::Open, SetPlace::store()), (*why).to_owned());
         catalog.refused.push(RefusedSet { at_hand, why, lacks: *lacks });
     }
 }

@@ -35,7 +35,7 @@ fn who_names_a_file_gets_its_driver() {
     assert_eq!(plan.driver_version, VERSION);
     assert!(why(&plan, "driver").contains(".run"), "{}", why(&plan, "driver"));
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
-    assert!(matches!(&plan.acquire[0], Acquire::FetchRunFile { .. }), "{:?}", plan.acquire);
+    assert!(matches!(&plan.acquire[0], Acquire::Fetch(Item::RunFile(_))), "{:?}", plan.acquire);
     assert_eq!(plan.acquire.len(), 3);
     let user_mode = why(&plan, "user mode assembled");
     assert!(user_mode.contains("from NVIDIA-Linux-x86_64-535.261.03.run"), "{user_mode}");
@@ -45,7 +45,7 @@ fn who_names_a_file_gets_its_driver() {
 fn a_file_in_the_store_is_not_fetched() {
     let catalog = with(run_file(Some(&chips(""))));
     let plan = plan(&config("newest", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
-    assert!(!plan.acquire.iter().any(|a| matches!(a, Acquire::FetchRunFile { .. })));
+    assert!(!plan.acquire.iter().any(|a| matches!(a, Acquire::Fetch(Item::RunFile(_)))));
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn under_secure_boot(
 ) {
     let facts = host(enrolled);
     let mut catalog = archives();
-    catalog.sets.extend(set_by.map(|id| signed(&facts, id, SetPlace::Store)));
+    catalog.sets.extend(set_by.map(|id| signed(&facts, id, SetPlace::store())));
     catalog.signer = signer_here.map(signer);
     let plan = plan(&config("535", "open"), &facts, &catalog).unwrap();
     assert_eq!(codes(&plan, Severity::Refusal), refusals);
@@ -107,7 +107,7 @@ fn an_unsigned_set_is_signed_with_the_key_here_and_not_compiled_again(#[case] tr
     assert_eq!(first.acquire, [sign]);
     assert!(!first.exact && first.refusal().is_none(), "{:?}", first.findings);
     assert!(render(&first, &facts).contains("sign the modules: Example"));
-    catalog.sets.push(signed(&facts, KNOWN, SetPlace::Store));
+    catalog.sets.push(signed(&facts, KNOWN, SetPlace::store()));
     let second = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     assert!(second.exact && second.acquire.is_empty(), "{:?}", second.acquire);
     assert!(why(&second, "signed for the kernel").contains("sha512"));
@@ -121,18 +121,18 @@ fn a_signed_set_of_a_registry_comes_before_an_unsigned_one_at_hand() {
     let facts = host(Probe::Read(KNOWN));
     let mut catalog = stocked(&facts, Flavour::Open);
     let registry = "r.example.com/a".parse().unwrap();
-    let place = SetPlace::Registry { registry, manifest: "m".into() };
+    let place = SetPlace::registry(&registry, "m");
     catalog.sets.push(signed(&facts, KNOWN, place));
     let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
-    assert!(matches!(plan.acquire[..], [Acquire::PullSet { .. }]), "{:?}", plan.acquire);
+    assert!(matches!(plan.acquire[..], [Acquire::Fetch(Item::Set(_))]), "{:?}", plan.acquire);
 }
 
 #[test]
 fn what_is_signed_comes_before_what_is_newer() {
     let facts = host(Probe::Read(KNOWN));
     let mut catalog = archives();
-    catalog.sets.push(signed(&facts, KNOWN, SetPlace::Store));
+    catalog.sets.push(signed(&facts, KNOWN, SetPlace::store()));
     let plan = plan(&config("newest", "auto"), &facts, &catalog).unwrap();
     assert_eq!(plan.driver_version, "535.261.03");
     assert!(why(&plan, "driver").contains("a signature that"), "{}", why(&plan, "driver"));
@@ -143,7 +143,7 @@ fn what_is_signed_comes_before_what_is_newer() {
 fn a_stranger_is_named_with_those_the_kernel_knows() {
     let facts = host(Probe::Read(KNOWN));
     let mut catalog = archives();
-    catalog.sets.push(signed(&facts, "0abc", SetPlace::Store));
+    catalog.sets.push(signed(&facts, "0abc", SetPlace::store()));
     catalog.headers = Probe::Unreadable("away".into());
     let plan = plan(&config("535", "open"), &facts, &catalog).unwrap();
     let seen = &plan.findings[0].detail;
@@ -217,12 +217,13 @@ fn without_sign_file(
     }
     let mut catalog = Catalog { headers, ..archives() };
     catalog.sets.extend(sets.iter().map(|is_signed| match is_signed {
-        true => signed(&facts, KNOWN, SetPlace::Store),
-        false => set(&facts, Flavour::Open, SetPlace::Store),
+        true => signed(&facts, KNOWN, SetPlace::store()),
+        false => set(&facts, Flavour::Open, SetPlace::store()),
     }));
     catalog.signer = Some(signer(KNOWN));
     let failure = Failure::new(FailureKind::Toolchain, "no archive has linux-kbuild-6.1");
-    catalog.leave_out_key(&failure);
+    let no_sign_file = Some(failure.one_line());
+    catalog.add(Offers { no_sign_file, ..Offers::default() }, &facts.kernel);
     let plan = plan(&config("535", "open"), &facts, &catalog).unwrap();
     assert_eq!(codes(&plan, Severity::Refusal), refusals, "{:?}", plan.findings);
     assert_eq!(codes(&plan, Severity::Warning), warnings, "{:?}", plan.findings);
@@ -241,8 +242,10 @@ fn without_sign_file(
 fn signatures_made_elsewhere_need_no_sign_file() {
     let mut catalog = archives();
     catalog.signer = Some(Signer { detached: true, ..signer(KNOWN) });
-    catalog.leave_out_key(&Failure::new(FailureKind::Toolchain, "no sign-file"));
-    let plan = plan(&config("535", "open"), &host(Probe::Read(KNOWN)), &catalog).unwrap();
+    let facts = host(Probe::Read(KNOWN));
+    let no_sign_file = Some("no sign-file".to_owned());
+    catalog.add(Offers { no_sign_file, ..Offers::default() }, &facts.kernel);
+    let plan = plan(&config("535", "open"), &facts, &catalog).unwrap();
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
     assert!(why(&plan, "signed for the kernel").contains("made elsewhere"), "{:?}", plan.reasons);
 }

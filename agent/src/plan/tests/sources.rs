@@ -222,7 +222,8 @@ fn a_host_without_an_archive_is_told_where_its_user_mode_files_can_come_from(
     let mut catalog = stocked(&facts, Flavour::Open);
     catalog.userspace.clear();
     catalog.drivers = Probe::Unreadable("no archive is configured".into());
-    catalog.failures.archives = Some(Failure::new(kind, "no archive is configured"));
+    let failure = Failure::new(kind, "no archive is configured");
+    catalog.failures.push(SourceFailure::of(SourceId::Archives, "archives", failure));
     let plan = plan(&wanting("open", false, false), &facts, &catalog).unwrap();
     let found = plan.findings.iter().find(|f| f.code == Code::UserspaceNotOffered).unwrap();
     assert_eq!(found.severity, severity);

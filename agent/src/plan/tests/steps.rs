@@ -101,12 +101,12 @@ fn an_unreadable_module_tree_is_not_taken_for_an_empty_one() {
 #[test]
 fn a_prebuilt_set_is_imported_and_another_kernels_is_not() {
     let facts = facts("bookworm-t4");
-    let place = SetPlace::Layout { dir: "/srv/modules".into(), manifest: "sha256:1".into() };
+    let place = SetPlace::layout(Path::new("/srv/modules"), "sha256:1");
     let mut catalog = archives();
     catalog.sets.push(set(&facts, Flavour::Proprietary, place));
     let config = config("535.261.03", "auto");
     let imported = plan(&config, &facts, &catalog).unwrap();
-    assert!(matches!(imported.acquire[0], Acquire::ImportSet { .. }));
+    assert!(matches!(imported.acquire[0], Acquire::Fetch(Item::Set(_))));
     catalog.sets[0].set.key.kernel_version = "#1 SMP another build".into();
     let compiled = plan(&config, &facts, &catalog).unwrap();
     assert!(matches!(compiled.acquire[0], Acquire::BuildSet { .. }));

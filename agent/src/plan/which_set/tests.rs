@@ -1,6 +1,7 @@
 //! Each preference among sets, and each alternative.
 
 use std::fs;
+use std::path::Path;
 
 use super::*;
 use crate::catalog::SetPlace;
@@ -52,7 +53,7 @@ impl Scene {
 
     /// Returns a complete set, the loaded build, as compiled: unsigned, without MOFED's headers.
     fn set(&self) -> AvailableSet {
-        set(&self.facts, Flavour::Open, SetPlace::Store)
+        set(&self.facts, Flavour::Open, SetPlace::store())
     }
 
     fn incomplete(&self) -> AvailableSet {
@@ -160,7 +161,7 @@ fn each_preference_decides_whatever_those_after_it_say() {
 #[test]
 fn of_equal_sets_the_first_is_used() {
     let mut scene = Scene::new();
-    let elsewhere = SetPlace::Layout { dir: "/prebuilt".into(), manifest: "sha256:1".into() };
+    let elsewhere = SetPlace::layout(Path::new("/prebuilt"), "sha256:1");
     let (stored, layout) = (scene.set(), AvailableSet { place: elsewhere, ..scene.set() });
     for sets in [[&stored, &layout], [&layout, &stored]] {
         scene.catalog.sets = Vec::from(sets.map(AvailableSet::clone));

@@ -3,6 +3,7 @@ use std::fs;
 use rstest::rstest;
 
 use super::*;
+use crate::catalog::SetPlace;
 use crate::config::{self, Fragment};
 use crate::plan;
 use longshore_core::disk::Disk;
@@ -91,7 +92,7 @@ impl Scene {
 
     fn sets(&self) -> Vec<AvailableSet> {
         let sets = self.store.sets().unwrap().into_iter();
-        sets.map(|set| AvailableSet { set, place: SetPlace::Store }).collect()
+        sets.map(|set| AvailableSet { set, place: SetPlace::store() }).collect()
     }
 
     fn fit(&self) -> Option<Fit> {

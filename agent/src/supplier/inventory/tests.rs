@@ -1,14 +1,16 @@
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use rstest::rstest;
 
 use super::*;
-use crate::catalog::AvailableSet;
+use crate::catalog::{AvailableSet, SourceFailure};
 use crate::config::{self, Fragment};
 use crate::supplier::test_scene::{DRIVER, Scene};
 use longshore_core::failure::{ExitCode, FailureKind};
 use longshore_core::flavour::Flavour;
+use longshore_core::source_id::SourceId;
 use longshore_modules::sets::SetStore;
 use longshore_sources::runfile::{Pin, RunFileSource};
 
@@ -37,10 +39,12 @@ async fn a_host_that_does_not_answer_is_given_up_and_said() {
 /// Makes the inputs of a plan whose archives and .run files could not be read.
 fn unread(scene: &Scene) -> Gathered {
     let mut catalog = Catalog::without_sources("no answer");
-    let failure =
-        |cause: &str| Some(Failure::new(FailureKind::Verification, cause).with_source("why"));
-    catalog.failures.archives = failure("the archive is not signed");
-    catalog.failures.run_files = failure("the .run file is another one");
+    let mut fails = |source, cause: &str| {
+        let failure = Failure::new(FailureKind::Verification, cause).with_source("why");
+        catalog.failures.push(SourceFailure::of(source, source.as_str(), failure));
+    };
+    fails(SourceId::Archives, "the archive is not signed");
+    fails(SourceId::RunFiles, "the .run file is another one");
     Gathered { facts: scene.facts(), catalog, plan: None }
 }
 
@@ -133,7 +137,7 @@ async fn headers_of_mofed_that_appear_later_are_for_the_next_agent() {
     assert!(has_headers(&next).await);
     // Headers of another kernel stay usable.
     for (release, usable) in [("other", true), (facts.kernel.release.as_str(), false)] {
-        let source = Source::Mofed { release: release.into(), place: "/mofed".into() };
+        let source = LeftOut::Mofed { release: release.into(), place: "/mofed".into() };
         next.leave_out(&source, &Failure::new(FailureKind::Compile, "no such type"));
         assert_eq!(has_headers(&next).await, usable, "{release}");
     }
@@ -166,10 +170,10 @@ fn a_set_that_gives_way_does_not_suffice(#[case] headers: bool, #[case] wanted: 
 fn what_could_not_be_acquired_is_left_out_from_then_on() {
     let scene = Scene::new("bookworm-t4");
     let set = scene.set_in(&scene.store());
-    let place = |number: u8| SetPlace::Layout { dir: "/a".into(), manifest: number.to_string() };
+    let place = |number: u8| SetPlace::layout(Path::new("/a"), &number.to_string());
     let inventory = Inventory::new(&scene.config);
     let failure = Failure::new(FailureKind::Download, "gone");
-    inventory.leave_out(&Source::Set(place(1)), &failure);
+    inventory.leave_out(&LeftOut::Set(place(1)), &failure);
     let mut catalog = Catalog::without_sources("");
     catalog.sets = [0, 1, 2].map(|n| AvailableSet { set: set.clone(), place: place(n) }).into();
     for _ in 0..2 {
@@ -215,18 +219,18 @@ async fn a_source_that_is_left_out_or_cannot_be_read_is_counted() {
     };
     let inventory = Inventory::new(&scene.config).counting(&telemetry);
     let failure = |kind| Failure::new(kind, "no answer");
-    let layout = SetPlace::Layout { dir: "/sets".into(), manifest: "sha256:1".into() };
+    let layout = SetPlace::layout(Path::new("/sets"), "sha256:1");
     for _ in 0..2 {
-        inventory.leave_out(&Source::Set(layout.clone()), &failure(FailureKind::Download));
+        inventory.leave_out(&LeftOut::Set(layout.clone()), &failure(FailureKind::Download));
     }
-    let mofed = Source::Mofed { release: "6.1".into(), place: "/usr/src".into() };
+    let mofed = LeftOut::Mofed { release: "6.1".into(), place: "/usr/src".into() };
     inventory.leave_out(&mofed, &failure(FailureKind::Compile));
-    inventory.leave_out(&Source::Set(SetPlace::Store), &failure(FailureKind::Verification));
+    inventory.leave_out(&LeftOut::Set(SetPlace::store()), &failure(FailureKind::Verification));
     drop(inventory);
-    assert_eq!(counted(), [(SourceKind::Layout, 12, 2)]);
+    assert_eq!(counted(), [(SourceId::Layout, 12, 2)]);
     // Neither an archive nor a set: there is no source.
     scene.config.compile = true;
     let inventory = Inventory::new(&scene.config).counting(&telemetry);
     inventory.gather().await.expect("inputs");
-    assert_eq!(counted(), [(SourceKind::Archives, 12, 1), (SourceKind::Layout, 12, 2)]);
+    assert_eq!(counted(), [(SourceId::Archives, 12, 1), (SourceId::Layout, 12, 2)]);
 }

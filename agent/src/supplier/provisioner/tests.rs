@@ -5,9 +5,10 @@ use std::path::Path;
 use rstest::rstest;
 
 use super::*;
+use crate::catalog::Item;
 use crate::config::{ModuleSigning, SignBy};
 use crate::plan::Acquire;
-use crate::supplier::acquire::{Missed, Source, not_built};
+use crate::supplier::acquire::{LeftOut, Missed, not_built};
 use crate::supplier::test_scene::{DRIVER, Scene, module_of};
 use longshore_build::build_root::BuildRootSource;
 use longshore_build::mofed::Mofed;
@@ -53,7 +54,7 @@ async fn a_source_that_lacks_a_module_is_followed_by_the_next_and_no_other_fault
     let plan = provisioner.plan(&gathered).expect("a plan");
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
     assert!(
-        matches!(&plan.acquire[..], [Acquire::ImportSet { dir, .. }] if *dir == first),
+        matches!(&plan.acquire[..], [Acquire::Fetch(Item::Set(place))] if Path::new(&place.at) == first),
         "{:?}",
         plan.acquire
     );
@@ -107,7 +108,7 @@ async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
     assert_eq!(failure.code(), ExitCode::Toolchain, "{failure:?}");
     let again = provisioner.plan(&provisioner.gather().await.expect("gathered")).expect("a plan");
     assert_eq!(again.driver_version, DRIVER, "{:?}", again.findings);
-    let to_fetch = |item: &Acquire| matches!(item, Acquire::FetchRunFile(_));
+    let to_fetch = |item: &Acquire| matches!(item, Acquire::Fetch(Item::RunFile(_)));
     assert!(!again.acquire.iter().any(to_fetch), "{:?}", again.acquire);
 }
 
@@ -140,8 +141,8 @@ fn a_compile_that_failed_with_mofeds_headers_is_planned_again_without(
     let found = Mofed::find(host.path(), &planned.kernel_release, "x86_64").expect("usable");
     let planned = BuildSet { mofed: found.filter(|_| headers), ..planned };
     let missed = not_built(&planned, Failure::new(kind, "no such type"));
-    let wanted = Source::Mofed { release: planned.kernel_release, place: tree };
-    assert_eq!(matches!(missed, Missed::Source(source, _) if source == wanted), again);
+    let wanted = LeftOut::Mofed { release: planned.kernel_release, place: tree };
+    assert_eq!(matches!(missed, Missed::Part(part, _) if part == wanted), again);
 }
 
 /// Without any archive a second search for the driver would fail.

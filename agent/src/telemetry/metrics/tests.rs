@@ -7,11 +7,12 @@ use super::*;
 use crate::steps::{MakeDir, Step};
 use crate::telemetry::exposition::{Format, write};
 use crate::telemetry::{
-    BuilderSets, Condition, DaemonState, DriverInfo, GpuCount, NextKernel, NodeDrain, SourceKind,
-    StepOutcome, Telemetry, Unprepared,
+    BuilderSets, Condition, DaemonState, DriverInfo, GpuCount, NextKernel, NodeDrain, StepOutcome,
+    Telemetry, Unprepared,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{Code, Finding};
+use longshore_core::source_id::SourceId;
 
 /// Returns an agent with every part of its state set.
 fn state() -> Live {
@@ -41,7 +42,7 @@ fn state() -> Live {
     telemetry.compiled(Duration::from_secs(90));
     telemetry.store_limit(Some(5 << 30));
     let failure = Failure::new(FailureKind::Download, "no answer");
-    telemetry.source_failed(SourceKind::Registry, &failure);
+    telemetry.source_failed(SourceId::Registry, &failure);
     telemetry.drain(|drain| *drain = NodeDrain { evicted: 2, blocked: 1, ..NodeDrain::default() });
     telemetry.reused(longshore_core::progress::Reused::Conftest, 3, 1);
     telemetry.failed(&Failure::new(FailureKind::InUse, "in use"));
@@ -205,7 +206,7 @@ fn the_number_of_series_is_bounded() {
         let condition = Condition { findings: findings.to_vec(), ..Condition::default() };
         telemetry.condition(condition);
         let failure = Failure::new(FailureKind::Download, detail);
-        telemetry.source_failed(SourceKind::Registry, &failure);
+        telemetry.source_failed(SourceId::Registry, &failure);
         telemetry.failed(&failure);
     }
     let text = write(&families(&telemetry.live(), &seen()), Format::Prometheus);

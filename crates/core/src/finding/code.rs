@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Severity;
 use crate::failure::FailureKind;
+use crate::source_id::SourceId;
 
 /// Area of a code; findings are grouped by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -122,4 +123,38 @@ pub struct Entry {
     pub matters: &'static str,
     /// Default remedy, where the finding itself has none.
     pub remedy: &'static str,
+    /// Relations to the sources of a driver.
+    pub about: &'static [About],
+}
+
+/// Relation of a code to the sources of a driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// No source has the modules, for whichever kernel; other codes are about the host that would load them.
+    Modules,
+    /// A set of a registry would prevent it.
+    Set,
+    /// A set that a registry gets later would mend it.
+    LaterSet,
+    /// Known only after a query to a source.
+    Query,
+    /// The archives did not answer, or something is unknown for it.
+    Archives,
+    /// The failure of this kind of source is the cause, and has more detail.
+    FailureOf(SourceId),
+}
+
+impl Entry {
+    /// True if the code has this relation to the sources.
+    pub fn is_about(&self, about: About) -> bool {
+        self.about.contains(&about)
+    }
+
+    /// Returns the kind of source whose failure is the cause.
+    pub fn failure_of(&self) -> Option<SourceId> {
+        self.about.iter().find_map(|about| match about {
+            About::FailureOf(source) => Some(*source),
+            _ => None,
+        })
+    }
 }

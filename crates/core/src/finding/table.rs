@@ -1,14 +1,16 @@
 //! Table of finding codes, gravest first. docs/reference/errors.md is generated from it (see `page`); a
 //! finding needs a code of this table.
 
-use super::code::{Area, Entry, Severities};
+use super::code::{About, Area, Entry, Severities};
 use crate::failure::FailureKind;
+use crate::source_id::SourceId;
 
 macro_rules! codes {
     ($($variant:ident $name:literal $area:ident $severities:ident $exit:ident
         means $means:literal
         matters $matters:literal
-        remedy $remedy:literal)+) => {
+        remedy $remedy:literal
+        $([$($about:expr),+])?)+) => {
         /// Code of a finding, gravest first.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
@@ -30,6 +32,7 @@ macro_rules! codes {
                         means: $means,
                         matters: $matters,
                         remedy: $remedy,
+                        about: &[$($($about),+)?],
                     },)+
                 }
             }
@@ -98,10 +101,12 @@ codes! {
         means "the distribution brings NVIDIA's driver by a mechanism of its own (Container-Optimized OS, Bottlerocket, Talos, Flatcar under Secure Boot, Ubuntu Core); no driver is loaded to adopt, and no available set is one that its kernel accepts"
         matters "such kernels accept modules of their own image only, or no compiler and headers for them exist outside of it: a compile could not end with a loaded driver"
         remedy "install the driver by the distribution's mechanism, which the finding names; longshore adopts the driver once it is loaded"
+        [About::Set]
     KernelByClang "kernel-by-clang" Kernel Refuses Toolchain
         means "clang built the kernel (/proc/version), and modules for it are to be compiled with gcc"
         matters "modules of another compiler do not fit such a kernel: options, mitigations and link-time optimization differ"
         remedy "give a prebuilt set for this kernel, set build-root to a root with the kernel's own clang and headers, or boot a kernel that was built by gcc"
+        [About::Set]
     SignatureRequired "signature-required" Signatures RefusesOrWarns Preflight
         means "lockdown or sig_enforce refuses modules without a trusted signature, and the modules to be loaded have none; a warning where only Secure Boot is known"
         matters "the kernel would refuse the modules (EKEYREJECTED or EPERM)"
@@ -114,6 +119,7 @@ codes! {
         means "a key for module signing is configured, and no archive has sign-file for this kernel, the program that signs with it; a warning where the kernel is not known to require signatures"
         matters "the modules stay unsigned: a kernel that requires signatures would refuse them, another one loads them and is tainted (E)"
         remedy "add an archive with this kernel's headers and their linux-kbuild package, or sign the modules elsewhere and give the signatures (--module-signatures), or use a set that is signed already"
+        [About::FailureOf(SourceId::Archives)]
     OtherDriverLive "other-driver-live" OtherDrivers Refuses Preflight
         means "a driver that is in no record of longshore is loaded, in another version, flavour or build than the wanted one, or with other parameters"
         matters "one driver can be loaded at a time, and user-mode files of another version do not work with it"
@@ -154,38 +160,47 @@ codes! {
         means "signatures are required, and no set for this kernel is signed by a configured key; the finding names the reason for each set"
         matters "modules run with all rights of the kernel, so no unsigned module is loaded where signatures are required"
         remedy "sign the set with a key whose public half is in signature-keys (or in trust, with the role modules), or add the key it is signed with"
+        [About::Modules, About::Set, About::LaterSet]
     AttestationMissing "attestation-missing" Sources Refuses Verification
         means "attestations are required (require-attestation), and no signed set for this kernel has one of each type by a configured key; the finding names the reason for each set"
         matters "a signature says who released the modules, and not how they were made or that they were tested"
         remedy "attest the set with a key that has that role (signature-keys, trust; `longshore attest`, `longshore push --attest`), or do not require it"
+        [About::Modules, About::Set, About::LaterSet]
     IndexRefused "index-refused" Sources Refuses Verification
         means "an index is required (require-index), and none that counts lists a set for this kernel; the finding names the reason for each set: the index is missing, unreadable, not signed by a key with that role, expired, or older than one seen before, or it does not list the set"
         matters "a signature stays true when a set is outdated: a registry or a mirror could show old sets alone"
         remedy "make a new index of the registry (`longshore index REPOSITORY --sign-key`) by a key that has that role, bring outdated mirrors up to date, or do not require it"
+        [About::Modules, About::Set, About::LaterSet]
     SetDenied "set-denied" Sources RefusesOrWarns Verification
         means "a set of modules for this kernel is in denied-sets, and is not used; a warning where there are other modules"
         matters "a set that was signed and tested once stays so: only this list takes it back"
         remedy "make another set available, or let the modules be compiled; a driver that was loaded from the set stays until it is changed"
+        [About::Modules, About::Set]
     DriverBelowMinimum "driver-below-minimum" Sources Refuses Verification
         means "the drivers that match `driver` are below driver-minimum; the finding lists those that are available"
         matters "a mirror or registry that hides newer drivers could have an old one with known faults installed, signed as it is"
         remedy "make a source available that has a newer driver, select a newer version or branch, or lower driver-minimum"
+        [About::Modules, About::Set]
     DriverNotOffered "driver-not-offered" Sources Refuses Download
         means "no source has the selected version and flavour; the finding lists the available ones"
         matters "there is nothing to install"
         remedy "select one of those, or add an archive, suite or component that has it"
+        [About::Modules]
     ArchivesUnread "archives-unread" Sources RefusesOrWarns Download
         means "no archive could be read"
         matters "driver, headers and user-mode files come from archives"
         remedy "make an archive reachable, or give a prebuilt set for this kernel"
+        [About::Modules, About::Query, About::Archives, About::FailureOf(SourceId::Archives)]
     RegistryUnread "registry-unread" Sources RefusesOrWarns Download
         means "a registry that may have a set could not be read; a refusal only where compiling is not allowed either"
         matters "modules that are built there already would have to be compiled here"
         remedy "make the registry or a mirror of it reachable, and check the login"
+        [About::Modules, About::LaterSet, About::Query]
     RunFileUnread "run-file-unread" Sources Refuses Download
         means "no mirror of a .run file could be read, and the store does not have it"
         matters "driver and user-mode files come from it"
         remedy "make one of its mirrors reachable, or give a prebuilt set for this kernel"
+        [About::Modules, About::Query, About::FailureOf(SourceId::RunFiles)]
     SourcesUnread "sources-unread" Sources Refuses Download
         means "a configured prebuilt directory, key or certificate cannot be read, or a source served damaged data"
         matters "`run` would fail at it, with exit code 2, 12, 13 or 15 depending on the cause"
@@ -194,10 +209,12 @@ codes! {
         means "no built set for this kernel is available, and compiling is not allowed here"
         matters "there is nothing to load"
         remedy "give a prebuilt set, or allow compiling"
+        [About::Modules, About::Set, About::LaterSet]
     UserspaceNotOffered "userspace-not-offered" Sources RefusesOrWarns Download
         means "modules are available, and no archive is known to have this version's user-mode files; a refusal where there is no source at all"
         matters "modules and user-mode files must be of the same version"
         remedy "add an archive, suite or component that has this version, name its .run file, or import a bundle that has it"
+        [About::Archives]
     HeadersMissing "headers-missing" Sources Refuses Toolchain
         means "neither an archive nor the host has this kernel's headers; the nearest are named"
         matters "modules are compiled against the headers of exactly this kernel"
@@ -206,6 +223,7 @@ codes! {
         means "the search for kernel headers failed; a refusal where there is no source at all"
         matters "without them nothing can be compiled for this kernel"
         remedy "make an archive reachable that has this kernel"
+        [About::Query, About::Archives]
     StateUnreadable "state-unreadable" Agent Refuses Verification
         means "the record of the changes to this host (state.json) cannot be parsed, or others may have written it"
         matters "it is the only list of changes to undo, so it is not overwritten"
@@ -234,6 +252,7 @@ codes! {
         means "the available set, or NVIDIA's driver, lacks a requested module"
         matters "the requested module cannot be loaded"
         remedy "use a set that has it, or remove it from extra-modules"
+        [About::Modules]
     HostDriverInstalled "host-driver-installed" OtherDrivers Warns Preflight
         means "a driver is installed on the host itself: modules below /lib/modules, libraries, or its services"
         matters "at the next boot it is loaded before longshore's, in its version and with its parameters, and programs of the host find its libraries instead of the driver root's"

@@ -4,34 +4,75 @@ use std::path::Path;
 
 use tokio::sync::OnceCell;
 
+use super::{Ask, Boxed, Item, Missed, Provisioner, Query, Source, SourceId, not_its_item};
+use crate::catalog::{Offers, SourceFailure};
 use crate::config::Config;
 use crate::plan::gpu::OPEN_RECOMMENDED_BRANCH;
+use crate::supplier::sources::OpenArchives;
 use longshore_build::extract::Workshop;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
-use longshore_debian::archive::Archive;
 use longshore_fetch::http::{Fetcher, Policy, UnreachableHosts};
 use longshore_host::facts::Probe;
+use longshore_modules::artifact::ModuleSet;
 use longshore_sources::driver;
 use longshore_sources::driver::AvailableDriver;
 use longshore_sources::runfile::AvailableRunFile;
 use longshore_sources::runfile::Pin;
 use longshore_sources::runfile::{self, Looked, StoredRunFile};
 
-/// Access to the archives: a file of an unknown format is unpacked by itself, with tools from
-/// there.
-pub(super) trait Archives {
-    /// Reads the archives' indexes, once.
-    async fn archive(&self, store: &Store) -> Result<&Archive, Failure>;
-    /// Returns the progress display.
-    fn progress(&self) -> &dyn Progress;
+/// The configured .run files.
+pub(super) struct ConfiguredFiles;
+
+impl Source for ConfiguredFiles {
+    fn id(&self) -> SourceId {
+        SourceId::RunFiles
+    }
+
+    fn query(&self) -> Option<Query> {
+        Some(Query::Files)
+    }
+
+    fn is_needed(&self, ask: &Ask<'_>) -> bool {
+        ask.inventory.sources.run_files.are_named()
+    }
+
+    /// The plan judges a failure to read them, as it does for the archives: with a set for this kernel available it is
+    /// no reason to leave a node without its driver, and a host without a GPU has a graver finding.
+    fn offers<'a>(&'a self, ask: &'a Ask<'_>) -> Boxed<'a, Result<Offers, Failure>> {
+        Box::pin(async move {
+            let (inventory, sources) = (ask.inventory, &ask.inventory.sources);
+            let mut offers = Offers::default();
+            let found = sources.run_files.look(ask.store, ask.is_answered(), sources).await;
+            offers.run_files = Some(found.unwrap_or_else(|failure| {
+                let why = failure.to_string();
+                inventory.telemetry.source_failed(SourceId::RunFiles, &failure);
+                offers.failures = vec![SourceFailure::of(self.id(), ".run files", failure)];
+                Probe::Unreadable(why)
+            }));
+            Ok(offers)
+        })
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        item: &'a Item,
+        of: &'a Provisioner<'_>,
+    ) -> Boxed<'a, Result<Option<ModuleSet>, Missed>> {
+        Box::pin(async move {
+            let Item::RunFile(file) = item else { return Err(not_its_item(item).into()) };
+            let (store, sources) = (of.store()?, &of.inventory.sources);
+            sources.run_files.fetch(file, &store, sources.progress()).await?;
+            Ok(None)
+        })
+    }
 }
 
-/// Configured .run files.
-pub(super) struct RunFiles<'a> {
+/// Reader of the configured .run files, each looked at once.
+pub(in crate::supplier) struct RunFiles<'a> {
     config: &'a Config,
     /// Unreachable servers.
     away: UnreachableHosts,
@@ -39,11 +80,11 @@ pub(super) struct RunFiles<'a> {
 }
 
 impl<'a> RunFiles<'a> {
-    pub(super) fn new(config: &'a Config, away: UnreachableHosts) -> Self {
+    pub(in crate::supplier) fn new(config: &'a Config, away: UnreachableHosts) -> Self {
         Self { config, away, looked: OnceCell::new() }
     }
 
-    pub(super) fn are_named(&self) -> bool {
+    pub(in crate::supplier) fn are_named(&self) -> bool {
         !self.config.run_files.is_empty()
     }
 
@@ -52,11 +93,11 @@ impl<'a> RunFiles<'a> {
     ///
     /// # Errors
     /// As [`runfile::look`].
-    pub(super) async fn look(
+    async fn look(
         &self,
         store: &Store,
         needless: bool,
-        archives: &impl Archives,
+        archives: &impl OpenArchives,
     ) -> Result<Probe<Vec<AvailableRunFile>>, Failure> {
         if !self.are_named() {
             return Ok(Probe::Read(Vec::new()));
@@ -69,42 +110,36 @@ impl<'a> RunFiles<'a> {
         self.known(store, archives).await.map(Probe::Read)
     }
 
-    /// Chooses a driver to compile and fetches its file into the store.
+    /// Finds the kernel sources of this version, or branch, and flavour; the newest without one.
     ///
     /// # Errors
-    /// Exit code 12 where no file has it; as [`runfile::fetch`].
-    pub(super) async fn choose(
+    /// Exit code 12 where no file has it.
+    pub(in crate::supplier) async fn find(
         &self,
         version: Option<&str>,
         flavour: Option<Flavour>,
         store: &Store,
-        archives: &impl Archives,
+        archives: &impl OpenArchives,
     ) -> Result<AvailableDriver, Failure> {
-        let find = |files: &[AvailableRunFile]| {
-            driver::find(&drivers(files), version, flavour).map_err(|nearest| {
-                let wanted = version.map(|v| format!(" {v}")).unwrap_or_default();
-                let flavour = flavour.map(|f| format!(" {f}")).unwrap_or_default();
-                let cause = format!("no configured .run file has the driver{wanted}{flavour}");
-                let remedy = nearest.remedy_text().unwrap_or_default().to_owned();
-                Failure::new(FailureKind::Download, cause).remedy(remedy)
-            })
-        };
-        let expected = find(&self.known(store, archives).await?)?;
-        let file = self.of_version(&expected.version, store, archives).await?;
-        self.fetch(&file, store, archives.progress()).await?;
-        // Its flavours are known by now, and no longer only expected.
-        find(&self.known(store, archives).await?)
+        let files = self.known(store, archives).await?;
+        driver::find(&drivers(&files), version, flavour).map_err(|nearest| {
+            let wanted = version.map(|v| format!(" {v}")).unwrap_or_default();
+            let flavour = flavour.map(|f| format!(" {f}")).unwrap_or_default();
+            let cause = format!("no configured .run file has the driver{wanted}{flavour}");
+            let remedy = nearest.remedy_text().unwrap_or_default().to_owned();
+            Failure::new(FailureKind::Download, cause).remedy(remedy)
+        })
     }
 
     /// Returns the file with a version.
     ///
     /// # Errors
     /// Exit code 12 where no file has it.
-    pub(super) async fn of_version(
+    pub(in crate::supplier) async fn of_version(
         &self,
         version: &str,
         store: &Store,
-        archives: &impl Archives,
+        archives: &impl OpenArchives,
     ) -> Result<AvailableRunFile, Failure> {
         let files = self.known(store, archives).await?;
         files.into_iter().find(|file| file.version == version).ok_or_else(|| {
@@ -120,7 +155,7 @@ impl<'a> RunFiles<'a> {
     ///
     /// # Errors
     /// As [`runfile::fetch`].
-    pub(super) async fn fetch(
+    pub(in crate::supplier) async fn fetch(
         &self,
         file: &AvailableRunFile,
         store: &Store,
@@ -130,10 +165,10 @@ impl<'a> RunFiles<'a> {
     }
 
     /// Returns what is known of every file by now.
-    async fn known(
+    pub(in crate::supplier) async fn known(
         &self,
         store: &Store,
-        archives: &impl Archives,
+        archives: &impl OpenArchives,
     ) -> Result<Vec<AvailableRunFile>, Failure> {
         let looked = self.looked.get_or_try_init(|| self.look_at_all(store, archives)).await?;
         Ok(looked.iter().map(|file| runfile::as_stored(file, store)).collect())
@@ -142,7 +177,7 @@ impl<'a> RunFiles<'a> {
     async fn look_at_all(
         &self,
         store: &Store,
-        archives: &impl Archives,
+        archives: &impl OpenArchives,
     ) -> Result<Vec<AvailableRunFile>, Failure> {
         let fetcher = self.fetcher()?;
         let mut files = Vec::new();
@@ -193,10 +228,11 @@ mod tests {
     use crate::config::{self, Fragment};
     use longshore_core::disk::Disk;
     use longshore_core::progress::Silent;
+    use longshore_debian::archive::Archive;
 
     struct Nobody;
 
-    impl Archives for Nobody {
+    impl OpenArchives for Nobody {
         async fn archive(&self, _: &Store) -> Result<&Archive, Failure> {
             Err(Failure::new(FailureKind::Bug, "the archives were queried"))
         }

@@ -68,7 +68,7 @@ async fn finished_modules_become_the_stores_set() {
     let offering = Offering::of(&[("linux-modules-nvidia-535-open", modules().entries())]);
     let provisioner = offering.provisioner();
     let plan = planned(&provisioner).await;
-    assert!(matches!(plan.acquire[..], [Acquire::ReadPackage(_)]), "{:?}", plan.acquire);
+    assert!(matches!(plan.acquire[..], [Acquire::Fetch(Item::Package(_))]), "{:?}", plan.acquire);
     provisioner.acquire(&plan).await.expect("acquired");
     for again in [&provisioner, &offering.provisioner()] {
         let plan = planned(again).await;
@@ -170,7 +170,11 @@ async fn objects_that_cannot_be_linked_are_followed_by_the_next_package(
     {
         let alone = offering.provisioner();
         let plan = planned(&alone).await;
-        assert!(matches!(plan.acquire[..], [Acquire::ReadPackage(_)]), "{:?}", plan.acquire);
+        assert!(
+            matches!(plan.acquire[..], [Acquire::Fetch(Item::Package(_))]),
+            "{:?}",
+            plan.acquire
+        );
         let failure = alone.acquire(&plan).await.expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification);
         assert!(failure.one_line().contains(why), "{}", failure.one_line());
@@ -219,5 +223,5 @@ async fn a_package_that_does_not_fit_is_the_reason_where_no_source_is_left(
     assert!(offering.scene.store().sets().expect("sets").is_empty());
     // The plan is then one without the package.
     let again = planned(&provisioner).await;
-    assert!(!again.acquire.iter().any(|a| matches!(a, Acquire::ReadPackage(_))));
+    assert!(!again.acquire.iter().any(|a| matches!(a, Acquire::Fetch(Item::Package(_)))));
 }

@@ -3,15 +3,15 @@
 
 use std::path::Path;
 
-use super::Provisioner;
-use super::acquire::{Missed, Source, missed};
-use super::fits::Host;
-use super::inventory::read_host;
-use super::other_kernel::with_kernel;
-use super::run_files::Archives;
+use super::{Boxed, Item, Missed, Provisioner, Source, SourceId, not_its_item};
 use crate::catalog::{self, SetPlace};
 use crate::config::Config;
 use crate::plan;
+use crate::supplier::acquire::{LeftOut, missed};
+use crate::supplier::fits::Host;
+use crate::supplier::inventory::read_host;
+use crate::supplier::other_kernel::with_kernel;
+use crate::supplier::sources::OpenArchives;
 use crate::telemetry::Origin;
 use longshore_build::linking::Linking;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -21,15 +21,35 @@ use longshore_modules::artifact::ModuleSet;
 use longshore_modules::sets::SetStore;
 use longshore_sources::finished::{self, FinishedModules, LinkedFrom};
 
+/// Packages of archives with finished modules. The archives offer them.
+pub(super) struct Packages;
+
+impl Source for Packages {
+    fn id(&self) -> SourceId {
+        SourceId::Package
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        item: &'a Item,
+        of: &'a Provisioner<'_>,
+    ) -> Boxed<'a, Result<Option<ModuleSet>, Missed>> {
+        Box::pin(async move {
+            let Item::Package(finished) = item else { return Err(not_its_item(item).into()) };
+            of.read_package(finished).await.map(Some)
+        })
+    }
+}
+
 impl Provisioner<'_> {
     /// Fetches a package and makes a set of its modules. A package that is what its archive lists,
     /// and does not fit this host, is followed by the next source.
-    pub(super) async fn read_package(&self, of: &FinishedModules) -> Result<ModuleSet, Missed> {
+    async fn read_package(&self, of: &FinishedModules) -> Result<ModuleSet, Missed> {
         let (store, sources) = (self.store()?, &self.inventory.sources);
         let place = SetPlace::from(of);
         let archive = sources.archive(&store).await?;
         let fetched = archive.fetch(&of.packages(), &store, sources.progress()).await;
-        fetched.map_err(|failure| missed(place.clone(), failure))?;
+        fetched.map_err(|failure| missed(&place, failure))?;
         let linked = match &of.linked {
             None => None,
             Some(from) => Some(self.link(of, from, archive, &store).await?),
@@ -65,7 +85,7 @@ impl Provisioner<'_> {
         let linking = Linking { of, from, helper, user, limit: config.deadlines.build };
         let place = SetPlace::from(of);
         let root = linking.root(archive, store, progress).await;
-        let root = root.map_err(|failure| missed(place.clone(), failure))?;
+        let root = root.map_err(|failure| missed(&place, failure))?;
         let linked = linking.link(&root, store, progress).await;
         linked.map_err(|failure| unusable(&place, failure))
     }
@@ -74,7 +94,7 @@ impl Provisioner<'_> {
 /// Classifies a failure to use the modules in `place`.
 fn unusable(place: &SetPlace, failure: Failure) -> Missed {
     match failure.kind() {
-        FailureKind::Verification => Missed::Source(Source::Set(place.clone()), failure),
+        FailureKind::Verification => Missed::Part(LeftOut::Set(place.clone()), failure),
         _ => Missed::Failed(failure),
     }
 }
