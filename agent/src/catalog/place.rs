@@ -48,7 +48,7 @@ impl From<&FinishedModules> for SetPlace {
         let package = &finished.package;
         Self {
             source: SourceId::Package,
-            at: format!("{} {} ({})", package.name, package.version, package.suite),
+            at: format!("{} {} ({})", package.name, package.version, package.origin.text),
             digest: package.sha256.clone(),
         }
     }

@@ -157,9 +157,9 @@ impl<'a> From<&'a Acquire> for Named<'a> {
                 _ => Self::ImportSet { dir: at, manifest: digest },
             },
             Acquire::Fetch(Item::Package(finished)) => {
-                let Package { name, version, suite, sha256, .. } = &finished.package;
+                let Package { name, version, sha256, origin, .. } = &finished.package;
                 let linked_from = finished.linked.as_deref().map(NamedObjects::from);
-                Self::ReadPackage { name, version, suite, sha256, linked_from }
+                Self::ReadPackage { name, version, suite: &origin.text, sha256, linked_from }
             }
             Acquire::BuildSet(build) => Self::BuildSet {
                 driver_version: &build.driver_version,

@@ -20,15 +20,15 @@ pub(super) struct Candidate<'a> {
     pub(super) from: Origin<'a>,
     /// True if the kernel may accept the signature, where it requires one.
     pub(super) loadable: bool,
-    /// True if it is of a flat source of the host's apt, beside the distribution's own archives.
-    pub(super) host_flat: bool,
+    /// True if it is of a source that was added on the host, beside the distribution's own.
+    pub(super) is_added: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin<'a> {
     Built(SourceId),
-    Finished { package: &'a str, version: &'a str, suite: &'a str },
-    Archive { package: &'a str, version: &'a str, suite: &'a str },
+    Finished { package: &'a str, version: &'a str, from: &'a str },
+    Archive { package: &'a str, version: &'a str, from: &'a str },
     RunFile { name: &'a str },
 }
 
@@ -47,10 +47,10 @@ impl Origin<'_> {
             Self::Built(source) => {
                 format!("built {}", source.of_sets().map_or("in a source", |words| words.built))
             }
-            Self::Finished { package, version, suite } => {
-                format!("finished modules in {package} {version} ({suite})")
+            Self::Finished { package, version, from } => {
+                format!("finished modules in {package} {version} ({from})")
             }
-            Self::Archive { package, version, suite } => format!("{package} {version} in {suite}"),
+            Self::Archive { package, version, from } => format!("{package} {version} in {from}"),
             Self::RunFile { name } => name.to_owned(),
         }
     }
@@ -69,7 +69,7 @@ pub(super) fn candidates<'a>(
         flavour: s.set.key.flavour,
         from: Origin::Built(s.place.source),
         loadable: signing::standing(&s.set.key, facts, signer).may_load(),
-        host_flat: false,
+        is_added: false,
     });
     let finished = finished::offered(config, catalog).map(|one| Candidate {
         version: &one.driver_version,
@@ -77,10 +77,10 @@ pub(super) fn candidates<'a>(
         from: Origin::Finished {
             package: &one.package.name,
             version: &one.package.version,
-            suite: &one.package.suite,
+            from: &one.package.origin.text,
         },
         loadable: finished::may_load(facts, catalog, one),
-        host_flat: one.package.host_flat,
+        is_added: one.package.origin.is_added,
     });
     let packages = match &catalog.drivers {
         Probe::Read(drivers) if !names_run_files(config, catalog) => drivers.as_slice(),
@@ -91,7 +91,7 @@ pub(super) fn candidates<'a>(
         flavour: d.flavour,
         from: origin_of(d),
         loadable,
-        host_flat: d.is_host_flat(),
+        is_added: d.is_added(),
     });
     let files = run_files(catalog).iter().flat_map(|file| {
         let from = Origin::RunFile { name: &file.name };
@@ -101,7 +101,7 @@ pub(super) fn candidates<'a>(
             flavour: *flavour,
             from,
             loadable,
-            host_flat: false,
+            is_added: false,
         })
     });
     let offered = packages.chain(files).filter(|_| config.may_compile());
@@ -110,8 +110,8 @@ pub(super) fn candidates<'a>(
 
 fn origin_of(driver: &AvailableDriver) -> Origin<'_> {
     match &driver.origin {
-        DriverOrigin::Package { name, version, suite, .. } => {
-            Origin::Archive { package: name, version, suite }
+        DriverOrigin::Package { name, version, origin } => {
+            Origin::Archive { package: name, version, from: &origin.text }
         }
         DriverOrigin::RunFile { name } => Origin::RunFile { name },
     }

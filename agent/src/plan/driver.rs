@@ -31,7 +31,7 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
     if fitting.iter().any(|c| c.loadable) {
         fitting.retain(|c| c.loadable);
     }
-    let left_out = question.leave_out_host_flat(&mut fitting, &catalog.apt.unread);
+    let left_out = question.leave_out_added(&mut fitting, &catalog.apt.unread);
     fitting.sort_by_key(|candidate| Reverse(DriverVersion::new(candidate.version)));
     match (fitting.first(), newest(&matching)) {
         (Some(best), _) => question.choose(best.version, &fitting, &matching, left_out),
@@ -183,19 +183,19 @@ impl Question<'_> {
     /// Leaves out the drivers of the host's flat sources where no version is wished and another archive has
     /// one: a source that was added for other packages must not change the driver. With `unread` sources, one of which
     /// may be the distribution's, a built set counts as well. Returns the newest of them.
-    fn leave_out_host_flat<'a>(
+    fn leave_out_added<'a>(
         &self,
         fitting: &mut Vec<Candidate<'a>>,
         unread: &[String],
     ) -> Option<Candidate<'a>> {
         let is_own = |c: &Candidate<'_>| match c.from.is_package() {
-            true => !c.host_flat,
+            true => !c.is_added,
             false => !unread.is_empty(),
         };
         if self.config.driver.version.is_some() || !fitting.iter().any(is_own) {
             return None;
         }
-        let (flat, others): (Vec<_>, Vec<_>) = fitting.drain(..).partition(|c| c.host_flat);
+        let (flat, others): (Vec<_>, Vec<_>) = fitting.drain(..).partition(|c| c.is_added);
         *fitting = others;
         newest(&flat)
     }

@@ -283,7 +283,7 @@ fn acquire_line(acquire: &Acquire) -> String {
         }
         Acquire::Fetch(Item::Package(finished)) => {
             let package = &finished.package;
-            let suite = &package.suite;
+            let suite = &package.origin.text;
             let whole = "for its finished modules".to_owned();
             let how = finished
                 .linked

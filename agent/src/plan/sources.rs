@@ -5,6 +5,7 @@ use crate::catalog::Catalog;
 use crate::config::{Config, OperatorConfig};
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
+use longshore_core::package_origin::PackageOrigin;
 use longshore_debian::apt_sources;
 use longshore_host::facts::Probe;
 use longshore_sources::driver::{AvailableDriver, DriverOrigin, older_revisions};
@@ -35,12 +36,11 @@ pub(super) fn reason(config: &Config, choice: &Choice, from: Option<&AvailableDr
 /// Returns the remark that apt holds a driver's package back on a part of the hosts: it is chosen all the
 /// same, because every host of a fleet gets the same driver.
 pub(super) fn phased(from: Option<&AvailableDriver>) -> Option<Reason> {
-    let DriverOrigin::Package { name, version, suite, phased, .. } = &from?.origin else {
-        return None;
-    };
-    let percentage = (*phased)?;
+    let DriverOrigin::Package { name, version, origin } = &from?.origin else { return None };
+    let PackageOrigin { text, percentage, .. } = origin;
+    let percentage = (*percentage)?;
     let reason = format!(
-        "{name} {version} in {suite}: apt installs it on {percentage} % of the hosts so far, longshore \
+        "{name} {version} in {text}: apt installs it on {percentage} % of the hosts so far, longshore \
          on all"
     );
     Some(Reason::of("phased update", reason))
@@ -50,14 +50,15 @@ pub(super) fn phased(from: Option<&AvailableDriver>) -> Option<Reason> {
 pub(super) fn revisions(from: Option<&AvailableDriver>, catalog: &Catalog) -> Option<Reason> {
     let (Some(driver), Probe::Read(drivers)) = (from, &catalog.drivers) else { return None };
     let older = older_revisions(driver, drivers);
-    let (DriverOrigin::Package { name, version, suite, .. }, false) =
+    let (DriverOrigin::Package { name, version, origin }, false) =
         (&driver.origin, older.is_empty())
     else {
         return None;
     };
     let older: Vec<String> = older.iter().map(AvailableDriver::package_name).collect();
     let reason = format!(
-        "{name} {version} in {suite}: the newest of {}; tried next if it does not compile for this kernel: {}",
+        "{name} {version} in {}: the newest of {}; tried next if it does not compile for this kernel: {}",
+        origin.text,
         driver.version,
         older.join(", ")
     );

@@ -418,9 +418,7 @@ mod tests {
             origin: longshore_sources::driver::DriverOrigin::Package {
                 name: "nvidia-open-kernel-source".into(),
                 version: "535.261.03-1".into(),
-                suite: "bookworm".into(),
-                phased: None,
-                host_flat: false,
+                origin: longshore_core::package_origin::PackageOrigin::named("bookworm"),
             },
             sha256: set.key.driver_digest.clone(),
         };

@@ -234,7 +234,6 @@ mod tests {
             version: "4.3-4.1".into(),
             arch: "amd64".into(),
             source: None,
-            suite: "bookworm".into(),
             component: "main".into(),
             filename: String::new(),
             size: 0,
@@ -242,8 +241,7 @@ mod tests {
             depends: Vec::new(),
             provides: Vec::new(),
             base_url: "".into(),
-            phased: None,
-            host_flat: false,
+            origin: longshore_core::package_origin::PackageOrigin::named("bookworm"),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Values and helpers of every other crate.
 //!
 //! Failures with their exit codes ([`failure`]) and findings about a host ([`finding`]); small values of drivers, their
-//! sources and kernels ([`driver_version`], [`source_id`], [`flavour`], [`machine`], [`kernel_id`], [`kernel_image`]);
+//! sources and kernels ([`driver_version`], [`source_id`],
+//! [`package_origin`], [`flavour`], [`machine`], [`kernel_id`], [`kernel_image`]);
 //! careful reading and writing of files ([`root`], [`bounded_read`], [`ownership`], [`durable`], [`disk`], [`locks`]); capabilities
 //! of threads ([`privileges`]), and the end of all rights ([`confinement`]); progress, and escaping of text from
 //! elsewhere ([`progress`], [`sanitize`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
@@ -29,6 +30,7 @@ pub mod machine;
 pub mod module_dir;
 pub mod module_parameters;
 pub mod ownership;
+pub mod package_origin;
 pub mod paths;
 pub mod privileges;
 pub mod program_version;

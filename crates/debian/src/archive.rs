@@ -207,14 +207,14 @@ impl Archive {
     /// Returns the newest version of a package in one suite, also where another suite has the same one: after a
     /// point release the stable suite has those of its security suite.
     pub fn newest_in(&self, suite: &str, name: &str) -> Option<Package> {
-        self.named(name).into_iter().find(|package| package.suite == suite)
+        self.named(name).into_iter().find(|package| package.origin.text == suite)
     }
 
     /// Returns all versions of a package, newest first; real names only. A version in several
     /// suites is listed once, for the first of those that give it to most hosts: Ubuntu's `-security` has for all
     /// what `-updates` may hold back.
     pub fn packages(&self, name: &str) -> Vec<Package> {
-        let reach = |package: &Package| package.phased.unwrap_or(100);
+        let reach = |package: &Package| package.origin.percentage.unwrap_or(100);
         let mut packages: Vec<Package> = Vec::new();
         for package in self.named(name) {
             let is_same =

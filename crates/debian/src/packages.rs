@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::relation::{self, Clause, Provided};
+use longshore_core::package_origin::PackageOrigin;
 
 /// One version of one package in one suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,8 +19,6 @@ pub struct Package {
     pub arch: String,
     /// Source package, where its name differs, without its version.
     pub source: Option<String>,
-    /// Codename of the suite, for example `bookworm-security`.
-    pub suite: String,
     /// Component, for example `non-free`.
     pub component: String,
     /// Path below the archive's base URL.
@@ -34,10 +33,9 @@ pub struct Package {
     pub provides: Vec<Provided>,
     /// Base URL of the archive.
     pub base_url: Arc<str>,
-    /// Percentage of hosts that apt already gives it to (Phased-Update-Percentage); None for all.
-    pub phased: Option<u8>,
-    /// True if it is of a flat source of the host's apt, beside the distribution's own archives.
-    pub host_flat: bool,
+    /// Codename of the suite, for example `bookworm-security`; percentage of hosts that apt already gives it to
+    /// (Phased-Update-Percentage); a flat source of the host's apt counts as added.
+    pub origin: PackageOrigin,
 }
 
 impl Package {
@@ -280,7 +278,6 @@ impl Index {
             version: fields.remove("Version")?,
             arch,
             source: source.and_then(|s| s.split_whitespace().next().map(str::to_owned)),
-            suite: self.origin.suite.clone(),
             component: self.origin.component.clone(),
             filename,
             size: fields.remove("Size")?.parse().ok()?,
@@ -288,8 +285,11 @@ impl Index {
             depends,
             provides: relation::parse_provides(&fields.remove("Provides").unwrap_or_default()),
             base_url: self.origin.base_url.clone(),
-            phased: phased.filter(|percentage| *percentage < 100),
-            host_flat: self.origin.host_flat,
+            origin: PackageOrigin {
+                text: self.origin.suite.clone(),
+                percentage: phased.filter(|percentage| *percentage < 100),
+                is_added: self.origin.host_flat,
+            },
         })
     }
 

@@ -170,7 +170,7 @@ impl<'a> Knowledge<'a> {
             asked.iter().all(|(asked, _)| asked.accepts(&package.version))
                 && !self.useless.contains(&identity(package))
         });
-        let far = |p: &Package| model.map_or(0, |model| distance(&p.suite, model));
+        let far = |p: &Package| model.map_or(0, |model| distance(&p.origin.text, model));
         found.sort_by(|(a_real, a), (b_real, b)| {
             b_real
                 .cmp(a_real)
@@ -244,7 +244,7 @@ impl<'k, 'a> Round<'k, 'a> {
         }
         // Later roots are taken from the first one's release.
         let model = parent.or((!self.picks.is_empty()).then_some(0));
-        let suite = model.map(|at| self.picks[at].package.suite.clone());
+        let suite = model.map(|at| self.picks[at].package.origin.text.clone());
         let mut taken = None;
         for wanted in &clause.0 {
             for package in self.knowledge.candidates(wanted, suite.as_deref()) {

@@ -17,6 +17,7 @@ use longshore_core::driver_version::DriverVersion;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
+use longshore_core::package_origin::PackageOrigin;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_debian::{deb, version};
@@ -45,14 +46,9 @@ pub enum DriverOrigin {
         name: String,
         /// Debian version.
         version: String,
-        /// Suite of the package.
-        suite: String,
-        /// Percentage of hosts that apt already gives it to; None for all.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        phased: Option<u8>,
-        /// True if it is of a flat source of the host's apt, beside the distribution's own archives.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        host_flat: bool,
+        /// Origin of the package.
+        #[serde(flatten)]
+        origin: PackageOrigin,
     },
     /// One of NVIDIA's .run files.
     RunFile {
@@ -62,17 +58,17 @@ pub enum DriverOrigin {
 }
 
 impl AvailableDriver {
-    /// True if it is of a flat source of the host's apt. The distribution's own comes before it where no version
+    /// True if it is of a source that was added on the host. The distribution's own comes before it where no version
     /// is named.
-    pub fn is_host_flat(&self) -> bool {
-        matches!(self.origin, DriverOrigin::Package { host_flat: true, .. })
+    pub fn is_added(&self) -> bool {
+        matches!(&self.origin, DriverOrigin::Package { origin, .. } if origin.is_added)
     }
 
-    /// Returns package, version and suite, or the name of the .run file.
+    /// Returns package, version and origin, or the name of the .run file.
     pub fn package_name(&self) -> String {
         match &self.origin {
-            DriverOrigin::Package { name, version, suite, .. } => {
-                format!("{name} {version} ({suite})")
+            DriverOrigin::Package { name, version, origin } => {
+                format!("{name} {version} ({})", origin.text)
             }
             DriverOrigin::RunFile { name } => name.clone(),
         }
@@ -118,7 +114,7 @@ fn of_packages(mut packages: Vec<Package>) -> Vec<AvailableDriver> {
 /// Leaves out packages of a phased update at 0 percent, by which Ubuntu stops an update that breaks hosts, where
 /// there is another version of the package.
 pub(crate) fn leave_out_halted(packages: &mut Vec<Package>) {
-    let is_halted = |package: &Package| package.phased == Some(0);
+    let is_halted = |package: &Package| package.origin.percentage == Some(0);
     let sound: HashSet<String> =
         packages.iter().filter(|p| !is_halted(p)).map(|p| p.name.clone()).collect();
     packages.retain(|p| !is_halted(p) || !sound.contains(&p.name));
@@ -151,7 +147,7 @@ pub fn find(
         wanted.is_none_or(|wanted| is_of(&driver.version, wanted))
             && flavour.is_none_or(|flavour| driver.flavour == flavour)
     };
-    let is_first = |driver: &&AvailableDriver| wanted.is_some() || !driver.is_host_flat();
+    let is_first = |driver: &&AvailableDriver| wanted.is_some() || !driver.is_added();
     let mut found = drivers.iter().filter(matches);
     let first = found.clone().find(is_first).or_else(|| found.next());
     first.cloned().ok_or_else(|| none_of(drivers, wanted, flavour))
@@ -234,7 +230,7 @@ pub fn older_revisions(
 ) -> Vec<AvailableDriver> {
     let is_other = |other: &&AvailableDriver| {
         (&other.version, other.flavour) == (&driver.version, driver.flavour)
-            && other.is_host_flat() == driver.is_host_flat()
+            && other.is_added() == driver.is_added()
             && other.sha256 != driver.sha256
     };
     let is_package = matches!(driver.origin, DriverOrigin::Package { .. });
@@ -288,9 +284,7 @@ fn at_hand(package: Package, flavour: Flavour) -> Option<AvailableDriver> {
         origin: DriverOrigin::Package {
             name: package.name,
             version: package.version,
-            suite: package.suite,
-            phased: package.phased,
-            host_flat: package.host_flat,
+            origin: package.origin,
         },
         sha256: package.sha256,
     })
@@ -299,7 +293,7 @@ fn at_hand(package: Package, flavour: Flavour) -> Option<AvailableDriver> {
 fn newest_first(a: &AvailableDriver, b: &AvailableDriver) -> Ordering {
     let ((name_a, of_a), (name_b, of_b)) = (named(a), named(b));
     version::compare(&b.version, &a.version)
-        .then_with(|| a.is_host_flat().cmp(&b.is_host_flat()))
+        .then_with(|| a.is_added().cmp(&b.is_added()))
         .then_with(|| version::compare(of_b, of_a))
         .then_with(|| (name_a, a.flavour).cmp(&(name_b, b.flavour)))
 }

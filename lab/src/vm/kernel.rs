@@ -213,7 +213,6 @@ mod tests {
             version: "1".to_owned(),
             arch: "amd64".to_owned(),
             source: None,
-            suite: "suite".to_owned(),
             component: "main".to_owned(),
             filename: String::new(),
             size: 1,
@@ -221,8 +220,7 @@ mod tests {
             depends: longshore_debian::relation::parse_clauses(depends).unwrap(),
             provides: Vec::new(),
             base_url: "file:///archive".into(),
-            phased: None,
-            host_flat: false,
+            origin: longshore_core::package_origin::PackageOrigin::named("suite"),
         }
     }
 

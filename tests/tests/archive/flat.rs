@@ -68,8 +68,8 @@ async fn a_flat_archive_of_the_configuration_is_read() {
         let archive = open_configured(&scene, &server, suite).await.expect("opens");
         let packages = archive.closure(&[Requirement::any("tool")]).expect("resolves");
         archive.fetch(&packages, &scene.store, &Silent).await.expect("fetches");
-        assert!(packages.iter().all(|package| !package.host_flat), "{packages:?}");
-        let place = (packages[0].suite.as_str(), packages[0].component.as_str());
+        assert!(packages.iter().all(|package| !package.origin.is_added), "{packages:?}");
+        let place = (packages[0].origin.text.as_str(), packages[0].component.as_str());
         assert_eq!(place, (format!("{}/cuda", server.url()).as_str(), "flat"));
         scene.assert_sound();
     }
@@ -121,7 +121,7 @@ async fn a_flat_source_of_the_host_is_read_where_it_is_the_makers() {
         ];
         host(&scene, &lists);
         let archive = open(&scene, &["non-free"], &[]).await.expect("opens");
-        let found: Vec<bool> = archive.packages("tool").iter().map(|p| p.host_flat).collect();
+        let found: Vec<bool> = archive.packages("tool").iter().map(|p| p.origin.is_added).collect();
         assert_eq!(found, [true, false][2 - count..], "{origin}");
         assert!(archive.unread().is_empty(), "{:?}", archive.unread());
     }

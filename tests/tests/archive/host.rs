@@ -162,7 +162,7 @@ async fn a_suite_the_host_lacks_comes_from_the_archive_that_has_its_like() {
     host(&scene, &[("etc/apt/sources.list", sources)]);
     let archive = open(&scene, &[], &["next", "next-security"]).await.expect("opens");
     let mut found: Vec<_> =
-        archive.packages("tool").into_iter().map(|p| (p.suite.clone(), p.url())).collect();
+        archive.packages("tool").into_iter().map(|p| (p.origin.text.clone(), p.url())).collect();
     found.sort();
     let from = |at: usize, server: &Server, suite: &str| {
         assert!(found[at].0 == suite && found[at].1.starts_with(&server.url()), "{found:?}");
@@ -185,7 +185,7 @@ async fn a_package_of_two_suites_is_found_in_each_of_them() {
     let versions: Vec<_> = archive.packages("lib").into_iter().map(|lib| lib.version).collect();
     assert_eq!(versions, ["1-2", "1-1"]);
     for (suite, wanted) in [("stable", true), ("stable-security", true), ("next", false)] {
-        let found = archive.newest_in(suite, "lib").map(|lib| (lib.suite, lib.version));
+        let found = archive.newest_in(suite, "lib").map(|lib| (lib.origin.text, lib.version));
         assert_eq!(found, wanted.then(|| (suite.to_owned(), "1-2".to_owned())));
     }
 }

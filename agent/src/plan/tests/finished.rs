@@ -17,7 +17,6 @@ pub(in crate::plan) fn finished(facts: &HostFacts, driver: &str) -> FinishedModu
             version: "6.1.176-1".into(),
             arch: "amd64".into(),
             source: None,
-            suite: "noble-updates".into(),
             component: "restricted".into(),
             filename: String::new(),
             size: 1,
@@ -25,8 +24,7 @@ pub(in crate::plan) fn finished(facts: &HostFacts, driver: &str) -> FinishedModu
             depends: Vec::new(),
             provides: Vec::new(),
             base_url: "https://archive.example.com".into(),
-            phased: None,
-            host_flat: false,
+            origin: PackageOrigin::named("noble-updates"),
         },
         driver_version: driver.into(),
         flavour: Flavour::Open,
@@ -144,7 +142,7 @@ fn packages_compete_by_version_and_flavour(
 fn finished_modules_of_a_flat_source_of_the_host_give_way_too() {
     let facts = facts("bookworm-t4");
     let mut catalog = with(&facts, "580.173.02");
-    catalog.finished[0].package.host_flat = true;
+    catalog.finished[0].package.origin.is_added = true;
     let chosen = |wanted| plan(&config(wanted, "auto"), &facts, &catalog).unwrap().driver_version;
     assert_eq!((chosen("newest"), chosen("580")), ("570.133.20".into(), "580.173.02".into()));
 }

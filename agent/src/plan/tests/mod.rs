@@ -35,6 +35,7 @@ use crate::console::Form;
 use crate::steps::{LoadModule, ModuleOrigin, Step};
 use longshore_core::failure::FailureKind;
 use longshore_core::finding::{Code, Severity};
+use longshore_core::package_origin::PackageOrigin;
 use longshore_core::source_id::SourceId;
 use longshore_host::facts::{DeviceKind, FreeSpace, ModuleLoading, PciDevice, Probe};
 use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
@@ -66,9 +67,7 @@ fn offered(version: &str, flavour: Flavour) -> AvailableDriver {
         origin: DriverOrigin::Package {
             name: "nvidia-kernel-source".into(),
             version: format!("{version}-1"),
-            suite: "bookworm".into(),
-            phased: None,
-            host_flat: false,
+            origin: PackageOrigin::named("bookworm"),
         },
         sha256: "0".repeat(64),
     }
@@ -79,9 +78,10 @@ fn in_host_flat(version: &str, flavour: Flavour) -> AvailableDriver {
     let origin = DriverOrigin::Package {
         name: "nvidia-kernel-source-open".into(),
         version: format!("{version}-1ubuntu1"),
-        suite: "https://archive.example.com/cuda".into(),
-        phased: None,
-        host_flat: true,
+        origin: PackageOrigin {
+            is_added: true,
+            ..PackageOrigin::named("https://archive.example.com/cuda")
+        },
     };
     AvailableDriver { origin, ..offered(version, flavour) }
 }

@@ -162,9 +162,7 @@ fn a_phased_update_is_named(#[case] phased: Option<u8>, #[case] said: &str) {
     driver.origin = DriverOrigin::Package {
         name: "nvidia-kernel-source-535-open".into(),
         version: "535.261.03-0ubuntu1".into(),
-        suite: "noble-updates".into(),
-        phased,
-        host_flat: false,
+        origin: PackageOrigin { percentage: phased, ..PackageOrigin::named("noble-updates") },
     };
     let plan = plan(&wanting("open", false, false), &facts(TREE), &catalog(vec![driver])).unwrap();
     let row = why(&plan, "phased update");
@@ -190,9 +188,7 @@ fn the_plan_names_the_packaging_revision_and_the_others(
         let origin = DriverOrigin::Package {
             name: "nvidia-kernel-source".into(),
             version: format!("550.163.01-{revision}"),
-            suite: suite.into(),
-            phased: None,
-            host_flat: false,
+            origin: PackageOrigin::named(suite),
         };
         let sha256 = revision.to_owned();
         AvailableDriver { origin, sha256, ..offered("550.163.01", Flavour::Proprietary) }

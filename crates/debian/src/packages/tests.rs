@@ -54,7 +54,7 @@ fn stanzas_are_read_on_demand_and_descriptions_dropped() {
 #[case::all("Phased-Update-Percentage: 100\n", None)]
 #[case::nonsense("Phased-Update-Percentage: most\n", None)]
 fn a_phased_update_is_told(#[case] field: &str, #[case] expected: Option<u8>) {
-    assert_eq!(read(&stanza("a", field)).named("a")[0].phased, expected);
+    assert_eq!(read(&stanza("a", field)).named("a")[0].origin.percentage, expected);
 }
 
 #[rstest]

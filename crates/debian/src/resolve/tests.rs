@@ -1,6 +1,7 @@
 use super::*;
 use crate::relation;
 use longshore_core::failure::ExitCode;
+use longshore_core::package_origin::PackageOrigin;
 use rstest::rstest;
 
 #[test]
@@ -42,7 +43,7 @@ fn mini(lines: &[&str]) -> Mini {
             version: words[1].to_owned(),
             arch: "amd64".to_owned(),
             source: None,
-            suite: words.get(2).unwrap_or(&"stable").to_string(),
+            origin: PackageOrigin::named(*words.get(2).unwrap_or(&"stable")),
             component: "main".to_owned(),
             filename: String::new(),
             size: 0,
@@ -50,8 +51,6 @@ fn mini(lines: &[&str]) -> Mini {
             depends: relation::parse_clauses(depends).expect("depends"),
             provides: relation::parse_provides(provides),
             base_url: "https://archive.example.com".into(),
-            phased: None,
-            host_flat: false,
         }
     };
     Mini(lines.iter().map(package).collect())
@@ -61,7 +60,7 @@ fn resolved(lines: &[&str], roots: &[&str]) -> Result<Vec<String>, Unsatisfiable
     let roots: Vec<Requirement> =
         roots.iter().map(|root| Requirement::parse(root).expect("root")).collect();
     let picks = closure(&mini(lines), &roots)?;
-    Ok(picks.iter().map(|p| format!("{} {} {}", p.name, p.version, p.suite)).collect())
+    Ok(picks.iter().map(|p| format!("{} {} {}", p.name, p.version, p.origin.text)).collect())
 }
 
 #[rstest]

@@ -9,9 +9,7 @@ fn driver(package: &str, package_version: &str) -> AvailableDriver {
         origin: DriverOrigin::Package {
             name: package.to_owned(),
             version: package_version.to_owned(),
-            suite: "bookworm".to_owned(),
-            phased: None,
-            host_flat: false,
+            origin: PackageOrigin::named("bookworm"),
         },
         sha256: "1".repeat(64),
     }
@@ -59,15 +57,13 @@ fn package(text: &str) -> Package {
         version,
         arch: "amd64".to_owned(),
         source: None,
-        suite: "noble-updates".to_owned(),
         component: "restricted".to_owned(),
         filename: String::new(),
         size: 1,
         depends: longshore_debian::relation::parse_clauses(&depends).expect("depends"),
         provides: Vec::new(),
         base_url: "file:///archive".into(),
-        phased: Some(30),
-        host_flat: false,
+        origin: PackageOrigin { percentage: Some(30), ..PackageOrigin::named("noble-updates") },
     }
 }
 
@@ -111,10 +107,10 @@ fn transitional_packages_are_passed_over(#[case] packages: &[&str], #[case] expe
 #[test]
 fn a_driver_has_the_pocket_and_the_phase_of_its_package() {
     let found = of_packages(vec![package("nvidia-kernel-source-580 580.178.04-0ubuntu1")]);
-    let DriverOrigin::Package { suite, phased, .. } = &found[0].origin else {
+    let DriverOrigin::Package { origin, .. } = &found[0].origin else {
         panic!("{found:?}");
     };
-    assert_eq!((suite.as_str(), *phased), ("noble-updates", Some(30)));
+    assert_eq!((origin.text.as_str(), origin.percentage), ("noble-updates", Some(30)));
 }
 
 #[rstest]
@@ -141,16 +137,19 @@ fn a_hosts_flat_source_gives_way_to_the_distribution(
     #[case] version: &str,
     #[case] flat: bool,
 ) {
-    let of = |package: &str, of_flat| Package { host_flat: of_flat, ..self::package(package) };
+    let of = |package: &str, is_added| {
+        let package = self::package(package);
+        Package { origin: PackageOrigin { is_added, ..package.origin }, ..package }
+    };
     let found = of_packages(vec![
         of("nvidia-kernel-source-open 580.173.02-1ubuntu1", true),
         of("nvidia-kernel-source-open 550.163.01-1ubuntu1", true),
         of("nvidia-open-kernel-source 550.163.01-0", false),
     ]);
     let chosen = find(&found, wanted, None).expect("found");
-    assert_eq!((chosen.version.as_str(), chosen.is_host_flat()), (version, flat));
+    assert_eq!((chosen.version.as_str(), chosen.is_added()), (version, flat));
     let alone = &found[..1];
-    assert!(find(alone, None, None).expect("found").is_host_flat());
+    assert!(find(alone, None, None).expect("found").is_added());
 }
 
 #[rstest]
@@ -204,9 +203,10 @@ fn an_update_that_its_archive_stopped_is_passed_over(
     #[case] offered: &[(&str, Option<u8>)],
     #[case] chosen: &str,
 ) {
-    let of_phase = |(version, phased): &(&str, Option<u8>)| Package {
-        phased: *phased,
-        ..package(&format!("nvidia-kernel-source-580 {version}-0ubuntu1"))
+    let of_phase = |(version, phased): &(&str, Option<u8>)| {
+        let mut package = package(&format!("nvidia-kernel-source-580 {version}-0ubuntu1"));
+        package.origin.percentage = *phased;
+        package
     };
     let found = of_packages(offered.iter().map(of_phase).collect());
     assert_eq!(found[0].version, chosen);

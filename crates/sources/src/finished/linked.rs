@@ -86,7 +86,7 @@ impl<'a> Linkers<'a> {
     fn linker(&mut self, objects: &Package) -> Result<Vec<Package>, String> {
         let stated = stanza::requirements(objects).find(|one| one.name == LINKER).cloned();
         let wanted = stated.unwrap_or_else(|| Requirement::any(LINKER));
-        let key = (objects.suite.clone(), wanted.to_string());
+        let key = (objects.origin.text.clone(), wanted.to_string());
         let resolve = || headers::linker(self.archive, &wanted, objects).map_err(|e| e.one_line());
         self.known.entry(key).or_insert_with(resolve).clone()
     }

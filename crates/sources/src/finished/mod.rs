@@ -107,7 +107,7 @@ pub fn find(archive: &Archive, kernel: &Kernel) -> Vec<FinishedModules> {
         DriverVersion::new(&b.driver_version)
             .cmp(&DriverVersion::new(&a.driver_version))
             .then_with(|| rank(a).cmp(&rank(b)))
-            .then_with(|| a.package.host_flat.cmp(&b.package.host_flat))
+            .then_with(|| a.package.origin.is_added.cmp(&b.package.origin.is_added))
             .then_with(|| compare(&b.package.version, &a.package.version))
     });
     found

@@ -69,7 +69,7 @@ fn first(updates: &[(&str, &str)], security: &[(&str, &str)]) -> String {
     let (updates, security) = (text(updates), text(security));
     let archive = Archive::of_suites(&[("noble-updates", &updates), ("noble-security", &security)]);
     let found = find(&archive, &kernel());
-    format!("{} {}", found[0].package.version, found[0].package.suite)
+    format!("{} {}", found[0].package.version, found[0].package.origin.text)
 }
 
 #[rstest]

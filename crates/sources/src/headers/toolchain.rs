@@ -95,7 +95,7 @@ pub(super) fn closure(
     for root in &mut roots {
         prefer(archive, root, &package.version);
     }
-    roots.push(compiler_root(archive, compiler, stated, Some(&package.suite))?);
+    roots.push(compiler_root(archive, compiler, stated, Some(&package.origin.text))?);
     roots.extend(tools(archive));
     with_roots(archive, package, roots)
 }
@@ -150,7 +150,7 @@ pub(crate) fn linker(
     beside: &Package,
 ) -> Result<Vec<Package>, Failure> {
     let mut root = wanted.clone();
-    keep_release(archive, &mut root, &beside.suite);
+    keep_release(archive, &mut root, &beside.origin.text);
     resolve(archive, &[root])
 }
 
@@ -172,7 +172,7 @@ fn with_roots(
     mut roots: Vec<Requirement>,
 ) -> Result<Vec<Package>, Failure> {
     if let Some(first) = roots.first_mut() {
-        keep_release(archive, first, &package.suite);
+        keep_release(archive, first, &package.origin.text);
     }
     let needed = resolve(archive, &roots)?;
     // A part may depend on the headers package in turn.
@@ -246,7 +246,7 @@ fn keep_release(archive: &Archive, root: &mut Requirement, suite: &str) {
 }
 
 fn is_of_release(package: &Package, suite: &str) -> bool {
-    release_of(&package.suite) == release_of(suite)
+    release_of(&package.origin.text) == release_of(suite)
 }
 
 /// True for a compiler package, and for Debian's package that depends on it.

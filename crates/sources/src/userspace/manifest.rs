@@ -71,7 +71,7 @@ impl PackageUsed {
         Self {
             name: package.name.clone(),
             version: package.version.clone(),
-            suite: Some(package.suite.clone()),
+            suite: Some(package.origin.text.clone()),
             sha256: package.sha256.clone(),
         }
     }

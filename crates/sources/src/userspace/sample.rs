@@ -47,7 +47,6 @@ pub(super) fn package_of(store: &Store, name: &str, bytes: &[u8]) -> Package {
         version: format!("{VERSION}-1"),
         arch: "amd64".into(),
         source: Some("graphics".into()),
-        suite: "bookworm".into(),
         component: "non-free".into(),
         filename: String::new(),
         size: bytes.len() as u64,
@@ -55,8 +54,7 @@ pub(super) fn package_of(store: &Store, name: &str, bytes: &[u8]) -> Package {
         depends: Vec::new(),
         provides: Vec::new(),
         base_url: "file:///archive".into(),
-        phased: None,
-        host_flat: false,
+        origin: longshore_core::package_origin::PackageOrigin::named("bookworm"),
     }
 }
 

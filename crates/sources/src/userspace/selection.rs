@@ -129,7 +129,8 @@ fn companion(package: &Package) -> Option<&'static Part> {
 }
 
 fn select(driver_version: &str, group: &Group<'_>, offered: &[&Package]) -> Selection {
-    let suite = PARTS.iter().find_map(|part| group.of_part(part)).map_or("", |p| p.suite.as_str());
+    let suite =
+        PARTS.iter().find_map(|part| group.of_part(part)).map_or("", |p| p.origin.text.as_str());
     let mut packages = BTreeMap::new();
     let mut missing = Vec::new();
     for part in PARTS {
@@ -162,7 +163,7 @@ fn nearest<'a>(
     let release = |suite: &str| suite.split('-').next().unwrap_or_default().to_owned();
     let rank = |p: &Package| {
         let older = version::compare(version::upstream(&p.version), driver_version).is_le();
-        (older, p.suite == suite, release(&p.suite) == release(suite))
+        (older, p.origin.text == suite, release(&p.origin.text) == release(suite))
     };
     let is_part =
         |p: &&&Package| part.stems.contains(&stem(&p.name).as_str()) && companion(p).is_some();
@@ -212,7 +213,7 @@ fn lacks(
 ) -> Failure {
     let stems = PARTS.iter().filter(|part| lacking.contains(&part.name)).flat_map(|p| p.stems);
     let looked: BTreeSet<_> =
-        offered.iter().map(|p| format!("{} {}", p.suite, p.component)).collect();
+        offered.iter().map(|p| format!("{} {}", p.origin.text, p.component)).collect();
     let cause = format!(
         "the user-mode driver {driver_version} is not complete in the archives: of source {} {} \
          there is no {} (looked for packages like {} in {})",

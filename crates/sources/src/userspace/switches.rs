@@ -47,7 +47,6 @@ mod tests {
             version: version.into(),
             arch: "amd64".into(),
             source: None,
-            suite: "bookworm".into(),
             component: "non-free".into(),
             filename: String::new(),
             size: 1,
@@ -55,8 +54,7 @@ mod tests {
             depends: Vec::new(),
             provides: Vec::new(),
             base_url: "".into(),
-            phased: None,
-            host_flat: false,
+            origin: longshore_core::package_origin::PackageOrigin::named("bookworm"),
         }
     }
 

@@ -7,7 +7,6 @@ fn package(version: &str) -> Package {
         version: version.into(),
         arch: "amd64".into(),
         source: Some("linux".into()),
-        suite: "bookworm".into(),
         component: "main".into(),
         filename: String::new(),
         size: 0,
@@ -15,8 +14,7 @@ fn package(version: &str) -> Package {
         depends: Vec::new(),
         provides: Vec::new(),
         base_url: "".into(),
-        phased: None,
-        host_flat: false,
+        origin: longshore_core::package_origin::PackageOrigin::named("bookworm"),
     }
 }
 

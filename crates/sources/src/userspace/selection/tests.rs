@@ -18,11 +18,9 @@ fn package(text: &str) -> Package {
         depends: parse_clauses(depends).expect("depends"),
         provides: parse_provides(provides),
         base_url: "file:///archive".into(),
-        phased: None,
-        host_flat: false,
+        origin: longshore_core::package_origin::PackageOrigin::named(suite),
         name,
         version,
-        suite,
         component,
     }
 }
