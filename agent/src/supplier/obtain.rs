@@ -98,7 +98,7 @@ impl Provisioner<'_> {
         release: Option<&str>,
     ) -> Result<ModuleSet, Failure> {
         if build.driver.is_none() {
-            return self.build_as(release, build.signs).await;
+            return self.build_once(&self.wanted(release, build.signs).await?).await;
         }
         let own = self.ready_to_build().await?.kernel.release;
         let mut build = build.clone();

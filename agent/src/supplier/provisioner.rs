@@ -96,17 +96,7 @@ impl<'a> Provisioner<'a> {
     /// 2 for an unusable key, 11 for headers, or where nothing can sign with the key, 12 for an
     /// unavailable driver, and 13, 14, 15 as in the build.
     pub async fn build(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
-        self.build_as(release, true).await
-    }
-
-    /// As [`Provisioner::build`]; without `signs` the modules stay unsigned.
-    pub(super) async fn build_as(
-        &self,
-        release: Option<&str>,
-        signs: bool,
-    ) -> Result<ModuleSet, Failure> {
-        let build = self.wanted(release, signs).await?;
-        self.build_once(&build).await
+        self.build_once(&self.wanted(release, true).await?).await
     }
 
     /// Returns the digest of everything that the outcome of [`Provisioner::build`] depends on, and compiles nothing.
@@ -121,8 +111,13 @@ impl<'a> Provisioner<'a> {
         build::identity(&request, archive, &store, sources.progress()).await
     }
 
-    /// Returns the set that a build for `release`, or for this host's kernel, makes.
-    async fn wanted(&self, release: Option<&str>, signs: bool) -> Result<BuildSet, Failure> {
+    /// Returns the set that a build for `release`, or for this host's kernel, makes; without `signs` its modules stay
+    /// unsigned.
+    pub(super) async fn wanted(
+        &self,
+        release: Option<&str>,
+        signs: bool,
+    ) -> Result<BuildSet, Failure> {
         let facts = self.ready_to_build().await?;
         let driver = self.choose(&facts).await?;
         let (release, version) = match release {
@@ -189,36 +184,28 @@ impl<'a> Provisioner<'a> {
             .remedy("run it as root (the container privileged), or build elsewhere and give the set with --prebuilt"))
     }
 
-    /// Compiles on this host now, or returns the store's set of the same inputs.
-    pub(super) async fn compile(&self, build: &BuildSet) -> Result<ModuleSet, Failed> {
-        self.compile_where(build, false).await
-    }
-
-    /// As [`Provisioner::compile`]; a stored set whose compile is not `recorded` is compiled anew.
-    pub(super) async fn compile_recorded(&self, build: &BuildSet) -> Result<ModuleSet, Failed> {
-        self.compile_where(build, true).await
-    }
-
-    async fn compile_where(&self, build: &BuildSet, recorded: bool) -> Result<ModuleSet, Failed> {
+    /// Compiles on this host now, or returns the store's set of the same inputs; where the compile has to be
+    /// `recorded`, only one that has the record of it.
+    pub(super) async fn compile(
+        &self,
+        build: &BuildSet,
+        recorded: bool,
+    ) -> Result<ModuleSet, Failed> {
         // Of this level, so that no filter leaves it out of the fields of a warning.
-        let span = tracing::error_span!(
-            "compile",
-            driver = build.driver_version,
-            kernel = build.kernel_release
-        );
-        self.compile_logged(build, recorded).instrument(span).await
-    }
-
-    async fn compile_logged(&self, build: &BuildSet, recorded: bool) -> Result<ModuleSet, Failed> {
-        let (store, sources) = (self.store()?, &self.inventory.sources);
-        let archive = sources.archive_to_build(&store).await?;
-        if build.signs {
-            self.signing.check_archive(build, archive, &store)?;
-        }
-        let request = build::Request { recorded, ..self.request(build).await? };
-        let set = build::build(&request, archive, &store, sources.progress()).await?;
-        self.telemetry.origin(Origin::Compiled);
-        Ok(self.sign_as(build, set).await?)
+        let (driver, kernel) = (&build.driver_version, &build.kernel_release);
+        let span = tracing::error_span!("compile", driver, kernel);
+        let compile = async {
+            let (store, sources) = (self.store()?, &self.inventory.sources);
+            let archive = sources.archive_to_build(&store).await?;
+            if build.signs {
+                self.signing.check_archive(build, archive, &store)?;
+            }
+            let request = build::Request { recorded, ..self.request(build).await? };
+            let set = build::build(&request, archive, &store, sources.progress()).await?;
+            self.telemetry.origin(Origin::Compiled);
+            Ok::<_, Failed>(self.sign_as(build, set).await?)
+        };
+        compile.instrument(span).await
     }
 
     /// Signs a set of `build`, unless it is to stay unsigned.

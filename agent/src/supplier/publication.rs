@@ -96,10 +96,7 @@ impl<'p> Publication<'p> {
     /// Compiles the set that is published. One that is to be signed is of a compile that this store
     /// has the record of: another with the same key may have been pulled from a registry.
     pub(super) async fn compile(&self, build: &BuildSet) -> Result<ModuleSet, Failed> {
-        match self.key {
-            Some(_) => self.provisioner.compile_recorded(build).await,
-            None => self.provisioner.compile(build).await,
-        }
+        self.provisioner.compile(build, self.key.is_some()).await
     }
 
     /// Pushes a set, signed and attested by its digest before any host can find it by its tag; returns the digest of
