@@ -169,7 +169,7 @@ impl Catalog {
             Some(fit) => runs && set.key.kernel_build().is_none() && !fit.compares_symbols(),
             None => false,
         };
-        self.sets.retain(|at_hand| !(is_of_package(&at_hand.set) && is_unfit(&at_hand.set)));
+        self.sets.retain(|available| !(is_of_package(&available.set) && is_unfit(&available.set)));
     }
 }
 
@@ -183,7 +183,8 @@ fn put<T>(known: &mut T, offered: Option<T>) {
 /// True if there is a set of a package's modules.
 fn has_set_of(sets: &[AvailableSet], finished: &FinishedModules, kernel: &Kernel) -> bool {
     let digests = finished.digests();
-    let mut keys = sets.iter().filter(|s| is_of_package(&s.set)).map(|at_hand| &at_hand.set.key);
+    let mut keys =
+        sets.iter().filter(|s| is_of_package(&s.set)).map(|available| &available.set.key);
     keys.any(|key| key.headers == digests && key.is_for(&kernel.id()))
 }
 
@@ -233,7 +234,7 @@ pub struct AvailableSet {
 #[derive(Debug, Clone)]
 pub struct RefusedSet {
     /// The set.
-    pub at_hand: AvailableSet,
+    pub available: AvailableSet,
     /// Reason why it does not count.
     pub why: String,
     /// Missing proof.
@@ -287,7 +288,7 @@ fn of_store(kernel: &Kernel, store: &Store) -> Result<Offers, Failure> {
     let usable = |set: &ModuleSet| set.key.kernel_release != *kernel.release || store.holds(set);
     let stored = store.sets()?.into_iter().filter(usable);
     let sets = stored.map(|set| AvailableSet { set, place: SetPlace::store() }).collect();
-    Ok(Offers { sets, userspace: userspace::at_hand(store)?, ..Offers::default() })
+    Ok(Offers { sets, userspace: userspace::available(store)?, ..Offers::default() })
 }
 
 /// Returns the sets of a directory of prebuilt sets.

@@ -18,7 +18,7 @@ use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::registry::RegistrySource;
 use longshore_modules::registry::set_index::IndexRule;
-use longshore_modules::registry::{Judge, Registry, Wish};
+use longshore_modules::registry::{Judge, Registry, SetRequest};
 use longshore_modules::sets::SetStore;
 use longshore_modules::sets::index_versions::IndexVersions;
 use longshore_modules::signature::{Evidence, NotSigned, Trust, refusal};
@@ -41,8 +41,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn of(self, at_hand: AvailableSet) -> RefusedSet {
-        RefusedSet { at_hand, why: self.why, lacks: self.lacks }
+    fn of(self, available: AvailableSet) -> RefusedSet {
+        RefusedSet { available, why: self.why, lacks: self.lacks }
     }
 }
 
@@ -122,28 +122,28 @@ impl<'a> Prebuilt<'a> {
             return;
         }
         let sets = std::mem::take(&mut catalog.sets);
-        for at_hand in sets {
-            let for_kernel = at_hand.set.key.is_for(&kernel.any_build());
-            let SetPlace { source, at, digest } = &at_hand.place;
+        for available in sets {
+            let for_kernel = available.set.key.is_for(&kernel.any_build());
+            let SetPlace { source, at, digest } = &available.place;
             let evidence = match source {
-                SourceId::Store => Ok(store.evidence(&at_hand.set)),
+                SourceId::Store => Ok(store.evidence(&available.set)),
                 _ if !for_kernel => continue,
                 SourceId::Layout => layout::evidence(Path::new(at), digest, &self.trust).map(Some),
                 // Sets of registries were judged when found.
                 SourceId::Registry => {
-                    catalog.sets.push(at_hand);
+                    catalog.sets.push(available);
                     continue;
                 }
                 // No signature key signs a package's modules, or those of a source that has no evidence.
                 _ => Ok(None),
             };
             let verdict = match (source, &evidence) {
-                (SourceId::Store, Ok(None)) => self.verdict_of_signed(&at_hand.set, store),
-                _ => self.verdict(evidence, &at_hand.set),
+                (SourceId::Store, Ok(None)) => self.verdict_of_signed(&available.set, store),
+                _ => self.verdict(evidence, &available.set),
             };
             match verdict {
-                Ok(()) => catalog.sets.push(at_hand),
-                Err(refusal) => catalog.refused.push(refusal.of(at_hand)),
+                Ok(()) => catalog.sets.push(available),
+                Err(refusal) => catalog.refused.push(refusal.of(available)),
             }
         }
     }
@@ -155,10 +155,11 @@ impl<'a> Prebuilt<'a> {
         }
         let is_denied = |digest: &String| self.trust.denied.contains(digest);
         let sets = std::mem::take(&mut catalog.sets);
-        let (denied, sets) = sets.into_iter().partition(|at_hand| match at_hand.place.is_store() {
-            true => stored_digests(&at_hand.set, store).iter().any(is_denied),
-            false => is_denied(&at_hand.place.digest),
-        });
+        let (denied, sets) =
+            sets.into_iter().partition(|available| match available.place.is_store() {
+                true => stored_digests(&available.set, store).iter().any(is_denied),
+                false => is_denied(&available.place.digest),
+            });
         catalog.sets = sets;
         catalog.denied.extend::<Vec<_>>(denied);
     }
@@ -170,7 +171,7 @@ impl<'a> Prebuilt<'a> {
     /// Exit code 2 for a configuration that permits no request at all.
     pub async fn ask_registries(&self, kernel: &Kernel, store: &Store) -> Result<Offers, Failure> {
         let mut offers = Offers::default();
-        let wish = Wish {
+        let requested = SetRequest {
             driver: self.config.driver.version.as_deref(),
             flavour: self.config.driver.flavour,
             kernel_release: &kernel.release,
@@ -179,26 +180,27 @@ impl<'a> Prebuilt<'a> {
         for source in &self.config.registries {
             let name = source.reference.to_string();
             let registry = self.open(source, store)?;
-            let found = registry.find(wish, &Fit { of: self, registry: &registry, kernel }).await;
+            let found =
+                registry.find(requested, &Fit { of: self, registry: &registry, kernel }).await;
             if let Some(failure) = found.failed.filter(|_| found.taken.is_empty()) {
                 tracing::warn!("continuing without {name}: {}", failure.one_line());
                 offers.failures.push(SourceFailure::of(SourceId::Registry, name, failure));
             }
-            let at_hand = |described: Described| {
+            let available = |described: Described| {
                 let place = SetPlace::registry(source, &described.digest());
                 AvailableSet { set: described.set, place }
             };
-            offers.sets.extend(found.taken.into_iter().map(at_hand));
+            offers.sets.extend(found.taken.into_iter().map(available));
             offers.refused.extend(found.unlisted.into_iter().map(|(described, why)| {
                 let refusal = Refusal { why: why.to_string(), lacks: Lack::Listing };
-                refusal.of(at_hand(described))
+                refusal.of(available(described))
             }));
             for (described, unfit) in found.refused {
                 match unfit {
                     Unfit::Refused(refusal) => {
-                        offers.refused.push(refusal.of(at_hand(described)));
+                        offers.refused.push(refusal.of(available(described)));
                     }
-                    Unfit::Denied => offers.denied.push(at_hand(described)),
+                    Unfit::Denied => offers.denied.push(available(described)),
                     Unfit::OtherKernel => {}
                 }
             }

@@ -98,7 +98,7 @@ async fn run() -> Result<(), Failure> {
     let telemetry = Telemetry::default();
     let config = nodes.read()?;
     let run = lifecycle::run_over(config, nodes, &telemetry, host, Arc::new(FakeImages));
-    let told = async {
+    let reported = async {
         let mut changes = telemetry.changes();
         loop {
             changes.borrow_and_update();
@@ -112,7 +112,7 @@ async fn run() -> Result<(), Failure> {
     };
     tokio::select! {
         ended = run => ended.map(drop),
-        () = told => Ok(()),
+        () = reported => Ok(()),
     }
 }
 

@@ -18,7 +18,7 @@ use longshore_core::store::Store;
 use longshore_fetch::http::Policy;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::artifact::tag;
-use longshore_modules::registry::{Judge, Registry, RegistrySource, Wish};
+use longshore_modules::registry::{Judge, Registry, RegistrySource, SetRequest};
 use longshore_tests::module_sets;
 
 use crate::agent::variables::COMPILE;
@@ -113,13 +113,13 @@ impl Search for Published {
     type Found = String;
 
     async fn look(&self) -> Result<Option<String>, Failure> {
-        let wish = Wish {
+        let requested = SetRequest {
             driver: Some(DRIVER),
             flavour: Some(Flavour::Open),
             kernel_release: RELEASE,
             arch: std::env::consts::ARCH,
         };
-        Ok(self.0.find(wish, self).await.into_taken()?.first().map(Described::digest))
+        Ok(self.0.find(requested, self).await.into_taken()?.first().map(Described::digest))
     }
 
     async fn judge(&self, reported: Vec<KnownFailure>) -> Forecast {

@@ -13,7 +13,7 @@ use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_fetch::http::Policy;
 use longshore_modules::artifact::image::Described;
-use longshore_modules::registry::{Judge, Registry, RegistrySource, Wish};
+use longshore_modules::registry::{Judge, Registry, RegistrySource, SetRequest};
 use longshore_modules::sets::SetStore;
 use longshore_tests::archive::{certificate, key};
 use longshore_tests::packages::{DRIVER, KERNEL, headers_of};
@@ -72,14 +72,14 @@ pub(crate) async fn offered(config: &Config, kernel: &str) -> Vec<String> {
     let Ok(prebuilt) = Prebuilt::new(config) else { return all };
     for source in &config.registries {
         let Ok(registry) = open(config, source) else { continue };
-        let wish = Wish {
+        let requested = SetRequest {
             driver: Some(DRIVER),
             flavour: Some(Flavour::Proprietary),
             kernel_release: kernel,
             arch: std::env::consts::ARCH,
         };
         let judge = Counting { prebuilt: &prebuilt, registry: &registry };
-        let found = registry.find(wish, &judge).await;
+        let found = registry.find(requested, &judge).await;
         all.extend(found.taken.iter().map(Described::digest));
     }
     all

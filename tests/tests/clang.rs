@@ -143,11 +143,14 @@ fn a_kernel_of_clang_is_compiled_for_with_debians_clang() {
     let place = dir.to_str().expect("a path");
     root(&dir);
     let inspect = host.agent(&["build-root", "inspect", place, "--json"]).output().expect("runs");
-    let told: Value = serde_json::from_slice(&inspect.stdout).expect("JSON");
-    let found = told["compilers"].as_array().expect("compilers");
-    assert!(found.contains(&json!({"program": "clang", "version": CLANG})), "{told}");
-    assert_eq!((&told["kernels"][0]["compiler"], &told["lacking"]), (&json!(CLANG), &json!([])));
-    assert_eq!(told["kernels"][0]["unusable"], Value::Null);
+    let reported: Value = serde_json::from_slice(&inspect.stdout).expect("JSON");
+    let found = reported["compilers"].as_array().expect("compilers");
+    assert!(found.contains(&json!({"program": "clang", "version": CLANG})), "{reported}");
+    assert_eq!(
+        (&reported["kernels"][0]["compiler"], &reported["lacking"]),
+        (&json!(CLANG), &json!([]))
+    );
+    assert_eq!(reported["kernels"][0]["unusable"], Value::Null);
 
     let build = ["build", "--kernel", OTHER_KERNEL, "--build-root", place];
     let said = [OTHER_CLANG, "clang (Debian clang version 14.0.6)"].map(str::to_owned);

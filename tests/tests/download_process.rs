@@ -153,8 +153,8 @@ fn a_killed_process_is_replaced_and_the_request_repeated() {
     server.has_nothing(again);
     let ended = wait(agent);
     ended.assert_failed(12, &["127.0.0.1".to_owned()]);
-    let told = "retrying the download: signal 9 ended the process that downloads";
-    assert!(ended.log().iter().any(|line| line["message"] == told), "{ended}");
+    let reported = "retrying the download: signal 9 ended the process that downloads";
+    assert!(ended.log().iter().any(|line| line["message"] == reported), "{ended}");
 }
 
 #[test]

@@ -50,7 +50,7 @@ const BOTH: [Flavour; 2] = [Flavour::Open, Flavour::Proprietary];
 
 /// Sources of what is asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct RequestedKernels {
     /// Kernel releases of the command line.
     pub(crate) kernels: Vec<String>,
     /// File with more of them.
@@ -64,7 +64,7 @@ pub(crate) struct BuildService<'a> {
     config: &'a Config,
     publish: &'a PublishConfig,
     telemetry: &'a Telemetry,
-    wishes: Wishes,
+    requests: RequestedKernels,
     nodes: Option<watch::Receiver<FollowedNodes>>,
     /// The list as it was read last.
     listed: Vec<String>,
@@ -99,14 +99,14 @@ impl<'a> BuildService<'a> {
     pub(crate) fn new(
         config: &'a Config,
         telemetry: &'a Telemetry,
-        wishes: Wishes,
+        requests: RequestedKernels,
         record: Option<IndexRecord>,
     ) -> Result<Self, Failure> {
         let publish = config.publish.as_ref().ok_or_else(|| {
             Failure::new(FailureKind::Usage, "no registry is named to push modules to")
                 .remedy("name one: [publish] reference, --publish or LONGSHORE_PUBLISH")
         })?;
-        if wishes.kernels.is_empty() && wishes.list.is_none() && wishes.nodes.is_none() {
+        if requests.kernels.is_empty() && requests.list.is_none() && requests.nodes.is_none() {
             return Err(Failure::new(FailureKind::Usage, "nothing is asked for").remedy(
                 "name kernels (--kernel RELEASE, --kernels FILE), or ask the nodes of the cluster (--cluster)",
             ));
@@ -120,7 +120,7 @@ impl<'a> BuildService<'a> {
                 tracing::warn!("no index is recorded: without a publish-key none is written");
             }
         }
-        let nodes = wishes.nodes.as_ref().map(NodeKernels::reported);
+        let nodes = requests.nodes.as_ref().map(NodeKernels::reported);
         let index = publish
             .sign_key
             .as_ref()
@@ -129,7 +129,7 @@ impl<'a> BuildService<'a> {
             config,
             publish,
             telemetry,
-            wishes,
+            requests,
             nodes,
             listed: Vec::new(),
             budget: Budget::default(),
@@ -150,7 +150,7 @@ impl<'a> BuildService<'a> {
     /// The first failure, after everything was tried; 32 where the nodes cannot be listed; the registry's at once.
     pub(crate) async fn once(mut self) -> Result<ExitCode, Failure> {
         if let Some(nodes) = &mut self.nodes {
-            let listed = nodes.wait_for(|told| told.nodes.is_some());
+            let listed = nodes.wait_for(|reported| reported.nodes.is_some());
             if !matches!(timeout(FIRST_LIST, listed).await, Ok(Ok(_))) {
                 let why = nodes.borrow().failure.clone();
                 let cause = format!(
@@ -217,9 +217,9 @@ impl<'a> BuildService<'a> {
 
     /// Returns the reason that what is asked for is not known yet.
     fn unlisted(&self) -> Option<String> {
-        let told = self.nodes.as_ref()?.borrow();
-        let failure = || told.failure.clone().unwrap_or_else(|| "no answer yet".to_owned());
-        told.nodes.is_none().then(|| format!("the nodes are not known: {}", failure()))
+        let reported = self.nodes.as_ref()?.borrow();
+        let failure = || reported.failure.clone().unwrap_or_else(|| "no answer yet".to_owned());
+        reported.nodes.is_none().then(|| format!("the nodes are not known: {}", failure()))
     }
 
     /// Waits until something else is asked for, a set, the index or its record is due, or the list is to be read again.
@@ -228,7 +228,7 @@ impl<'a> BuildService<'a> {
         let of_record = self.record.as_ref().and_then(IndexRecord::due);
         let due = self.queue.next_due().into_iter().chain(self.demand.again);
         let due = due.chain(of_index).chain(of_record).min();
-        let has_list = self.wishes.list.is_some();
+        let has_list = self.requests.list.is_some();
         let due = async {
             match due {
                 Some(due) => sleep_until(due).await,
@@ -252,8 +252,8 @@ impl<'a> BuildService<'a> {
     }
 
     fn read_list(&self) -> Result<Vec<String>, Failure> {
-        let mut all = self.wishes.kernels.clone();
-        if let Some(path) = &self.wishes.list {
+        let mut all = self.requests.kernels.clone();
+        if let Some(path) = &self.requests.list {
             all.extend(demand::read_list(path)?);
         }
         Ok(all)
@@ -279,12 +279,12 @@ impl<'a> BuildService<'a> {
 
     /// Takes over what the list and the nodes ask for now; new sets are due at `due`.
     fn ask_anew(&mut self, due: Instant) {
-        let told = self.nodes.as_mut().map(|nodes| nodes.borrow_and_update().clone());
-        let told = told.unwrap_or_default();
-        if let Some(failure) = told.failure {
+        let reported = self.nodes.as_mut().map(|nodes| nodes.borrow_and_update().clone());
+        let reported = reported.unwrap_or_default();
+        if let Some(failure) = reported.failure {
             self.say(Topic::Nodes, &format!("{failure}; the nodes known before are built for"));
         }
-        let nodes = told.nodes.unwrap_or_default();
+        let nodes = reported.nodes.unwrap_or_default();
         let demand = Demand::of(&self.listed, &nodes, &mut self.budget, Instant::now());
         for (topic, line) in demand.unmet() {
             self.say(topic, &line);

@@ -144,7 +144,7 @@ fn what_is_bundled_is_taken_over_whole() {
     let imported = take(&scene.bundle(None), &store, &[]).expect("imported");
     assert_eq!(imported.sets, std::slice::from_ref(&scene.set));
     assert_eq!(store.find_set(&scene.set.key).expect("found"), Some(scene.set));
-    let trees = userspace::at_hand(&store).expect("listed");
+    let trees = userspace::available(&store).expect("listed");
     assert_eq!(trees, imported.trees);
     userspace::verify(&trees[0], Depth::Full, Disk::default()).expect("as it was");
     assert!(check(&store).expect("read").failure().is_none());
@@ -173,7 +173,8 @@ fn a_second_import_changes_nothing() {
     let bundle = scene.bundle(None);
     let (_dir, store) = host();
     take(&bundle, &store, &[]).expect("imported");
-    let library = userspace::at_hand(&store).expect("listed")[0].root.join("usr/lib/libcuda.so.1");
+    let library =
+        userspace::available(&store).expect("listed")[0].root.join("usr/lib/libcuda.so.1");
     let before = fs::metadata(&library).expect("there").modified().expect("time");
     take(&bundle, &store, &[]).expect("imported again");
     assert_eq!(fs::metadata(&library).expect("there").modified().expect("time"), before);
@@ -182,7 +183,7 @@ fn a_second_import_changes_nothing() {
     let module = store.blob_path(&scene.set.modules[0].sha256);
     fs::write(module, "damaged").expect("damaged");
     let imported = take(&bundle, &store, &[]).expect("imported once more");
-    assert_eq!(userspace::at_hand(&store).expect("listed"), imported.trees);
+    assert_eq!(userspace::available(&store).expect("listed"), imported.trees);
     // The damaged tree may be in use as a driver root: gc removes it when it is not.
     let damaged = check(&store).expect("read").damaged;
     let paths: Vec<_> = damaged.iter().map(|damage| damage.path.as_path()).collect();

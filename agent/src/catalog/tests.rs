@@ -34,7 +34,7 @@ fn set(release: &str) -> ModuleSet {
 }
 
 #[test]
-fn nothing_at_hand_is_an_empty_catalog_that_says_why() {
+fn nothing_available_is_an_empty_catalog_that_says_why() {
     let why = "the archive was not queried";
     let catalog = gather(&config(), &facts(), None, why).unwrap();
     assert!(catalog.sets.is_empty() && catalog.userspace.is_empty());
@@ -128,8 +128,8 @@ fn a_damaged_set_for_this_kernel_is_left_out() {
         depends: Vec::new(),
     });
     store.put_set(&set).unwrap();
-    let at_hand = || gather(&config(), &facts(), Some(&store), "").unwrap().sets;
-    assert_eq!(at_hand().len(), 1);
+    let available = || gather(&config(), &facts(), Some(&store), "").unwrap().sets;
+    assert_eq!(available().len(), 1);
     std::fs::write(store.blob_path(&set.modules[0].sha256), b"other").unwrap();
-    assert_eq!(at_hand().len(), 0);
+    assert_eq!(available().len(), 0);
 }

@@ -77,8 +77,8 @@ impl DriverReport {
 
     fn of(reporter: Reporter, source: Source, limit: Duration) -> Self {
         let reporter = Arc::new(reporter);
-        let (told, mut from) = (Arc::clone(&reporter), source.clone());
-        let task = tokio::spawn(async move { from.follow(&told).await });
+        let (reported, mut from) = (Arc::clone(&reporter), source.clone());
+        let task = tokio::spawn(async move { from.follow(&reported).await });
         Self { reporter, source, task, limit }
     }
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use super::{release, status};
-use crate::build_service::{BuildService, IndexRecord, Wishes};
+use crate::build_service::{BuildService, IndexRecord, RequestedKernels};
 use crate::config::{self, Config, Fragment};
 use crate::journal::Lock;
 use crate::journal::private_dir::PrivateDir;
@@ -81,7 +81,7 @@ pub(super) fn at_once(
     // It dies by a signal as usual.
     signals::release();
     let paths = config::probed(flags.clone(), env, &config::usual_file());
-    Some(paths.and_then(|paths| status::told(probe(&own(&paths), Asked::Builder, question))))
+    Some(paths.and_then(|paths| status::reported(probe(&own(&paths), Asked::Builder, question))))
 }
 
 /// Builds what is asked for: once, or until it is dropped.
@@ -105,8 +105,8 @@ pub(super) async fn builder(
     };
     let record = index_record.map(|name| record_of(config, &service_account, name));
     let record = record.transpose()?.flatten();
-    let wishes = Wishes { kernels, list: kernel_list, nodes };
-    let service = BuildService::new(config, telemetry, wishes, record)?;
+    let requests = RequestedKernels { kernels, list: kernel_list, nodes };
+    let service = BuildService::new(config, telemetry, requests, record)?;
     if once {
         return service.once().await;
     }

@@ -8,7 +8,7 @@ use longshore_core::kernel_id::is_release;
 use longshore_fetch::http::Policy;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
-use longshore_modules::registry::{Judge, Registry, Wish, source_of};
+use longshore_modules::registry::{Judge, Registry, SetRequest, source_of};
 use serde::Serialize;
 
 /// Arguments of `list`.
@@ -67,13 +67,13 @@ pub(super) async fn list(config: &Config, list: List) -> Result<ExitCode, Failur
     {
         (Some(name), None) => registry.look_up(name).await?.into_iter().collect(),
         (None, Some(release)) => {
-            let wish = Wish {
+            let requested = SetRequest {
                 driver: config.driver.version.as_deref(),
                 flavour: config.driver.flavour,
                 kernel_release: release,
                 arch: &list.arch,
             };
-            registry.find(wish, &Every).await.into_taken()?
+            registry.find(requested, &Every).await.into_taken()?
         }
         _ => return Err(one_of_both(&list.reference)),
     };

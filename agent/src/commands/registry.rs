@@ -278,14 +278,14 @@ pub(super) fn matching(
         Some(host) => key.is_for(&host.id()),
         None => kernel.is_some_and(|release| key.kernel_release == release),
     };
-    let wish = &config.driver;
+    let requested = &config.driver;
     let is_chosen = |set: &ModuleSet| {
         is_for_kernel(&set.key)
-            && wish
+            && requested
                 .version
                 .as_ref()
                 .is_none_or(|w| DriverVersion::new(&set.key.driver_version).is_within(w))
-            && wish.flavour.is_none_or(|f| f == set.key.flavour)
+            && requested.flavour.is_none_or(|f| f == set.key.flavour)
     };
     let mut sets = store.sets()?;
     sets.retain(is_chosen);

@@ -62,10 +62,10 @@ pub(super) fn at_once(
     // It dies by a signal as usual.
     signals::release();
     let paths = config::probed(flags.clone(), env, &config::usual_file());
-    Some(paths.and_then(|paths| told(probe(&paths, Asked::Agent, question))))
+    Some(paths.and_then(|paths| reported(probe(&paths, Asked::Agent, question))))
 }
 
-pub(super) fn told((yes, why): (bool, String)) -> Result<ExitCode, Failure> {
+pub(super) fn reported((yes, why): (bool, String)) -> Result<ExitCode, Failure> {
     print(&format!("{why}\n"))?;
     Ok(if yes { ExitCode::Done } else { ExitCode::NotReady })
 }
@@ -79,7 +79,7 @@ pub(super) async fn status(config: &Config, asked: Status) -> Result<ExitCode, F
             tokio::task::spawn_blocking(move || probe(&paths, Asked::Agent, question)).await;
         let (yes, why) = asked.or_fail(FailureKind::Bug, || "asking the agent")?;
         if yes || Instant::now() >= until {
-            return told((yes, why));
+            return reported((yes, why));
         }
         sleep(AGAIN).await;
     }

@@ -195,7 +195,7 @@ impl Look<'_> {
     /// Returns the plan with what is at hand, and whether the answer of all sources is known: where something is to be
     /// acquired, and there is none to ask.
     fn offline(&self) -> Result<(Plan, bool), Failure> {
-        let mut catalog = self.at_hand()?;
+        let mut catalog = self.available()?;
         let plan = plan::plan(self.config, self.facts, &catalog)?;
         // `run` asks no source either for what the store has.
         if plan.acquire.is_empty() {
@@ -240,11 +240,11 @@ impl Look<'_> {
     }
 
     /// Returns what is available without queries, and without making anything.
-    fn at_hand(&self) -> Result<Catalog, Failure> {
-        self.at_hand_for(self.facts)
+    fn available(&self) -> Result<Catalog, Failure> {
+        self.available_for(self.facts)
     }
 
-    fn at_hand_for(&self, facts: &HostFacts) -> Result<Catalog, Failure> {
+    fn available_for(&self, facts: &HostFacts) -> Result<Catalog, Failure> {
         let store = self.store();
         let there = store.dir("sets").is_dir() && store.dir("userspace").is_dir();
         let store_there = there.then_some(&store);

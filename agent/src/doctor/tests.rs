@@ -156,7 +156,7 @@ const FAILURE: &str = r#"{"inputs":"a","at":"NOW","why":"inputs","jobs":1,"limit
 #[case::well("etc/x", "", None)]
 #[case::cut_off(STATE, "{\"format\":", Some((Code::StateUnreadable, 13)))]
 #[case::newer(STATE, "{\"format\":99}", Some((Code::StateOutOfReach, 15)))]
-#[case::taken_off(STATE, &state(BOOT, "removed", ""), None)]
+#[case::removed(STATE, &state(BOOT, "removed", ""), None)]
 #[case::failed(STATE, &state(BOOT, "failed", ""), Some((Code::AgentFailed, 0)))]
 #[case::died(STATE, &state(BOOT, "installing", DIR), Some((Code::AgentFailed, 0)))]
 #[case::refused(STATE, &refused(BOOT), Some((Code::DriverRefusedBefore, 0)))]

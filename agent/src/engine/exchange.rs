@@ -51,7 +51,7 @@ impl Engine<'_> {
             match self.replace_free(going, journal) {
                 Ok(()) => Ok(None),
                 Err(NotUndone::InUse(in_use)) => Ok(Some(NotExchanged::InUse(in_use))),
-                Err(NotUndone::Left(left)) => Err(not_taken_off(&left)),
+                Err(NotUndone::Left(left)) => Err(not_uninstalled(&left)),
             }
         });
         let why = match done {
@@ -184,7 +184,7 @@ fn mount_point(entry: &Entry) -> Option<&Path> {
     }
 }
 
-fn not_taken_off(left: &[Left]) -> Failure {
+fn not_uninstalled(left: &[Left]) -> Failure {
     let not = NotUndone::Left(left.to_vec());
     let failure =
         Failure::new(FailureKind::RolledBack, format!("uninstalling the previous driver: {not}"));

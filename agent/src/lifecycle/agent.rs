@@ -97,7 +97,7 @@ impl Context {
 
 /// One agent run.
 pub struct Agent {
-    world: Context,
+    context: Context,
     journal: Journal,
     stop: CancelFlag,
     renewal: Renewal,
@@ -149,7 +149,7 @@ impl Agent {
     /// a changed configuration at each request of `renewal`. `started` is the start time of its
     /// process.
     pub fn new(
-        world: Context,
+        context: Context,
         journal: Journal,
         stop: CancelFlag,
         renewal: Renewal,
@@ -158,7 +158,7 @@ impl Agent {
         let (asked, entered) = (("the start", started), Instant::now());
         let (base, repairs) = (Base::default(), Repairs::default());
         Self {
-            world,
+            context,
             journal,
             stop,
             renewal,
@@ -185,9 +185,9 @@ impl Agent {
         config: Config,
         configurations: &impl Configurations,
     ) -> Result<ExitCode, Failure> {
-        let telemetry = self.world.telemetry.clone();
-        let held = Arc::clone(&self.world.conduct.held);
-        let unsettled = Unsettled::new(self.world.conduct.asks_again);
+        let telemetry = self.context.telemetry.clone();
+        let held = Arc::clone(&self.context.conduct.held);
+        let unsettled = Unsettled::new(self.context.conduct.asks_again);
         let renewal = self.renewal.clone();
         let ended = tokio::select! {
             biased;
@@ -223,9 +223,9 @@ impl Agent {
                     return Err(self.fail(failure).await);
                 }
             }
-            self.world.permission.give(&config);
+            self.context.permission.give(&config);
             let stayed = self.stay().await;
-            self.world.permission.withdraw();
+            self.context.permission.withdraw();
             lived = match stayed {
                 Ok(Next::Stop) => return self.uninstall().await,
                 Ok(Next::Renew) => self.renew(&mut config, configurations).await,
@@ -238,7 +238,7 @@ impl Agent {
     fn begin(&mut self) -> Result<(), Failure> {
         self.journal.begin(Phase::Probing)?;
         self.entered = Instant::now();
-        self.world.telemetry.enter(Phase::Probing);
+        self.context.telemetry.enter(Phase::Probing);
         tracing::info!(phase = "probing", "phase probing");
         Ok(())
     }
@@ -246,7 +246,7 @@ impl Agent {
     fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
         let last = self.journal.phase();
         self.journal.enter(phase)?;
-        self.world.telemetry.enter(phase);
+        self.context.telemetry.enter(phase);
         tell_phase(phase, last, self.entered);
         self.entered = Instant::now();
         Ok(())
@@ -254,7 +254,7 @@ impl Agent {
 
     /// Applies the time limits of this configuration from now on.
     fn follow(&mut self, config: &Config) {
-        self.world.follow(config);
+        self.context.follow(config);
         self.journal.follow_disk(config.disk());
     }
 
@@ -264,7 +264,7 @@ impl Agent {
     ) -> Result<T, Failure> {
         let journal = std::mem::replace(&mut self.journal, Journal::in_memory());
         self.is_journal_lost = true;
-        let (journal, result) = on_engine(&self.world, journal, act).await?;
+        let (journal, result) = on_engine(&self.context, journal, act).await?;
         (self.journal, self.is_journal_lost) = (journal, false);
         Ok(result)
     }
@@ -280,11 +280,11 @@ fn tell_phase(phase: Phase, last: Phase, since: Instant) {
 /// Runs `act` on a thread that may block. If one of its steps hangs, the thread is abandoned, with
 /// the journal.
 async fn on_engine<T: Send + 'static>(
-    world: &Context,
+    context: &Context,
     mut journal: Journal,
     act: impl FnOnce(&Engine<'_>, &mut Journal) -> T + Send + 'static,
 ) -> Result<(Journal, T), Failure> {
-    let (at, step_limit) = (world.clone(), world.step_limit);
+    let (at, step_limit) = (context.clone(), context.step_limit);
     let work = move || {
         let result = act(&at.engine(), &mut journal);
         at.host.release_idle();
@@ -295,7 +295,7 @@ async fn on_engine<T: Send + 'static>(
         done = privileges::run_privileged(work) => done.or_fail(FailureKind::Bug, || {
             "changing the host; the journal on disk has its progress"
         }),
-        hangs = stuck::stuck(&world.telemetry, step_limit) => Err(hangs),
+        hangs = stuck::stuck(&context.telemetry, step_limit) => Err(hangs),
     }
 }
 

@@ -58,7 +58,7 @@ pub async fn run(
     fetch: FetchCommand,
     stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<ExitCode, Failure> {
-    let parts = Parts { world, kernels: Some(HostKernels::new(fetch)) };
+    let parts = Parts { context: real_context, kernels: Some(HostKernels::new(fetch)) };
     run_in(config, configurations, telemetry, stuck, parts).await
 }
 
@@ -74,21 +74,21 @@ pub async fn run_over(
     host: Arc<dyn Host>,
     images: Arc<dyn Images>,
 ) -> Result<ExitCode, Failure> {
-    let world = |config: &Config, _: &Journal, telemetry: &Telemetry, _: Looker| {
+    let context = |config: &Config, _: &Journal, telemetry: &Telemetry, _: Looker| {
         let triggers = Triggers::default();
         Context { triggers, ..context(config, host, images, telemetry) }
     };
-    run_in(config, configurations, telemetry, |_| (), Parts { world, kernels: None }).await
+    run_in(config, configurations, telemetry, |_| (), Parts { context, kernels: None }).await
 }
 
 /// Makes the context of an agent run.
-trait MakeWorld: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context {}
+trait MakeContext: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context {}
 
-impl<F: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context> MakeWorld for F {}
+impl<F: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context> MakeContext for F {}
 
 /// Parts of a run that tests replace.
 struct Parts<W> {
-    world: W,
+    context: W,
     /// Kernels to prepare; None in tests.
     kernels: Option<HostKernels>,
 }
@@ -98,17 +98,17 @@ async fn run_in(
     configurations: impl Configurations,
     telemetry: &Telemetry,
     stuck: impl FnOnce(&Failure) + Send + 'static,
-    parts: Parts<impl MakeWorld>,
+    parts: Parts<impl MakeContext>,
 ) -> Result<ExitCode, Failure> {
-    let Parts { world, kernels } = parts;
+    let Parts { context, kernels } = parts;
     let (probe, responder) = LivenessProbe::new();
     let asked = Asked::default();
     asked.rest.give(config.task_limit());
     let holders = Looker::default();
     let subject = Subject::new(telemetry.clone(), probe, config.paths.clone(), holders.clone());
     let server = Server::begin(&config.serving, subject);
-    let world = |config: &Config, journal: &Journal| world(config, journal, telemetry, holders);
-    let parts = Parts { world, kernels };
+    let context = |config: &Config, journal: &Journal| context(config, journal, telemetry, holders);
+    let parts = Parts { context, kernels };
     let run = run_agent(config, configurations, telemetry, server.as_ref(), asked.clone(), parts);
     let run = Box::pin(run);
     let ended = watchdog::watched(responder.drive(run), asked, telemetry, stuck).await;
@@ -126,7 +126,7 @@ async fn run_agent(
     asked: Asked,
     parts: Parts<impl FnOnce(&Config, &Journal) -> Context>,
 ) -> Result<ExitCode, Failure> {
-    let Parts { world, kernels } = parts;
+    let Parts { context, kernels } = parts;
     let started = Instant::now();
     let Asked { stop, renewal, rest } = asked;
     let _signals = signals::Watch::begin(stop.clone(), renewal.clone())?;
@@ -140,12 +140,12 @@ async fn run_agent(
     let report = DriverReport::begin(&config, telemetry, &|name| std::env::var(name).ok());
     let reporter = report.as_ref().map(DriverReport::reporter);
     let conduct = conduct(&config, reporter, telemetry);
-    let world = Context { rest, conduct, ..world(&config, &journal) };
+    let context = Context { rest, conduct, ..context(&config, &journal) };
     let next_kernel = kernels.map(|kernels| {
         let tell = events_of(report.as_ref().map(DriverReport::reporter));
-        NextKernel::begin(kernels, &world.permission, telemetry, tell, Times::default())
+        NextKernel::begin(kernels, &context.permission, telemetry, tell, Times::default())
     });
-    let agent = Agent::new(world, journal, stop, renewal, started);
+    let agent = Agent::new(context, journal, stop, renewal, started);
     let ended = Box::pin(agent.live(config, &configurations)).await;
     if let Some(notifier) = notifier {
         notifier.end().await;
@@ -248,13 +248,18 @@ async fn uninstall(
     if let Err(failure) = journal.begin(Phase::Removing) {
         tracing::warn!("uninstalling all the same: {}", failure.one_line());
     }
-    let world = world(config, &journal, telemetry, Looker::default());
-    agent::remove(&world, journal).await.1
+    let context = real_context(config, &journal, telemetry, Looker::default());
+    agent::remove(&context, journal).await.1
 }
 
 /// Returns the context of an agent run. A child process, which holds the journal's lock, makes the
 /// calls that may hang in the kernel.
-fn world(config: &Config, journal: &Journal, telemetry: &Telemetry, holders: Looker) -> Context {
+fn real_context(
+    config: &Config,
+    journal: &Journal,
+    telemetry: &Telemetry,
+    holders: Looker,
+) -> Context {
     let Deadlines { unload, load, look, .. } = config.deadlines;
     let calls = KernelCalls::by_child(journal.share_lock(), load, unload);
     // The store is opened by the tasks that read it, where an unresponsive disk blocks nothing else. An

@@ -124,15 +124,15 @@ mod tests {
     fn a_unit_is_started_once_and_its_status_follows() {
         let telemetry = Telemetry::default();
         let mut known = Known::default();
-        let mut told = |phase| {
+        let mut reported = |phase| {
             telemetry.enter(phase);
             messages(&telemetry.live(), &mut known)
         };
         let status = |text: &str| Message::Status(text.to_owned());
-        assert_eq!(told(Phase::Probing), [status("probing")]);
-        assert_eq!(told(Phase::Idle), [Message::Ready, status("idle")]);
-        assert_eq!(told(Phase::Planning), [status("planning")]);
-        assert_eq!(told(Phase::Ready), [status("ready")]);
-        assert_eq!(told(Phase::Ready), []);
+        assert_eq!(reported(Phase::Probing), [status("probing")]);
+        assert_eq!(reported(Phase::Idle), [Message::Ready, status("idle")]);
+        assert_eq!(reported(Phase::Planning), [status("planning")]);
+        assert_eq!(reported(Phase::Ready), [status("ready")]);
+        assert_eq!(reported(Phase::Ready), []);
     }
 }

@@ -232,7 +232,7 @@ impl Scene {
         config
     }
 
-    fn world(&self) -> Context {
+    fn context(&self) -> Context {
         Context {
             telemetry: self.telemetry.clone(),
             host: Arc::clone(&self.host) as Arc<dyn longshore_host::Host>,
@@ -276,7 +276,7 @@ impl Scene {
         };
         let journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
-        let agent = Agent::new(self.world(), journal, stop, renewal, Instant::now());
+        let agent = Agent::new(self.context(), journal, stop, renewal, Instant::now());
         agent.live(config, &script).await
     }
 

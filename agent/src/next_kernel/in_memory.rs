@@ -39,7 +39,7 @@ pub(crate) struct State {
     pub(crate) begun: Vec<String>,
     pub(crate) stopped: usize,
     /// The failures that were told.
-    pub(crate) told: Vec<String>,
+    pub(crate) reported: Vec<String>,
 }
 
 /// Kernels of a host in memory.
@@ -51,16 +51,16 @@ impl InMemory {
     pub(crate) fn new(next: Option<(&str, bool)>, ends: Ends) -> Self {
         let next = next
             .map(|(release, is_running)| NextRelease { release: release.to_owned(), is_running });
-        let (begun, told) = (Vec::new(), Vec::new());
-        let state = State { next, is_ready: false, ends, looks: 0, begun, stopped: 0, told };
+        let (begun, reported) = (Vec::new(), Vec::new());
+        let state = State { next, is_ready: false, ends, looks: 0, begun, stopped: 0, reported };
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// Returns a receiver that keeps the failures in `told`.
+    /// Returns a receiver that keeps the failures in `reported`.
     pub(crate) fn tell(&self) -> TellFailure {
-        let told = self.clone();
+        let reported = self.clone();
         Box::new(move |release, failure| {
-            told.with(|state| state.told.push(format!("{release}: {}", failure.cause)));
+            reported.with(|state| state.reported.push(format!("{release}: {}", failure.cause)));
         })
     }
 

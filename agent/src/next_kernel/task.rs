@@ -57,7 +57,7 @@ struct Noticed {
     /// Time of the last look into the store.
     checked: Instant,
     failure: Option<Unprepared>,
-    is_told: bool,
+    is_reported: bool,
     /// Wait after the next failure, and the end of the present one.
     wait: Duration,
     retry_at: Instant,
@@ -65,7 +65,7 @@ struct Noticed {
 
 impl Noticed {
     fn forget_failures(&mut self, times: Times) {
-        (self.failure, self.is_told) = (None, false);
+        (self.failure, self.is_reported) = (None, false);
         (self.wait, self.retry_at) = (times.retry.0, self.checked);
     }
 }
@@ -221,7 +221,7 @@ impl<K: Kernels> Task<K> {
                     is_ready,
                     checked: now,
                     failure: None,
-                    is_told: false,
+                    is_reported: false,
                     wait: self.times.retry.0,
                     retry_at: now,
                 });
@@ -319,10 +319,10 @@ impl<K: Kernels> Task<K> {
              {cause}{remedy}",
             noticed.wait.as_secs() / 60
         );
-        if !noticed.is_told {
+        if !noticed.is_reported {
             (self.tell)(release, &failure);
         }
-        (noticed.is_told, noticed.failure) = (true, Some(failure));
+        (noticed.is_reported, noticed.failure) = (true, Some(failure));
         noticed.retry_at = now + noticed.wait;
         noticed.wait = (noticed.wait * 2).min(self.times.retry.1);
     }

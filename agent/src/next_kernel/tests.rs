@@ -145,7 +145,7 @@ async fn a_failure_is_a_finding_told_once_and_tried_again(#[case] ends: Ends, #[
     let detail = format!("kernel {NEXT}: {cause}");
     assert_eq!(found, [("next-kernel-unprepared", &*detail)]);
     assert!(live.ready, "it is no reason not to be ready");
-    assert_eq!(scene.kernels.with(|state| state.told.clone()), [format!("{NEXT}: {cause}")]);
+    assert_eq!(scene.kernels.with(|state| state.reported.clone()), [format!("{NEXT}: {cause}")]);
     scene.kernels.with(|state| state.ends = Ends::Well);
     scene.until(|next| next.is_some_and(|next| next.ready)).await;
     assert_eq!(scene.telemetry.live().findings, []);
@@ -169,7 +169,7 @@ impl Scene {
         self.kernels.looked().await;
         let failure = self.telemetry.live().next_kernel.and_then(|next| next.failure);
         assert!(failure.is_some(), "the failure stays a finding");
-        self.kernels.with(|state| (state.begun.len(), state.told.len()))
+        self.kernels.with(|state| (state.begun.len(), state.reported.len()))
     }
 }
 

@@ -41,10 +41,10 @@ impl<'a> Supply<'a> {
         let alternatives = Alternatives::of(config, facts, catalog, choice, wanted);
         let chosen = alternatives.first();
         match chosen {
-            Alternative::Set(at_hand) => {
-                self.use_set(at_hand, facts);
-                self.findings.extend(mofed::left_out(catalog, &at_hand.set));
-                self.sign(at_hand, alternatives.standing(at_hand), catalog);
+            Alternative::Set(available) => {
+                self.use_set(available, facts);
+                self.findings.extend(mofed::left_out(catalog, &available.set));
+                self.sign(available, alternatives.standing(available), catalog);
             }
             Alternative::LoadedModules => {
                 self.add_choice("modules", "loaded", "all wanted modules are loaded already");
@@ -63,21 +63,21 @@ impl<'a> Supply<'a> {
         self.findings.extend(denied(facts, catalog, has_modules));
     }
 
-    fn use_set(&mut self, at_hand: &'a AvailableSet, facts: &HostFacts) {
-        self.set = Some(&at_hand.set);
-        let patches: Vec<&str> = at_hand.set.key.patches.keys().map(|name| named(name)).collect();
+    fn use_set(&mut self, available: &'a AvailableSet, facts: &HostFacts) {
+        self.set = Some(&available.set);
+        let patches: Vec<&str> = available.set.key.patches.keys().map(|name| named(name)).collect();
         if !patches.is_empty() {
             self.add_reason(
                 "patches",
                 format!("the modules are compiled with {}", patches.join(", ")),
             );
         }
-        if at_hand.set.headers_origin() == HeadersFrom::Package {
-            self.reasons.push(finished::origin(&at_hand.set));
-        } else if !at_hand.place.is_store() || !at_hand.set.has_signed_headers() {
-            self.add_reason("headers of the modules", headers_of(&at_hand.set));
+        if available.set.headers_origin() == HeadersFrom::Package {
+            self.reasons.push(finished::origin(&available.set));
+        } else if !available.place.is_store() || !available.set.has_signed_headers() {
+            self.add_reason("headers of the modules", headers_of(&available.set));
         }
-        let (kernel, place) = (&facts.kernel.release, &at_hand.place);
+        let (kernel, place) = (&facts.kernel.release, &available.place);
         let value = place.source.of_sets().map_or("from a source", |words| words.value);
         let built = format!("built for exactly {kernel}");
         if place.is_store() {
@@ -88,8 +88,8 @@ impl<'a> Supply<'a> {
         }
     }
 
-    fn sign(&mut self, at_hand: &AvailableSet, standing: Standing, catalog: &Catalog) {
-        if let Some(by) = &at_hand.set.key.signed_by {
+    fn sign(&mut self, available: &AvailableSet, standing: Standing, catalog: &Catalog) {
+        if let Some(by) = &available.set.key.signed_by {
             self.add_reason("signed for the kernel", format!("by {by}, {}", by.hash));
         }
         let Some(signer) = catalog.signer.as_ref().filter(|_| standing == Standing::ToSign) else {
@@ -97,7 +97,7 @@ impl<'a> Supply<'a> {
         };
         self.add_reason("signed for the kernel", will_sign(signer));
         self.signs = true;
-        let (set, by) = (Box::new(at_hand.set.clone()), signer.clone());
+        let (set, by) = (Box::new(available.set.clone()), signer.clone());
         self.acquire.push(Acquire::SignSet { set, by });
     }
 
@@ -133,11 +133,11 @@ fn named(patch: &str) -> &str {
 /// Returns the finding about sets for this kernel that the configuration takes back; it refuses where there are no other
 /// modules.
 fn denied(facts: &HostFacts, catalog: &Catalog, has_modules: bool) -> Option<Finding> {
-    let sets = catalog.denied.iter().filter(|at_hand| is_for_kernel(at_hand, facts));
+    let sets = catalog.denied.iter().filter(|available| is_for_kernel(available, facts));
     let mut named: Vec<String> = sets
-        .map(|at_hand| {
-            let key = &at_hand.set.key;
-            format!("{} {} from {}", key.driver_version, key.flavour, at_hand.place)
+        .map(|available| {
+            let key = &available.set.key;
+            format!("{} {} from {}", key.driver_version, key.flavour, available.place)
         })
         .collect();
     named.sort();

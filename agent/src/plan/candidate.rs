@@ -126,10 +126,10 @@ pub(super) fn newest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> 
 pub(super) fn below_minimum(
     config: &Config,
     candidates: &[Candidate<'_>],
-    is_wished: impl Fn(&Candidate<'_>) -> bool,
+    is_requested: impl Fn(&Candidate<'_>) -> bool,
 ) -> Option<Finding> {
     let minimum = config.driver.minimum.as_ref()?.as_str();
-    let is_below = |c: &&Candidate<'_>| is_wished(c) && !config.driver.permits(c.version);
+    let is_below = |c: &&Candidate<'_>| is_requested(c) && !config.driver.permits(c.version);
     let mut below: Vec<String> = candidates
         .iter()
         .filter(is_below)
@@ -137,10 +137,11 @@ pub(super) fn below_minimum(
         .collect();
     below.sort();
     below.dedup();
-    let is_named_below =
-        |wish: &&str| DriverVersion::new(wish).is_complete() && !config.driver.permits(wish);
+    let is_named_below = |requested: &&str| {
+        DriverVersion::new(requested).is_complete() && !config.driver.permits(requested)
+    };
     let detail = match config.driver.version.as_deref().filter(is_named_below) {
-        Some(wish) => format!("driver {wish} is below driver-minimum, {minimum}"),
+        Some(requested) => format!("driver {requested} is below driver-minimum, {minimum}"),
         None if below.is_empty() => return None,
         None => {
             let below = below.join(", ");

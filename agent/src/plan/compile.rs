@@ -203,14 +203,14 @@ pub(super) fn will_sign(signer: &Signer) -> String {
 /// available set has them.
 fn unsigned(config: &Config, facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
     let release = &facts.kernel.release;
-    let refused = || catalog.refused.iter().filter(|r| is_for_kernel(&r.at_hand, facts));
+    let refused = || catalog.refused.iter().filter(|r| is_for_kernel(&r.available, facts));
     // That lacks least which lacks an attestation alone.
     let least = refused().map(|r| r.lacks).max();
     let refused: Vec<String> = refused()
         .map(|r| {
-            let key = &r.at_hand.set.key;
+            let key = &r.available.set.key;
             let set = format!("{} {}", key.driver_version, key.flavour);
-            format!("{set} from {}: {}", r.at_hand.place, r.why)
+            format!("{set} from {}: {}", r.available.place, r.why)
         })
         .collect();
     if refused.is_empty() {

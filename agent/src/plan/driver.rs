@@ -62,14 +62,14 @@ struct Question<'a> {
 
 impl Question<'_> {
     fn version_matches(&self, version: &str) -> bool {
-        self.config.driver.permits(version) && self.is_wished(version)
+        self.config.driver.permits(version) && self.is_requested(version)
     }
 
-    fn is_wished(&self, version: &str) -> bool {
+    fn is_requested(&self, version: &str) -> bool {
         // A .run file without a configured version selects the file's version.
         let of_a_file = self.run_files.iter().any(|file| file.version == version);
         match self.config.driver.version.as_deref() {
-            Some(wish) => DriverVersion::new(version).is_within(wish),
+            Some(requested) => DriverVersion::new(version).is_within(requested),
             None => self.run_files.is_empty() || of_a_file,
         }
     }
@@ -89,7 +89,7 @@ impl Question<'_> {
     }
 
     fn flavour_matches(&self, flavour: Flavour) -> bool {
-        self.config.driver.flavour.is_none_or(|wish| wish == flavour)
+        self.config.driver.flavour.is_none_or(|requested| requested == flavour)
     }
 
     fn is_asked_for(&self, candidate: &Candidate<'_>) -> bool {
@@ -212,8 +212,8 @@ impl Question<'_> {
         let (flavour, why) = self.flavour_of(version, &same);
         let from = same.iter().find(|c| c.flavour == flavour).map(|c| c.from.describe());
         let mut why_version = match &self.config.driver.version {
-            Some(wish) if wish == version => "asked for".to_owned(),
-            Some(wish) => format!("newest available within {wish}"),
+            Some(requested) if requested == version => "asked for".to_owned(),
+            Some(requested) => format!("newest available within {requested}"),
             None => "newest available".to_owned(),
         };
         if fitting.iter().all(|c| c.loadable)
@@ -256,8 +256,8 @@ impl Question<'_> {
 
     /// Selects one of the flavours of `same`, all of which fit.
     fn flavour_of(&self, version: &str, same: &[Candidate<'_>]) -> (Flavour, String) {
-        if let Some(wish) = self.config.driver.flavour {
-            return (wish, "asked for".into());
+        if let Some(requested) = self.config.driver.flavour {
+            return (requested, "asked for".into());
         }
         let (preferred, why) = self.preferred(version);
         let other = other(preferred);
@@ -337,15 +337,15 @@ impl Question<'_> {
 
     /// Refuses: no candidate matches the request, or there are none.
     fn refuse_offer(&self, candidates: &[Candidate<'_>], catalog: &Catalog) -> Choice {
-        let wish = self.config.driver.version.clone().or_else(|| self.last_branch());
-        let wish = wish.as_deref().unwrap_or("newest");
-        let mut choice = self.unmet(wish, self.config.driver.flavour);
+        let requested = self.config.driver.version.clone().or_else(|| self.last_branch());
+        let requested = requested.as_deref().unwrap_or("newest");
+        let mut choice = self.unmet(requested, self.config.driver.flavour);
         if let Err((device, unfit)) = self.fits(&choice.version, choice.flavour) {
             choice.findings.push(self.unsupported(&device, &unfit));
         }
-        let is_wished =
-            |c: &Candidate<'_>| self.is_wished(c.version) && self.flavour_matches(c.flavour);
-        if let Some(below) = below_minimum(self.config, candidates, is_wished) {
+        let is_requested =
+            |c: &Candidate<'_>| self.is_requested(c.version) && self.flavour_matches(c.flavour);
+        if let Some(below) = below_minimum(self.config, candidates, is_requested) {
             choice.findings.push(below);
             return choice;
         }

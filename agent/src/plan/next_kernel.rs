@@ -38,8 +38,8 @@ pub(super) fn of(
         driver_version: &choice.version,
         flavour: Some(choice.flavour),
     };
-    let stored = catalog.sets.iter().filter(|at_hand| at_hand.place.is_store());
-    let mut sets = stored.map(|at_hand| &at_hand.set);
+    let stored = catalog.sets.iter().filter(|available| available.place.is_store());
+    let mut sets = stored.map(|available| &available.set);
     let stored = sets.any(|set| query.matches_with(set, &config.driver.extra_modules));
     let prepares = mode == NextKernelMode::Prepare && !stored;
     Some(PlannedKernel { release: release.to_owned(), stored, prepares })

@@ -66,9 +66,9 @@ impl Plan {
             matches!(one, Acquire::Fetch(Item::Set(_) | Item::Package(_)) | Acquire::SignSet { .. })
         };
         let is_stored = |module: &LoadModule| module.is_of_driver() && module.digest().is_some();
-        let is_at_hand = self.acquire.iter().any(fetches)
+        let is_available = self.acquire.iter().any(fetches)
             || self.install.iter().filter_map(LoadModule::of).any(is_stored);
-        (builds || is_at_hand).then_some(!builds)
+        (builds || is_available).then_some(!builds)
     }
 
     /// Returns the verdict.

@@ -101,8 +101,8 @@ pub(super) fn wanted_modules(config: &Config) -> Vec<&str> {
 }
 
 /// True if a set was built for exactly the running kernel.
-pub(super) fn is_for_kernel(at_hand: &AvailableSet, facts: &HostFacts) -> bool {
-    at_hand.set.key.is_for(&facts.kernel.id())
+pub(super) fn is_for_kernel(available: &AvailableSet, facts: &HostFacts) -> bool {
+    available.set.key.is_for(&facts.kernel.id())
 }
 
 /// Returns the known .run files.

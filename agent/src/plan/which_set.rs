@@ -138,7 +138,7 @@ impl<'i, 'a> Alternatives<'i, 'a> {
             driver_version: &self.choice.version,
             flavour: Some(self.choice.flavour),
         };
-        self.catalog.sets.iter().filter(move |at_hand| query.matches(&at_hand.set.key))
+        self.catalog.sets.iter().filter(move |available| query.matches(&available.set.key))
     }
 
     /// Returns the signature status of a set.

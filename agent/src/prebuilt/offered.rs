@@ -4,13 +4,13 @@ use super::{Fit, Prebuilt};
 use longshore_core::store::Store;
 use longshore_host::facts::Kernel;
 use longshore_modules::artifact::image::Described;
-use longshore_modules::registry::Wish;
+use longshore_modules::registry::SetRequest;
 
 impl Prebuilt<'_> {
     /// Returns the digests of the manifests of the registries' sets for `kernel` that count. A registry that cannot be
     /// asked has none: it is asked again.
     pub(crate) async fn offered(&self, kernel: &Kernel, store: &Store) -> Vec<String> {
-        let wish = Wish {
+        let requested = SetRequest {
             driver: self.config.driver.version.as_deref(),
             flavour: self.config.driver.flavour,
             kernel_release: &kernel.release,
@@ -25,7 +25,8 @@ impl Prebuilt<'_> {
                     continue;
                 }
             };
-            let found = registry.find(wish, &Fit { of: self, registry: &registry, kernel }).await;
+            let found =
+                registry.find(requested, &Fit { of: self, registry: &registry, kernel }).await;
             if let Some(failure) = found.failed {
                 tracing::debug!("{}: {}", source.reference, failure.one_line());
             }

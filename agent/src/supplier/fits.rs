@@ -48,19 +48,19 @@ pub(super) fn of(
     if config.paths.is_captured() {
         return fits;
     }
-    let is_for_kernel = |at_hand: &&AvailableSet| {
-        at_hand.place.is_store() && at_hand.set.key.is_for(&facts.kernel.id())
+    let is_for_kernel = |available: &&AvailableSet| {
+        available.place.is_store() && available.set.key.is_for(&facts.kernel.id())
     };
     let known = store.known_to_fit();
     let mut learnt = BTreeSet::new();
-    for at_hand in sets.iter().filter(is_for_kernel) {
-        let name = at_hand.set.key.file_stem();
+    for available in sets.iter().filter(is_for_kernel) {
+        let name = available.set.key.file_stem();
         // Modules for an unknown build may fit the one and not the next.
-        let is_of_build = at_hand.set.key.kernel_build().is_some();
+        let is_of_build = available.set.key.kernel_build().is_some();
         if is_of_build && known.contains(&name) {
             continue;
         }
-        let fit = Host { config, facts }.fit(&at_hand.set, store);
+        let fit = Host { config, facts }.fit(&available.set, store);
         if is_of_build && matches!(fit, Fit::Fits { .. }) {
             learnt.insert(name.clone());
         }

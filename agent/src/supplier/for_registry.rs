@@ -15,7 +15,7 @@ use longshore_modules::artifact::image::Described;
 use longshore_modules::module_signing::{Certificate, Signer};
 use longshore_modules::registry::call::is_of_content;
 use longshore_modules::registry::set_index::IndexSummary;
-use longshore_modules::registry::{Found, Judge, Registry, Wish};
+use longshore_modules::registry::{Found, Judge, Registry, SetRequest};
 use longshore_modules::signature::Trust;
 use longshore_modules::signature::set_index::SetIndex;
 use longshore_modules::signature::statement::PredicateType;
@@ -92,7 +92,7 @@ impl<'p> ForRegistry<'p> {
     /// # Errors
     /// The registry's failure, or that the set is denied.
     pub(crate) async fn look(&self, build: &BuildSet) -> Result<Option<String>, NotMade> {
-        let wish = Wish {
+        let requested = SetRequest {
             driver: Some(&build.driver_version),
             flavour: Some(build.flavour),
             kernel_release: &build.kernel_release,
@@ -100,7 +100,7 @@ impl<'p> ForRegistry<'p> {
         };
         let registry = self.publication.open().map_err(NotMade::of_registry)?;
         let judge = Counts { of: self, registry: &registry, build };
-        let found = registry.find(wish, &judge).await;
+        let found = registry.find(requested, &judge).await;
         served(found, registry.name())
     }
 

@@ -170,8 +170,8 @@ impl<'a> Inventory<'a> {
 
     /// True if sets and trees of all versions that a plan may choose are available.
     pub(super) fn suffices(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
-        let wish = &self.config.driver;
-        let versions = match (&wish.version, &catalog.run_files) {
+        let requested = &self.config.driver;
+        let versions = match (&requested.version, &catalog.run_files) {
             (Some(version), _) => vec![version],
             (None, Probe::Read(files)) => files.iter().map(|file| &file.version).collect(),
             (None, Probe::Unreadable(_)) => Vec::new(),
@@ -186,11 +186,11 @@ impl<'a> Inventory<'a> {
 
     /// True if set and tree of a suitable driver, of any matching version, are available.
     pub(super) fn has_some(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
-        let wish = self.config.driver.version.as_deref();
+        let requested = self.config.driver.version.as_deref();
         let sources = self.config.operator.exposes_sources();
         let trees = catalog.userspace.iter().filter(|tree| tree.sources.is_some() == sources);
         trees.map(|tree| &tree.driver_version).any(|version| {
-            wish.is_none_or(|wish| DriverVersion::new(version).is_within(wish))
+            requested.is_none_or(|requested| DriverVersion::new(version).is_within(requested))
                 && self.config.driver.permits(version)
                 && self.has_set(version, kernel, catalog)
         })
@@ -208,12 +208,12 @@ impl<'a> Inventory<'a> {
         kernel: &'s Kernel,
         catalog: &'s Catalog,
     ) -> impl Iterator<Item = &'s ModuleSet> {
-        let wish = &self.config.driver;
+        let requested = &self.config.driver;
         let query =
-            SetQuery { kernel: kernel.id(), driver_version: version, flavour: wish.flavour };
+            SetQuery { kernel: kernel.id(), driver_version: version, flavour: requested.flavour };
         let signing = Signing::new(self.config);
         catalog.sets.iter().map(|s| &s.set).filter(move |set| {
-            query.matches_with(set, &wish.extra_modules)
+            query.matches_with(set, &requested.extra_modules)
                 // sign-file comes from the archives.
                 && signing.suffices(&set.key, catalog)
         })

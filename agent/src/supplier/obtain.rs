@@ -56,12 +56,13 @@ impl Provisioner<'_> {
         &self,
         release: Option<&str>,
     ) -> Result<Option<(ModuleSet, AvailableUserspace)>, Failure> {
-        let (config, wish) = (self.config(), &self.config().driver);
+        let (config, requested) = (self.config(), &self.config().driver);
         // The choice of the set needs the whole catalog if signatures are required, or sets are denied.
         let any = !config.signatures.required
             && config.signatures.denied.is_empty()
             && config.module_signing.is_none();
-        let version = wish.version.as_deref().filter(|version| any && wish.permits(version));
+        let version =
+            requested.version.as_deref().filter(|version| any && requested.permits(version));
         let Some(version) = version else { return Ok(None) };
         let kernel = HostFacts::read(&config.paths.root, &config.paths.host_root)?.kernel;
         let release = release.unwrap_or(&kernel.release);
@@ -74,10 +75,10 @@ impl Provisioner<'_> {
         let query = SetQuery {
             kernel: KernelId { release, version: build.as_deref(), arch: &kernel.arch },
             driver_version: version,
-            flavour: wish.flavour,
+            flavour: requested.flavour,
         };
         sets.retain(|set| {
-            query.matches_with(set, &wish.extra_modules)
+            query.matches_with(set, &requested.extra_modules)
                 && config.patches.allows(set.key.patches.keys())
                 // The catalog has those of packages where they are wanted and fit.
                 && set.headers_origin() != HeadersFrom::Package
@@ -85,7 +86,7 @@ impl Provisioner<'_> {
         });
         let Some(set) = sets.pop().filter(|_| sets.is_empty()) else { return Ok(None) };
         let sources = self.sources_beside(&set);
-        let mut trees = userspace::at_hand(&store)?.into_iter();
+        let mut trees = userspace::available(&store)?.into_iter();
         let tree = trees.find(|t| t.driver_version == version && t.sources == sources);
         Ok(tree.map(|tree| (set, tree)))
     }

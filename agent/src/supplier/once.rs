@@ -26,7 +26,7 @@ use longshore_modules::artifact::SetQuery;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::artifact::{ModuleSet, tag};
 use longshore_modules::registry::RegistrySource;
-use longshore_modules::registry::{Judge, Registry, Wish};
+use longshore_modules::registry::{Judge, Registry, SetRequest};
 
 /// Prefix of a claim's tag.
 const CLAIM: &str = "claim-";
@@ -92,13 +92,13 @@ impl Search for Published<'_> {
 
     async fn look(&self) -> Result<Option<String>, Failure> {
         let build = self.shared.build;
-        let wish = Wish {
+        let requested = SetRequest {
             driver: Some(&build.driver_version),
             flavour: Some(build.flavour),
             kernel_release: &build.kernel_release,
             arch: std::env::consts::ARCH,
         };
-        let taken = self.registry.find(wish, self).await.into_taken()?;
+        let taken = self.registry.find(requested, self).await.into_taken()?;
         Ok(taken.first().map(Described::digest))
     }
 

@@ -153,7 +153,7 @@ impl<'a> Provisioner<'a> {
     /// Returns the driver that a plan for `facts` would choose of all kernel sources, with or without a GPU. A .run
     /// file is in the store afterwards.
     async fn choose(&self, facts: &HostFacts) -> Result<AvailableDriver, Failure> {
-        let (wish, sources) = (&self.config().driver, &self.inventory.sources);
+        let (requested, sources) = (&self.config().driver, &self.inventory.sources);
         let store = self.store()?;
         let mut catalog = Catalog::without_sources("not asked");
         catalog.add(sources.drivers(&store).await?, &facts.kernel);
@@ -163,7 +163,11 @@ impl<'a> Provisioner<'a> {
                 sources.driver_in_store(Some(&driver.version), Some(flavour), &store).await
             }
             // A request that no plan can meet is reported against the available drivers.
-            Err(_) => sources.driver_in_store(wish.version.as_deref(), wish.flavour, &store).await,
+            Err(_) => {
+                sources
+                    .driver_in_store(requested.version.as_deref(), requested.flavour, &store)
+                    .await
+            }
         }
     }
 
@@ -290,7 +294,7 @@ impl<'a> Provisioner<'a> {
     ) -> Result<AvailableUserspace, Failure> {
         let (store, sources) = (self.store()?, &self.inventory.sources);
         let progress = sources.progress();
-        let there = userspace::at_hand(&store)?;
+        let there = userspace::available(&store)?;
         let is_it = |tree: &AvailableUserspace| {
             tree.driver_version == driver_version && tree.sources == kernel_sources
         };

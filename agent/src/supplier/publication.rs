@@ -90,7 +90,7 @@ impl<'p> Publication<'p> {
         let archive = provisioner.inventory.sources.archive(&store).await.ok()?;
         let version = build.kernel_version.as_deref();
         let kernel = headers::Wanted { release: &build.kernel_release, version };
-        Some(headers::at_hand(kernel, &provisioner.config().header_places(), archive))
+        Some(headers::available(kernel, &provisioner.config().header_places(), archive))
     }
 
     /// Compiles the set that is published. One that is to be signed is of a compile that this store

@@ -81,7 +81,7 @@ impl<'a> Signing<'a> {
 
     fn has_signed(&self, key: &ModuleKey, catalog: &Catalog) -> bool {
         catalog.signer.as_ref().is_some_and(|signer| {
-            let keys = catalog.sets.iter().map(|at_hand| &at_hand.set.key);
+            let keys = catalog.sets.iter().map(|available| &available.set.key);
             keys.filter(|other| signer.signed(other.signed_by.as_ref()))
                 .any(|other| other.unsigned() == *key)
         })

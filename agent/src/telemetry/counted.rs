@@ -64,7 +64,7 @@ mod tests {
     use longshore_core::progress::Silent;
 
     #[test]
-    fn bytes_and_what_was_at_hand_are_counted_and_items_are_not() {
+    fn bytes_and_what_was_available_are_counted_and_items_are_not() {
         let telemetry = Telemetry::default();
         let counted = Counted::new(Box::new(Silent), telemetry.clone());
         counted.begin("fetching", None, Unit::Bytes).advance(7);

@@ -29,7 +29,7 @@ pub(super) fn taken(store: &Store, paths: &Paths) -> Result<Vec<Taken>, Failure>
     sets.retain(|set| {
         installed.as_ref() == Some(&set.key.driver_version) || last.as_ref() == Some(&set.key)
     });
-    let trees = userspace::at_hand(store)?;
+    let trees = userspace::available(store)?;
     let of_driver = |version: &str| -> BTreeSet<String> {
         let trees = trees.iter().filter(|tree| tree.driver_version == version);
         trees.filter_map(|tree| tree_name(&tree.root)).collect()
@@ -116,7 +116,7 @@ mod tests {
             let decision = gc::decide(&self.store, &needed, Some(0), SystemTime::now());
             decision.expect("decided").carry_out(&self.store, alone).expect("carried out");
             let sets = self.store.sets().expect("sets");
-            let trees = userspace::at_hand(&self.store).expect("trees");
+            let trees = userspace::available(&self.store).expect("trees");
             (sets.into_iter().map(|set| set.key.driver_version).collect(), trees.len())
         }
     }

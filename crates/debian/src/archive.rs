@@ -192,8 +192,8 @@ impl Archive {
         if self.indexes.is_empty() {
             // A source that may answer later says more than a bad line beside it.
             let mut passing = problems.iter().filter(|failure| !failure.kind().is_definite());
-            let told = passing.next().or(problems.first()).cloned();
-            return Err(told.unwrap_or_else(|| {
+            let reported = passing.next().or(problems.first()).cloned();
+            return Err(reported.unwrap_or_else(|| {
                 Failure::new(FailureKind::Download, "no source has an index for this architecture")
                     .remedy("name an archive as [[archive]] in the configuration file")
             }));
@@ -454,9 +454,9 @@ mod tests {
     #[case::nothing(&[], FailureKind::Download)]
     fn without_an_index_an_outage_is_told_before_a_mistake(
         #[case] problems: &[FailureKind],
-        #[case] told: FailureKind,
+        #[case] reported: FailureKind,
     ) {
         let problems = problems.iter().map(|kind| Failure::new(*kind, "why")).collect();
-        assert_eq!(Archive::empty().note(problems).expect_err("no index").kind(), told);
+        assert_eq!(Archive::empty().note(problems).expect_err("no index").kind(), reported);
     }
 }

@@ -103,7 +103,7 @@ fn of_packages(mut packages: Vec<Package>) -> Vec<AvailableDriver> {
     let of_package = |package: &Package| {
         let is_open = open.contains(&(package.name.clone(), package.version.clone()));
         let flavour = if is_open { Some(Flavour::Open) } else { flavour_of(&package.name) };
-        at_hand(package.clone(), flavour?)
+        available(package.clone(), flavour?)
     };
     let mut found: Vec<_> =
         packages.iter().filter(|p| successor(p).is_none()).filter_map(of_package).collect();
@@ -274,7 +274,7 @@ fn flavour_of(name: &str) -> Option<Flavour> {
     is_one.then_some(if open { Flavour::Open } else { Flavour::Proprietary })
 }
 
-fn at_hand(package: Package, flavour: Flavour) -> Option<AvailableDriver> {
+fn available(package: Package, flavour: Flavour) -> Option<AvailableDriver> {
     let version = version::upstream(&package.version);
     // A transitional or renamed package has no driver version.
     let is_version = DriverVersion::parse(version).is_some();

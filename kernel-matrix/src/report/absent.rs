@@ -44,17 +44,17 @@ impl<'a> Axes<'a> {
 
     /// Returns name, number of cells and reason of each driver and each kernel without sources.
     pub(crate) fn absent(&self, merged: &Merged) -> Vec<(String, usize, String)> {
-        let told = |name: String, id: &Line, of: fn(&Cell) -> &Line| {
+        let reported = |name: String, id: &Line, of: fn(&Cell) -> &Line| {
             let cells: Vec<&Cell> = merged.cells.iter().filter(|cell| of(cell) == id).collect();
             let reason = cells.first().map(|cell| cell.reason()).unwrap_or_default();
             (name, cells.len(), reason)
         };
         let driver = |d: &&DriverAxis| {
-            told(format!("{} {}", d.branch, d.flavour), &d.id, |cell| &cell.planned.driver)
+            reported(format!("{} {}", d.branch, d.flavour), &d.id, |cell| &cell.planned.driver)
         };
         let kernel = |k: &&KernelAxis| {
             let release = if k.release.is_empty() { &k.id } else { &k.release };
-            told(release.to_string(), &k.id, |cell| &cell.planned.kernel)
+            reported(release.to_string(), &k.id, |cell| &cell.planned.kernel)
         };
         let drivers = self.absent_drivers.iter().map(driver);
         drivers.chain(self.absent_kernels.iter().map(kernel)).collect()

@@ -126,7 +126,7 @@ impl Archives {
             let none = |_: &_| Err(Failure::new(FailureKind::Usage, "no registry is asked"));
             self.runtime.block_on(root.acquire(&none, UNPACKING, &self.store, &Silent))?;
         }
-        match root.at_hand(Wanted { release, version: None }, &self.store) {
+        match root.available(Wanted { release, version: None }, &self.store) {
             AvailableHeaders::Missing { passed_over, .. } => {
                 Err(Error::Unexpected(passed_over.join("; ")))
             }

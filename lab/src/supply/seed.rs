@@ -259,7 +259,7 @@ fn chosen(sets: Vec<ModuleSet>, said: &str, fetch: &Fetch<'_>) -> Option<ModuleS
 /// Returns the directory of the user-mode tree that `fetch` printed; its name has the manifest's
 /// digest.
 fn find_userspace(store: &Store, said: &str) -> Result<PathBuf, Error> {
-    userspace::at_hand(store)?
+    userspace::available(store)?
         .into_iter()
         .filter(|tree| said.contains(&tree.root.display().to_string()))
         .find_map(|tree| tree.root.parent().map(Path::to_path_buf))

@@ -35,13 +35,13 @@ async fn calls_that_no_compile_makes_do_not_exist_inside() {
         spec.user = user;
         let (outcome, lines) = scene.run_as(&spec, MINUTE).await;
         assert_eq!(outcome.expect("it runs"), Outcome::Exited(0), "{lines:?}");
-        let told: BTreeMap<&str, i32> = lines
+        let reported: BTreeMap<&str, i32> = lines
             .iter()
             .filter_map(|line| line.split_once(' '))
             .map(|(name, errno)| (name, errno.parse().expect("a number")))
             .collect();
-        assert!(told.len() > 30, "{lines:?}");
-        for (name, errno) in told {
+        assert!(reported.len() > 30, "{lines:?}");
+        for (name, errno) in reported {
             let wanted = match name {
                 "int80" => -SIGSYS,
                 _ if OPEN.contains(&name) => 0,

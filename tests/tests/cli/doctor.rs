@@ -24,11 +24,11 @@ const TREES: [(&str, i32, &str); 8] = [
 fn the_worst_is_the_exit_code_and_nothing_is_made() {
     let scene = Scene::new();
     for (tree, code, verdict) in TREES {
-        is_told(&scene, tree, code, verdict);
+        is_reported(&scene, tree, code, verdict);
     }
 }
 
-fn is_told(scene: &Scene, tree: &str, code: i32, verdict: &str) {
+fn is_reported(scene: &Scene, tree: &str, code: i32, verdict: &str) {
     let root = fixture(tree);
     let state = || (manifest(&scene.path("")), manifest(root.as_ref()));
     let before = state();

@@ -68,7 +68,7 @@ fn kubectl_s_name_for_completions_is_one_of_the_program_s() {
     let dir = tempfile::tempdir().expect("dir");
     let link = dir.path().join("kubectl_complete-longshore");
     symlink(longshore(), &link).expect("linked");
-    let (code, told, _) = ended(Command::new(link).arg("sta"));
-    assert!(code == Some(0) && told.starts_with("status\t"), "{told}");
-    assert!(told.ends_with("\n:4\n"), "{told}");
+    let (code, reported, _) = ended(Command::new(link).arg("sta"));
+    assert!(code == Some(0) && reported.starts_with("status\t"), "{reported}");
+    assert!(reported.ends_with("\n:4\n"), "{reported}");
 }

@@ -121,11 +121,11 @@ fn a_root_is_inspected_and_a_bad_one_refused() {
     let place = root.to_str().expect("a path");
     let mut inspect = host.agent(&["build-root", "inspect", place, "--json"]);
     let out = inspect.output().expect("runs");
-    let told: Value = serde_json::from_slice(&out.stdout).expect("JSON");
-    assert_eq!(told["kernels"][0]["release"], KERNEL);
-    assert_eq!(told["kernels"][0]["compiler"], COMPILER);
-    assert_eq!(told["compilers"][1]["program"], "gcc-13");
-    assert_eq!(told["lacking"], json!([]));
+    let reported: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(reported["kernels"][0]["release"], KERNEL);
+    assert_eq!(reported["kernels"][0]["compiler"], COMPILER);
+    assert_eq!(reported["compilers"][1]["program"], "gcc-13");
+    assert_eq!(reported["lacking"], json!([]));
     let refused = |arguments: &[&str], code: i32, said: &[&str]| {
         let said: Vec<String> = said.iter().map(|text| (*text).to_owned()).collect();
         finish(&mut host.agent(arguments)).assert_failed(code, &said);

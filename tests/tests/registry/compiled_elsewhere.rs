@@ -68,8 +68,9 @@ async fn what_was_compiled_elsewhere_is_pushed_signed_and_pulled() {
     assert!(said.contains("signed; ") && said.contains("compiled elsewhere"), "{said}");
 
     let registry = scene.open(&[]);
-    let wish = Wish { driver: Some("550"), flavour: None, kernel_release: RELEASE, arch: "x86_64" };
-    let found = find(&registry, wish).await.expect("finds");
+    let requested =
+        SetRequest { driver: Some("550"), flavour: None, kernel_release: RELEASE, arch: "x86_64" };
+    let found = find(&registry, requested).await.expect("finds");
     let [found] = &found[..] else { panic!("one set: {found:?}") };
     let keys = [PublicKey::read(&public).expect("a key")];
     let evidence = registry.evidence(found, &trusting(&keys)).await.expect("evidence");

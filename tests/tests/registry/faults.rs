@@ -75,16 +75,16 @@ async fn a_manifest_of_another_kind_is_refused_and_passed_over() {
     let failure = scene.open(&[]).describe(&tag).await.expect_err("refused");
     assert_eq!(failure.code(), ExitCode::Verification, "{}", failure.report());
     assert!(failure.report().contains("another kind"), "{}", failure.report());
-    let wish = Wish {
+    let requested = SetRequest {
         driver: Some("535.261.03"),
         flavour: None,
         kernel_release: "6.1.0-50-amd64",
         arch: "x86_64",
     };
-    assert!(find(&scene.open(&[]), wish).await.expect("finds").is_empty());
+    assert!(find(&scene.open(&[]), requested).await.expect("finds").is_empty());
     // A set replaces it.
     scene.push().await.expect("pushes");
-    assert_eq!(find(&scene.open(&[]), wish).await.expect("finds").len(), 1);
+    assert_eq!(find(&scene.open(&[]), requested).await.expect("finds").len(), 1);
 }
 
 #[tokio::test]
@@ -102,13 +102,13 @@ async fn a_set_without_its_config_hides_no_other() {
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");
     let config = manifest["config"]["digest"].as_str().expect("a digest");
     fs::remove_file(scene.hub.blob(config)).expect("removes");
-    let wish = Wish {
+    let requested = SetRequest {
         driver: Some("535"),
         flavour: None,
         kernel_release: "6.1.0-50-amd64",
         arch: "x86_64",
     };
-    let found = find(&scene.open(&[]), wish).await.expect("finds");
+    let found = find(&scene.open(&[]), requested).await.expect("finds");
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].set, scene.set);
 }

@@ -45,7 +45,7 @@ use longshore_fetch::http::Policy;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::registry::RegistrySource;
-use longshore_modules::registry::{Judge, LoginRules, Registry, Wish};
+use longshore_modules::registry::{Judge, LoginRules, Registry, SetRequest};
 use longshore_modules::sets::SetStore;
 use longshore_modules::signature::Trust;
 use longshore_modules::signature::key::PublicKey;
@@ -83,8 +83,8 @@ impl Judge for Everything {
     }
 }
 
-async fn find(registry: &Registry, wish: Wish<'_>) -> Result<Vec<Described>, Failure> {
-    registry.find(wish, &Everything).await.into_taken()
+async fn find(registry: &Registry, requested: SetRequest<'_>) -> Result<Vec<Described>, Failure> {
+    registry.find(requested, &Everything).await.into_taken()
 }
 
 /// Trust in these keys alone.
@@ -164,8 +164,9 @@ async fn what_is_pushed_is_found_and_pulled() {
     let registry = scene.open(&[]);
     for (driver, count) in [(Some("535.261.03"), 1), (Some("535"), 1), (None, 1), (Some("550"), 0)]
     {
-        let wish = Wish { driver, flavour: None, kernel_release: "6.1.0-50-amd64", arch: "x86_64" };
-        let found = find(&registry, wish).await.expect("finds");
+        let requested =
+            SetRequest { driver, flavour: None, kernel_release: "6.1.0-50-amd64", arch: "x86_64" };
+        let found = find(&registry, requested).await.expect("finds");
         assert_eq!(found.len(), count, "{driver:?}");
         assert!(found.iter().all(|f| f.set == scene.set && f.digest() == digest));
     }
@@ -192,8 +193,8 @@ async fn a_second_push_sends_nothing() {
 #[tokio::test]
 async fn an_empty_registry_has_nothing() {
     let scene = Scene::new();
-    let wish = Wish { driver: None, flavour: None, kernel_release: "x", arch: "x86_64" };
-    assert!(find(&scene.open(&[]), wish).await.expect("finds").is_empty());
+    let requested = SetRequest { driver: None, flavour: None, kernel_release: "x", arch: "x86_64" };
+    assert!(find(&scene.open(&[]), requested).await.expect("finds").is_empty());
     let absent = format!("sha256:{}", "0".repeat(64));
     scene.refuses(&absent, ExitCode::Download, "has no sha256:0000").await;
 }

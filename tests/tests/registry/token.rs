@@ -69,8 +69,8 @@ async fn ask(wanted: &'static str, docker: bool) -> (Result<usize, Failure>, Vec
     let registry = Registry::open_with(hasty(), &source, Path::new("/"), &env)
         .expect("opens")
         .with_login_rules(&LoginRules { insecure, realms: Vec::new() });
-    let wish = Wish { driver: None, flavour: None, kernel_release: "x", arch: "x86_64" };
-    let found = find(&registry, wish).await.map(|found| found.len());
+    let requested = SetRequest { driver: None, flavour: None, kernel_release: "x", arch: "x86_64" };
+    let found = find(&registry, requested).await.map(|found| found.len());
     // An empty request ends the server.
     drop(TcpStream::connect(address));
     server.join().expect("the server ends");

@@ -163,20 +163,20 @@ fn train() -> PodRef {
 #[case::by_another(EvictEvent::CordonedByAnother, None, "not by longshore")]
 #[tokio::test]
 async fn an_event_that_a_person_has_to_see_is_one_of_the_node(
-    #[case] event_told: EvictEvent,
+    #[case] event_reported: EvictEvent,
     #[case] reason: Option<&str>,
     #[case] note: &str,
 ) {
     let api =
         Api::with([node(1, false), node(1, false), node(1, false), event(), event(), event()]);
     let reporter = reporter(&api).await;
-    let text = described(&event_told, LONG);
+    let text = described(&event_reported, LONG);
     assert!(text.contains(note), "{text}");
-    report(&event_told, text, &reporter);
+    report(&event_reported, text, &reporter);
     assert!(reporter.finish(None, LONG).await);
     let written = written(&api);
     assert_eq!(written.first().map(|(_, reason)| reason.as_str()), reason);
-    let is_of_pod = matches!(event_told, EvictEvent::Blocked(..));
+    let is_of_pod = matches!(event_reported, EvictEvent::Blocked(..));
     assert_eq!(written.iter().any(|(line, _)| line == OF_POD), is_of_pod);
     if reason.is_some() {
         let body: Value = serde_json::from_str(&api.requests()[4].body).unwrap();
@@ -190,8 +190,8 @@ async fn a_cluster_that_refuses_events_stops_no_drain() {
     let reports = [node(1, false), node(1, false), node(1, false), refused(403)];
     let api = Api::with(reports.into_iter().chain([refused(403)]));
     let reporter = reporter(&api).await;
-    for told in [EvictEvent::Evicted(train()), EvictEvent::Evicted(train())] {
-        report(&told, "note".to_owned(), &reporter);
+    for reported in [EvictEvent::Evicted(train()), EvictEvent::Evicted(train())] {
+        report(&reported, "note".to_owned(), &reporter);
     }
     assert!(reporter.finish(None, LONG).await);
     assert_eq!(api.lines()[3..], [OF_NODE, OF_POD]);

@@ -73,9 +73,9 @@ fn zsh_takes_the_completions() {
         "zsh -n {path} && zsh -f -c 'autoload -Uz compinit && compinit -D -u && source {path} && \
          print ${{_comps[longshore]}} && whence -w _longshore _longshore_commands'"
     );
-    let told = output_of("bash", &script);
+    let reported = output_of("bash", &script);
     let functions = ["_longshore\n", "_longshore: function\n", "_longshore_commands: function\n"];
-    assert!(functions.iter().all(|line| told.contains(line)), "{told}");
+    assert!(functions.iter().all(|line| reported.contains(line)), "{reported}");
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Look<'_> {
     /// True if the store has everything that an agent needs with the kernel `release`.
     fn has_modules(&self, release: &str) -> Result<bool, Failure> {
         let facts = at_boot_of(self.facts.clone(), &self.config.paths, release);
-        let catalog = self.at_hand_for(&facts)?;
+        let catalog = self.available_for(&facts)?;
         plan::is_stored(self.config, &facts, &catalog)
     }
 }

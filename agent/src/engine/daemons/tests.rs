@@ -62,7 +62,7 @@ impl Scene {
     }
 }
 
-fn wished(required: bool) -> Vec<Step> {
+fn requested(required: bool) -> Vec<Step> {
     let mut steps = install();
     for step in &mut steps {
         if let Step::StartDaemon(StartDaemon { daemon }) = step {
@@ -118,7 +118,7 @@ fn a_required_daemon_that_does_not_serve_ends_the_installation(
     let mut scene = Scene::new();
     let before = scene.host.state();
     scene.host.daemon_is(NAME, Some(ill));
-    let failure = failed(scene.apply(&wished(true)));
+    let failure = failed(scene.apply(&requested(true)));
     assert_eq!(failure.code(), ExitCode::Expose);
     assert!(failure.report().contains(errno.desc()), "{}", failure.report());
     assert_eq!(scene.host.state(), before);
@@ -131,7 +131,7 @@ fn without_one_that_is_not_required_the_driver_is_ready(#[case] ill: Ill) {
     let mut scene = Scene::new();
     let before = scene.host.state();
     scene.host.daemon_is(NAME, Some(ill));
-    scene.apply(&wished(false)).unwrap();
+    scene.apply(&requested(false)).unwrap();
     assert_eq!(scene.telemetry.live().daemons[0].state, DaemonState::Failed);
     // It is among those that are tried again.
     assert_eq!(kept(&scene.journal).len(), 1);

@@ -35,7 +35,7 @@ impl Agent {
                     config.registry_wait.as_secs(),
                     failure.one_line()
                 );
-                self.world.telemetry.awaits(Some(awaited));
+                self.context.telemetry.awaits(Some(awaited));
                 OfferWait::begin(config.registry_wait)
             }
         };
@@ -65,6 +65,6 @@ impl Agent {
     /// Ends the wait: the modules are there, or nothing waits for them any more.
     pub(super) fn awaits_no_longer(&mut self) {
         self.awaiting = None;
-        self.world.telemetry.awaits(None);
+        self.context.telemetry.awaits(None);
     }
 }

@@ -36,14 +36,14 @@ impl Agent {
         let mut next = match configurations.read() {
             Ok(next) => next,
             Err(failure) => {
-                self.world.telemetry.failed(&failure);
+                self.context.telemetry.failed(&failure);
                 warn_of(&failure, "the new configuration is wrong, keeping the running one");
                 return Ok(());
             }
         };
         let settled = async { Ok(Self::settle_once(&mut next, configurations).await) };
         if let Err(failure) = or_stop(&self.stop, settled).await? {
-            self.world.telemetry.failed(&failure);
+            self.context.telemetry.failed(&failure);
             warn_of(&failure, UNNAMED);
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Agent {
                 if self.journal.state().whole =>
             {
                 self.follow(running);
-                self.world.telemetry.failed(&failure);
+                self.context.telemetry.failed(&failure);
                 warn_of(&failure, "the running configuration and its driver stay");
                 if self.journal.phase() != Phase::Ready {
                     // The modules were loaded anew.
@@ -148,8 +148,8 @@ impl Agent {
     /// seconds, during which the installed one is Ready.
     async fn verify_available(&mut self, plan: &Plan) -> Result<(), Outcome> {
         let since = Instant::now();
-        let (images, steps) = (Arc::clone(&self.world.images), plan.install.clone());
-        let limit = self.world.step_limit;
+        let (images, steps) = (Arc::clone(&self.context.images), plan.install.clone());
+        let limit = self.context.step_limit;
         let look = bounded_call::off_runtime(limit, move || verify_available(&*images, &steps));
         or_stop(&self.stop, async {
             match look.await {
@@ -187,7 +187,7 @@ impl Agent {
         self.enter(Phase::Changing)?;
         let stop = self.stop.clone();
         let steps = plan.install.clone();
-        let in_use_wait = self.world.in_use_wait.at_most(USERS);
+        let in_use_wait = self.context.in_use_wait.at_most(USERS);
         let exchanged = self.on_engine(move |engine, journal| {
             let engine = Engine { in_use_wait, ..*engine };
             let exchanged =
@@ -213,7 +213,7 @@ impl Agent {
                 Err(Outcome::Failed(failure))
             }
             Err(NotExchanged::InUse(in_use))
-                if busy == Phase::InUse && self.world.conduct.waits =>
+                if busy == Phase::InUse && self.context.conduct.waits =>
             {
                 self.enter(busy)?;
                 Err(self.hold(&in_use, plan).await)

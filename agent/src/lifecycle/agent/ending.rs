@@ -13,7 +13,7 @@ impl Agent {
     /// Ends a failed run: the host is as it was before, or a driver that was Ready is left as it
     /// is. If neither is possible, the journal keeps the rest for the next run.
     pub(super) async fn fail(&mut self, failure: Failure) -> Failure {
-        self.world.conduct.held.over();
+        self.context.conduct.held.over();
         let state = self.journal.state();
         // These kinds mean that uninstalling was tried just now.
         let tried = matches!(failure.kind(), FailureKind::InUse | FailureKind::RolledBack);
@@ -51,7 +51,7 @@ impl Agent {
     pub(super) async fn uninstall(&mut self) -> Result<ExitCode, Failure> {
         self.no_longer_postponed();
         // Also a change that is being tried: the removal may wait for the driver's users.
-        self.world.conduct.held.over();
+        self.context.conduct.held.over();
         let untouched = self.journal.live().next().is_none();
         if untouched && self.journal.phase().next().contains(&Phase::Removed) {
             self.enter(Phase::Removed)?;
@@ -69,7 +69,7 @@ impl Agent {
             tracing::warn!("uninstalling all the same: {}", failure.one_line());
         }
         let journal = std::mem::replace(&mut self.journal, Journal::in_memory());
-        let (journal, result) = remove(&self.world, journal).await;
+        let (journal, result) = remove(&self.context, journal).await;
         if let Some(journal) = journal {
             self.journal = journal;
         }
@@ -87,10 +87,10 @@ impl Agent {
     async fn keeps_for_successor(&self) -> bool {
         let phase = self.journal.phase();
         let may_stay = phase == Phase::InUse || phase.next().contains(&Phase::InUse);
-        if !self.world.conduct.keeps || !self.journal.state().whole || !may_stay {
+        if !self.context.conduct.keeps || !self.journal.state().whole || !may_stay {
             return false;
         }
-        let successor = self.world.conduct.successors.ask().await;
+        let successor = self.context.conduct.successors.ask().await;
         successor.log();
         successor.keeps_driver()
     }
@@ -102,7 +102,7 @@ impl Agent {
             engine.rest_daemons(journal);
         })
         .await?;
-        self.world.telemetry.kept();
+        self.context.telemetry.kept();
         // The next agent finds the driver whole also where this cannot be written.
         if self.journal.phase() != Phase::InUse
             && let Err(failure) = self.enter(Phase::InUse)
@@ -114,14 +114,14 @@ impl Agent {
 
     /// True in the driver pod of the GPU operator: its pods use the driver across the agent's end.
     pub(super) fn is_of_operator(&self) -> bool {
-        self.world.conduct.parent.is_some()
+        self.context.conduct.parent.is_some()
     }
 }
 
 /// Undoes all entries of a journal in phase Removing, and enters the phase that follows. Returns
 /// the journal unless the undo itself panicked.
 pub(in crate::lifecycle) async fn remove(
-    world: &Context,
+    context: &Context,
     journal: Journal,
 ) -> (Option<Journal>, Result<ExitCode, Failure>) {
     let since = Instant::now();
@@ -132,7 +132,7 @@ pub(in crate::lifecycle) async fn remove(
         }
         undone
     };
-    let undone = on_engine(world, journal, undo).await;
+    let undone = on_engine(context, journal, undo).await;
     let (mut journal, undone) = match undone {
         Ok(undone) => undone,
         Err(bug) => return (None, Err(bug)),
@@ -143,7 +143,7 @@ pub(in crate::lifecycle) async fn remove(
         Err(NotUndone::Left(_)) => Phase::Failed,
     };
     let entered = journal.enter(phase);
-    world.telemetry.enter(phase);
+    context.telemetry.enter(phase);
     tell_phase(phase, Phase::Removing, since);
     let result = undone.map_err(NotUndone::into_failure).and(entered).map(|()| ExitCode::Done);
     (Some(journal), result)

@@ -135,7 +135,7 @@ impl Agent {
     pub(super) async fn withdraw_at_start(&mut self) -> Result<(), Failure> {
         // The probe runs anew in this container.
         self.journal.forget_announced()?;
-        let Some(parent) = self.world.conduct.parent.clone() else { return Ok(()) };
+        let Some(parent) = self.context.conduct.parent.clone() else { return Ok(()) };
         self.on_engine(move |engine, journal| {
             engine.withdraw(Announces::Agent, journal);
             for path in WriteStatus::of_agent(&parent) {
@@ -154,7 +154,7 @@ impl Agent {
     /// Records the startup probe's confirmation of a driver that is Ready. Before that the probe has
     /// yet to run, and what it confirmed to an earlier agent is void.
     pub(super) async fn keep_confirmation(&mut self) -> Result<(), Failure> {
-        let parent = self.world.conduct.parent.clone();
+        let parent = self.context.conduct.parent.clone();
         let Some(parent) = parent.filter(|_| self.journal.phase() == Phase::Ready) else {
             return Ok(());
         };
@@ -167,7 +167,7 @@ impl Agent {
             return self.leave_not_ready_unrecorded().await;
         }
         let is_left = self.journal.live().next().is_some();
-        let Some(parent) = self.world.conduct.parent.clone().filter(|_| is_left) else { return };
+        let Some(parent) = self.context.conduct.parent.clone().filter(|_| is_left) else { return };
         let announced = self.on_engine(move |engine, journal| {
             engine.withdraw(Announces::Agent, journal);
             announce_not_ready(engine, journal, &parent);
@@ -180,8 +180,8 @@ impl Agent {
     /// The same where a step hangs and keeps the journal: the next agent writes or removes these files
     /// anyhow.
     async fn leave_not_ready_unrecorded(&self) {
-        let Some(parent) = self.world.conduct.parent.clone() else { return };
-        let host = Arc::clone(&self.world.host);
+        let Some(parent) = self.context.conduct.parent.clone() else { return };
+        let host = Arc::clone(&self.context.host);
         let write = move || {
             let not_ready = WriteStatus::not_ready(&parent);
             // One that fails does not keep the other from being made.
@@ -203,7 +203,7 @@ impl Agent {
         if !self.journal.live().any(announces) {
             return Ok(());
         }
-        let parent = self.world.conduct.parent.clone();
+        let parent = self.context.conduct.parent.clone();
         self.on_engine(move |engine, journal| {
             engine.withdraw(Announces::Agent, journal);
             engine.withdraw(Announces::Driver, journal);
@@ -224,11 +224,11 @@ impl Agent {
         tracing::warn!(
             "driver {version} waits for the users of the installed driver, which stays usable: {in_use}"
         );
-        self.world.conduct.held.waits(in_use, &self.change);
+        self.context.conduct.held.waits(in_use, &self.change);
         let keeper = self.keep();
-        self.world.rest.is(true);
+        self.context.rest.is(true);
         let ended = self.until_free(in_use).await;
-        self.world.rest.is(false);
+        self.context.rest.is(false);
         keeper.end().await;
         ended
     }
@@ -241,7 +241,7 @@ impl Agent {
                 refresh_at = self.refresh(self.refreshed()).await;
             }
             let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
-            let wait = waiting.wait.min(self.world.conduct.held.look_within());
+            let wait = waiting.wait.min(self.context.conduct.held.look_within());
             tokio::select! {
                 biased;
                 () = stop.wait() => return Outcome::Stopped,
@@ -250,15 +250,15 @@ impl Agent {
             }
             match waiting.look(self.holders().await, Instant::now()) {
                 Look::Free => {
-                    self.world.conduct.held.tries(&self.change);
+                    self.context.conduct.held.tries(&self.change);
                     return Outcome::Again { renewed: false };
                 }
                 Look::Same => {}
                 Look::Changed => {
                     let now = &waiting.in_use;
                     tracing::warn!("still waiting for the users of the installed driver: {now}");
-                    self.world.telemetry.holders(Some(now));
-                    self.world.conduct.held.waits(now, &self.change);
+                    self.context.telemetry.holders(Some(now));
+                    self.context.conduct.held.waits(now, &self.change);
                 }
             }
         }
@@ -266,7 +266,7 @@ impl Agent {
 
     /// Returns the processes that hold the driver, without its own daemons.
     pub(super) async fn users(&self) -> DriverUsers {
-        let (host, daemons) = (Arc::clone(&self.world.host), kept(&self.journal));
+        let (host, daemons) = (Arc::clone(&self.context.host), kept(&self.journal));
         let look = move || {
             let mut found = host.driver_users()?;
             for kept in &daemons {

@@ -31,12 +31,12 @@ impl Agent {
     /// Waits until the PCI bus may have a GPU, or the configuration is to be read again: then true.
     pub(super) async fn idle(&mut self) -> Result<bool, Outcome> {
         self.enter_idle()?;
-        let mut watch = Watch::begin(&self.world.triggers);
+        let mut watch = Watch::begin(&self.context.triggers);
         watch.arm(&[]);
-        let is_deaf = !self.world.triggers.kernel || !watch.left_out().is_empty();
-        self.world.rest.is(true);
+        let is_deaf = !self.context.triggers.kernel || !watch.left_out().is_empty();
+        self.context.rest.is(true);
         let renewed = self.until_gpu(&mut watch, is_deaf).await;
-        self.world.rest.is(false);
+        self.context.rest.is(false);
         self.asked = ("a change of the PCI bus", Instant::now());
         self.enter(Phase::Probing)?;
         renewed.ok_or(Outcome::Stopped)
@@ -64,7 +64,7 @@ impl Agent {
 
     /// True if a GPU is on the bus. A bus that cannot be read is left to the next plan, which names the reason.
     async fn has_gpu(&self) -> bool {
-        let host = Arc::clone(&self.world.host);
+        let host = Arc::clone(&self.context.host);
         match privileges::run_privileged(move || host.gpus()).await {
             Ok(Ok(gpus)) => !gpus.is_empty(),
             Ok(Err(_)) | Err(_) => true,
@@ -75,7 +75,7 @@ impl Agent {
     fn enter_idle(&mut self) -> Result<(), Failure> {
         let last = self.journal.phase();
         self.journal.enter(Phase::Removed)?;
-        self.world.telemetry.enter(Phase::Idle);
+        self.context.telemetry.enter(Phase::Idle);
         tell_phase(Phase::Idle, last, self.entered);
         self.entered = Instant::now();
         tracing::info!("no NVIDIA GPU is on the PCI bus: waiting for one (no-gpu = wait)");

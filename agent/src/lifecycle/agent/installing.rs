@@ -120,10 +120,10 @@ impl Agent {
             (n, _) => format!("{n} of its modules loaded"),
         };
         let is_ours = !of_driver.is_empty();
-        self.world.telemetry.driver(installed(plan, &self.journal, first));
+        self.context.telemetry.driver(installed(plan, &self.journal, first));
         self.base = Base::of(plan);
         self.enter(Phase::Ready)?;
-        self.world.conduct.held.over();
+        self.context.conduct.held.over();
         let version = &plan.driver_version;
         let (what, since) = self.asked;
         let ms = since.elapsed().as_millis();
@@ -168,7 +168,7 @@ impl Agent {
     fn planned(&self, provider: &impl Provider, gathered: &Gathered) -> Result<Plan, Failure> {
         let plan = provider.plan(gathered)?;
         gathered.catalog.warn_of_failures();
-        let telemetry = &self.world.telemetry;
+        let telemetry = &self.context.telemetry;
         telemetry.wanted(&plan.driver_version, plan.is_prebuilt());
         telemetry.planned(&plan.findings, patches(&plan.install, &gathered.catalog));
         Ok(plan)

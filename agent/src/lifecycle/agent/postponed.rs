@@ -28,18 +28,18 @@ impl Agent {
             return;
         }
         tracing::warn!("the change is made when the users of the installed driver are gone");
-        self.world.telemetry.holders(Some(&in_use));
-        self.world.conduct.held.waits(&in_use, &self.change);
+        self.context.telemetry.holders(Some(&in_use));
+        self.context.conduct.held.waits(&in_use, &self.change);
         let waiting = self.wait_for(in_use);
-        let at = Instant::now() + waiting.wait.min(self.world.conduct.held.look_within());
+        let at = Instant::now() + waiting.wait.min(self.context.conduct.held.look_within());
         self.postponed = Some(Postponed { next, waiting, at });
     }
 
     /// Ends the wait of a change that is no longer wanted.
     pub(super) fn no_longer_postponed(&mut self) {
         if self.postponed.take().is_some() {
-            self.world.telemetry.holders(None);
-            self.world.conduct.held.over();
+            self.context.telemetry.holders(None);
+            self.context.conduct.held.over();
         }
     }
 
@@ -56,18 +56,18 @@ impl Agent {
         let now = Instant::now();
         match waiting.look(seen, now) {
             Look::Free => {
-                self.world.conduct.held.tries(&self.change);
+                self.context.conduct.held.tries(&self.change);
                 return true;
             }
             Look::Same => {}
             Look::Changed => {
                 let in_use = &waiting.in_use;
                 tracing::warn!("still waiting for the users of the driver: {in_use}");
-                self.world.telemetry.holders(Some(in_use));
-                self.world.conduct.held.waits(in_use, &self.change);
+                self.context.telemetry.holders(Some(in_use));
+                self.context.conduct.held.waits(in_use, &self.change);
             }
         }
-        *at = now + waiting.wait.min(self.world.conduct.held.look_within());
+        *at = now + waiting.wait.min(self.context.conduct.held.look_within());
         false
     }
 
@@ -83,7 +83,7 @@ impl Agent {
         if self.postponed.is_some() {
             return Ok(());
         }
-        self.world.conduct.held.over();
+        self.context.conduct.held.over();
         match next == *running {
             true => {}
             // Pods that start meanwhile would find no driver.
@@ -97,9 +97,9 @@ impl Agent {
 
     /// Keeps a change that failed before the installed driver was touched, which may pass.
     fn try_again(&mut self, next: Config) {
-        let pause = self.world.conduct.interval * APART;
+        let pause = self.context.conduct.interval * APART;
         tracing::warn!("the change is tried again in {} s", pause.as_secs());
-        let waiting = Waiting::none(self.world.conduct.interval);
+        let waiting = Waiting::none(self.context.conduct.interval);
         self.postponed = Some(Postponed { next, waiting, at: Instant::now() + pause });
     }
 }

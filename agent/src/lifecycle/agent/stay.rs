@@ -104,9 +104,9 @@ impl Agent {
     /// Stays Ready until a stop or a renewal is requested.
     pub(super) async fn stay(&mut self) -> Result<Next, Outcome> {
         let mut keeper = self.keep();
-        self.world.rest.is(true);
+        self.context.rest.is(true);
         let next = self.watch(&mut keeper).await;
-        self.world.rest.is(false);
+        self.context.rest.is(false);
         keeper.end().await;
         next
     }
@@ -116,14 +116,14 @@ impl Agent {
     }
 
     fn keep_running(&self, daemons: Vec<Kept>) -> Keeper {
-        let telemetry = self.world.telemetry.clone();
-        Keeper::begin(&self.world.host, daemons, move |daemon, state| {
+        let telemetry = self.context.telemetry.clone();
+        Keeper::begin(&self.context.host, daemons, move |daemon, state| {
             telemetry.daemon(&daemon.name, daemon.required, state);
         })
     }
 
     async fn watch(&mut self, keeper: &mut Keeper) -> Result<Next, Outcome> {
-        let mut watch = Watch::begin(&self.world.triggers);
+        let mut watch = Watch::begin(&self.context.triggers);
         let mut wait = FIRST;
         // An earlier agent may have written the file a while ago.
         let mut refresh_at = Instant::now();
@@ -191,8 +191,8 @@ impl Agent {
         let now = Instant::now();
         let Some(step) = step else { return now };
         let Some(Refresh { every, name, .. }) = step.properties().refresh else { return now };
-        let host = Arc::clone(&self.world.host);
-        let state = self.world.telemetry.live().state();
+        let host = Arc::clone(&self.context.host);
+        let state = self.context.telemetry.live().state();
         let write = privileges::run_privileged(move || {
             step.properties().refresh.map_or(Ok(()), |refresh| refresh.step.refresh(&*host, &state))
         });
@@ -209,9 +209,9 @@ impl Agent {
     async fn look(&mut self, left_out: &[Finding]) -> Result<Seen, Next> {
         let entries: Vec<Entry> = self.journal.live().cloned().collect();
         let (steps, instances) = (self.base.steps.clone(), self.base.instances.clone());
-        let world = self.world.clone();
+        let context = self.context.clone();
         let work = move || {
-            let engine = world.engine();
+            let engine = context.engine();
             let instances = match instances {
                 Some(instances) => instances,
                 None => engine.instances(&steps, &entries)?,
@@ -267,7 +267,7 @@ impl Agent {
                     expected: gpus.iter().filter(|gpu| gpu.is_expected()).count(),
                     bound: gpus.iter().filter(|gpu| gpu.taken == Taken::Driver).count(),
                 });
-                findings.extend(gpus::missing(&gpus, self.world.missing_gpus.refuses()));
+                findings.extend(gpus::missing(&gpus, self.context.missing_gpus.refuses()));
             }
             Err(error) => findings.push(limited(format!("the GPUs were not compared: {error}"))),
         }
@@ -327,18 +327,18 @@ impl Agent {
         steps: &[Step],
         keeper: &mut Keeper,
     ) -> Result<bool, Outcome> {
-        self.world.rest.is(false);
+        self.context.rest.is(false);
         let idle = self.keep_running(Vec::new());
         std::mem::replace(keeper, idle).end().await;
         let repaired = self.do_again(steps).await;
         *keeper = self.keep();
-        self.world.rest.is(true);
+        self.context.rest.is(true);
         repaired
     }
 
     /// Carries out steps without which the driver is Ready, and stays so meanwhile.
     async fn repair_optional(&mut self, steps: &[Step]) -> Result<bool, Outcome> {
-        self.world.rest.is(false);
+        self.context.rest.is(false);
         let (steps, stop) = (steps.to_vec(), self.stop.clone());
         let applied = self.on_engine(move |engine, journal| {
             let engine = Engine { refuses_missing_gpus: false, ..*engine };
@@ -356,7 +356,7 @@ impl Agent {
         if let Err(failure) = self.journal.restored() {
             tracing::warn!("{}", failure.one_line());
         }
-        self.world.rest.is(true);
+        self.context.rest.is(true);
         Ok(repaired)
     }
 
@@ -388,14 +388,14 @@ impl Agent {
     fn back_to_ready(&mut self) {
         if let Err(failure) = self.enter(Phase::Ready) {
             tracing::warn!("{}", failure.one_line());
-            self.world.telemetry.enter(Phase::Ready);
+            self.context.telemetry.enter(Phase::Ready);
         }
     }
 
     /// Reports the driver's condition, and logs the changes in it.
     fn tell_condition(&self, condition: Condition) {
         let now = condition.findings.clone();
-        let before = self.world.telemetry.condition(condition).findings;
+        let before = self.context.telemetry.condition(condition).findings;
         for finding in now.iter().filter(|finding| !before.contains(finding)) {
             let Finding { code, severity, detail, remedy } = finding;
             match severity {

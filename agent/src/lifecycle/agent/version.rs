@@ -168,7 +168,7 @@ impl Agent {
     /// Reports a question without an answer: in the status once, in the log each time.
     fn tell_unanswered(&self, failure: &Failure, is_first: &mut bool) {
         if std::mem::take(is_first) {
-            self.world.telemetry.failed(failure);
+            self.context.telemetry.failed(failure);
         }
         tracing::warn!(
             "waiting for the driver's version, which no setting names: {}",
@@ -184,7 +184,7 @@ impl Agent {
         if !self.journal.state().whole || !live.any(loads) {
             return None;
         }
-        let host = std::sync::Arc::clone(&self.world.host);
+        let host = std::sync::Arc::clone(&self.context.host);
         let seen = privileges::run_privileged(move || host.module("nvidia")).await;
         let loaded = seen.ok()?.ok()??;
         loaded.version.is_none_or(|loaded| loaded == version).then_some(version)

@@ -104,7 +104,7 @@ impl Agent {
     /// Begins the wait after a refused try. Holders that are not seen are found out only by another
     /// try, which waits longer each time.
     pub(super) fn wait_for(&mut self, in_use: InUse) -> Waiting {
-        let first = self.world.conduct.interval;
+        let first = self.context.conduct.interval;
         let pause = self.held_for.unwrap_or(first);
         let longest = if is_unknown(&in_use) { LONGEST_UNKNOWN } else { LONGEST };
         self.held_for = Some((pause * 2).min(longest));
@@ -116,7 +116,7 @@ impl Agent {
     pub(super) async fn holders(&self) -> Holders {
         let (users, daemons) = (self.users().await, kept(&self.journal));
         let entries: Vec<Entry> = self.journal.live().cloned().collect();
-        let host = std::sync::Arc::clone(&self.world.host);
+        let host = std::sync::Arc::clone(&self.context.host);
         let look = move || held_of(&*host, &entries);
         let held = match privileges::run_privileged(look).await {
             Ok(Ok(held)) => held,

@@ -108,7 +108,7 @@ async fn adopting(scene: &Scene, plan: Plan) -> Result<ExitCode, Failure> {
     };
     let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let (stop, renewal) = (scene.stop.clone(), scene.renewal.clone());
-    let agent = Agent::new(scene.world(), journal, stop, renewal, Instant::now());
+    let agent = Agent::new(scene.context(), journal, stop, renewal, Instant::now());
     agent.live(config(&scene.paths), &script).await
 }
 

@@ -91,7 +91,7 @@ async fn an_unload_takes_everything_off(#[case] former: Plan) {
         let Some((scene, before)) = died(former.clone(), "550", fault).await else { continue };
         let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
         journal.begin(Phase::Removing).unwrap();
-        let (_, ended) = agent::remove(&scene.world(), journal).await;
+        let (_, ended) = agent::remove(&scene.context(), journal).await;
         assert_eq!(ended.unwrap(), ExitCode::Done, "{fault:?}");
         assert_eq!(scene.host.state(), before, "{fault:?}");
         assert!(scene.state().previous.is_empty());

@@ -22,9 +22,9 @@ use longshore_sources::userspace::AvailableUserspace;
 const SUBNET_MANAGER: &str = r#"#!/usr/bin/perl
 use strict; use Socket; my $s;
 my ($root) = $0 =~ m{^(.*)/run/nvidia/driver/usr/bin/nvlsm$};
-my %told = @ARGV;
-($told{'-g'} // '') =~ /^0x[0-9a-f]{16}$/ or die "no port GUID\n";
-open(my $conf, '<', "$root$told{'-F'}") or die "$told{'-F'}: $!\n";
+my %option = @ARGV;
+($option{'-g'} // '') =~ /^0x[0-9a-f]{16}$/ or die "no port GUID\n";
+open(my $conf, '<', "$root$option{'-F'}") or die "$option{'-F'}: $!\n";
 my ($plugin) = map { /^plugin_options .*--config_file (\S+)/ } <$conf>;
 open(my $grpc, '<', "$root$plugin") or die "grpc_mgr: $plugin: $!\n";
 -c "$root/dev/infiniband/umad0" or die "umad_open_port: /dev/infiniband/umad0: $!\n";
@@ -39,8 +39,8 @@ sleep 60;
 const FABRIC_MANAGER: &str = r#"#!/usr/bin/perl
 use strict; use Socket; my $s;
 my ($root) = $0 =~ m{^(.*)/run/nvidia/driver/usr/bin/nv-fabricmanager$};
-my %told = @ARGV;
-open(my $conf, '<', "$root$told{'-c'}") or die "$told{'-c'}: $!\n";
+my %option = @ARGV;
+open(my $conf, '<', "$root$option{'-c'}") or die "$option{'-c'}: $!\n";
 my %set = map { /^([A-Z_]+)=(.*)$/ } <$conf>;
 die "it would go to the background\n" if $set{DAEMONIZE};
 open(my $status, '<', '/proc/self/status') or die "status: $!\n";
@@ -52,7 +52,7 @@ for (['nvidiactl', 0666], ['nvidia-nvlink', 0600], ['nvidia-caps/nvidia-cap0', 0
     die "could not create device node $name\n" unless hex($caps) & 1 << 27;
 }
 hex($caps) & 1 << 21 or die "the switches want CAP_SYS_ADMIN\n";
-if ($told{'-g'}) {
+if ($option{'-g'}) {
     my $path = sockaddr_un("$root/run/nvidia-fabricmanager/fm_sm_ipc.socket");
     socket($s, PF_UNIX, SOCK_STREAM, 0) && connect($s, $path) or die "failed to connect to NVLSM: $!\n";
 }

@@ -248,13 +248,13 @@ async fn a_driver_that_another_program_unloads_is_announced_no_longer() {
 
 /// Counts what it is told.
 #[derive(Default)]
-struct Told {
+struct Reported {
     waits: Mutex<Vec<InUse>>,
     over: AtomicUsize,
     ended: AtomicUsize,
 }
 
-impl HeldChange for Told {
+impl HeldChange for Reported {
     fn waits(&self, in_use: &InUse, _: &str) {
         self.waits.lock().unwrap().push(in_use.clone());
     }
@@ -270,15 +270,15 @@ impl HeldChange for Told {
 }
 
 /// Returns a scene in which 535 is in use, its root was unmounted, and whoever is told.
-async fn held() -> (Scene, Arc<Told>) {
+async fn held() -> (Scene, Arc<Reported>) {
     let mut scene = scene();
-    let told = Arc::new(Told::default());
-    scene.conduct.held = Arc::clone(&told) as Arc<dyn HeldChange>;
+    let reported = Arc::new(Reported::default());
+    scene.conduct.held = Arc::clone(&reported) as Arc<dyn HeldChange>;
     scene.die_when_ready(announced("535")).await;
     used(&scene, true);
     scene.host.change(unmounts);
-    assert_eq!(told.over.swap(0, Ordering::Relaxed), 1, "535 became ready");
-    (scene, told)
+    assert_eq!(reported.over.swap(0, Ordering::Relaxed), 1, "535 became ready");
+    (scene, reported)
 }
 
 /// Has an agent that is Ready follow `next`, and returns when it is done: it then reads a wrong one.
@@ -293,34 +293,34 @@ async fn sighup(scene: &Scene, next: Config) {
     }
 }
 
-async fn until_told(told: &Told) {
-    while told.waits.lock().unwrap().is_empty() {
+async fn until_reported(reported: &Reported) {
+    while reported.waits.lock().unwrap().is_empty() {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
 async fn a_change_waits_for_the_users_and_the_installed_driver_is_served_meanwhile() {
-    let (scene, told) = held().await;
+    let (scene, reported) = held().await;
     let agent = scene.live(At::Never, vec![Ok(announced("550"))]);
     let watch = async {
-        until_told(&told).await;
+        until_reported(&reported).await;
         assert_eq!(scene.live_driver().as_deref(), Some("535"));
         assert_eq!(scene.phase(), Some(Phase::InUse));
         assert_eq!(scene.host.state().mounts.len(), 4, "its root is mounted again");
         confirms(&scene);
         let not_ready = [(daemons_file(), "NotReady".to_owned())];
         assert_eq!(announcements(&scene), not_ready, "the driver is not the configured one");
-        let named = told.waits.lock().unwrap()[0].to_string();
+        let named = reported.waits.lock().unwrap()[0].to_string();
         assert!(named.contains("pid 77 (train)"), "{named}");
         used(&scene, false);
         scene.stop_at_ready().await;
     };
     let (ended, ()) = tokio::join!(agent, watch);
     assert_eq!(ended.unwrap(), ExitCode::Done);
-    let over = told.over.load(Ordering::Relaxed);
+    let over = reported.over.load(Ordering::Relaxed);
     assert_eq!(over, 2, "once it is ready and once at the stop, and not at each try");
-    assert_eq!(told.ended.load(Ordering::Relaxed), 1);
+    assert_eq!(reported.ended.load(Ordering::Relaxed), 1);
     assert!(scene.host.log().iter().any(|line| line == "bind /run/driver/usr"));
     let installed = scene.installed.lock().unwrap().last().unwrap().0.driver_version.clone();
     assert_eq!(installed, "550");
@@ -328,37 +328,37 @@ async fn a_change_waits_for_the_users_and_the_installed_driver_is_served_meanwhi
 
 #[tokio::test]
 async fn a_stop_ends_the_wait_and_leaves_the_driver_to_its_users() {
-    let (scene, told) = held().await;
+    let (scene, reported) = held().await;
     let agent = scene.live(At::Never, vec![Ok(announced("550"))]);
     let watch = async {
-        until_told(&told).await;
+        until_reported(&reported).await;
         scene.stop.set();
     };
     let (ended, ()) = tokio::join!(agent, watch);
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert_eq!(scene.live_driver().as_deref(), Some("535"));
     assert_eq!(scene.phase(), Some(Phase::InUse));
-    let told = [&told.over, &told.ended].map(|calls| calls.load(Ordering::Relaxed));
-    assert_eq!(told, [1, 1], "the request is withdrawn, and that is waited for");
+    let reported = [&reported.over, &reported.ended].map(|calls| calls.load(Ordering::Relaxed));
+    assert_eq!(reported, [1, 1], "the request is withdrawn, and that is waited for");
 }
 
 /// The removal may wait for the driver's users, whose pods are not to be evicted for a change meanwhile.
 #[tokio::test]
 async fn a_stop_in_the_midst_of_a_try_withdraws_the_request_too() {
-    let (scene, told) = held().await;
+    let (scene, reported) = held().await;
     let ended = scene.live(At::Acquire, vec![Ok(wanting(announced("550")))]).await;
     assert_eq!(ended.unwrap(), ExitCode::Done);
-    assert!(told.waits.lock().unwrap().is_empty());
-    assert_eq!(told.over.load(Ordering::Relaxed), 1);
+    assert!(reported.waits.lock().unwrap().is_empty());
+    assert_eq!(reported.over.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
 async fn another_configuration_ends_the_wait() {
-    let (scene, told) = held().await;
+    let (scene, reported) = held().await;
     scene.configs.lock().unwrap().push_back(Ok(scene.config()));
     let agent = scene.live(At::Never, vec![Ok(announced("550")), Ok(announced("535"))]);
     let watch = async {
-        until_told(&told).await;
+        until_reported(&reported).await;
         scene.renewal.ask();
         scene.stop_at_ready().await;
     };

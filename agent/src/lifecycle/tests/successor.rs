@@ -231,21 +231,21 @@ impl HeldChange for Waits {
 #[tokio::test]
 async fn a_change_that_waits_is_named_and_its_end_comes_before_that_of_the_lock() {
     let (mut scene, _) = in_cluster(Scene::new(), follows());
-    let told = Arc::new(Waits::default());
-    *told.state.lock().unwrap() = Some(scene.paths.state.clone());
-    scene.conduct.held = Arc::clone(&told) as Arc<dyn HeldChange>;
+    let reported = Arc::new(Waits::default());
+    *reported.state.lock().unwrap() = Some(scene.paths.state.clone());
+    scene.conduct.held = Arc::clone(&reported) as Arc<dyn HeldChange>;
     (scene.conduct.waits, scene.conduct.interval) = (true, Duration::from_millis(1));
     replaced(&mut scene, plan("535")).await;
     scene.host.change(|state| state.references.insert("nvidia".to_owned(), 1));
     let (ended, ()) = tokio::join!(scene.live(At::Never, vec![Ok(plan("550"))]), async {
-        while told.changes.lock().unwrap().is_empty() {
+        while reported.changes.lock().unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
         scene.stop.set();
     });
     assert_eq!(ended.unwrap(), ExitCode::Done);
-    assert_eq!(told.changes.lock().unwrap()[0], "driver 535 to 550");
-    assert!(told.was_locked.load(Ordering::Relaxed));
+    assert_eq!(reported.changes.lock().unwrap()[0], "driver 535 to 550");
+    assert!(reported.was_locked.load(Ordering::Relaxed));
     assert_eq!(scene.live_driver().as_deref(), Some("535"));
     assert!(scene.state().whole && scene.phase() == Some(Phase::InUse));
 }

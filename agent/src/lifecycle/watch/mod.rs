@@ -113,10 +113,10 @@ impl Watch {
                 }
                 guard = places::readable(places.as_ref()) => {
                     sleep(TOGETHER).await;
-                    let told = places::read(guard);
+                    let reported = places::read(guard);
                     let due = || looked.map_or_else(Instant::now, |looked| looked + SPECS_APART);
-                    *specs_due = specs_due.or_else(|| told.specs.then(due));
-                    told.driver
+                    *specs_due = specs_due.or_else(|| reported.specs.then(due));
+                    reported.driver
                 }
                 () = until(*specs_due) => true,
             };

@@ -114,7 +114,7 @@ pub(super) async fn readable(places: Option<&Places>) -> Guard<'_> {
 
 /// Subjects of events. Other devices' nodes change in /dev as well.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Reported {
     /// The driver's nodes, files or spec.
     pub(super) driver: bool,
     /// A spec of any name: another program's may have the same devices.
@@ -122,8 +122,8 @@ pub(super) struct Told {
 }
 
 /// Reads the events, and returns their subjects.
-pub(super) fn read(mut guard: Guard<'_>) -> Told {
-    let mut tells = Told::default();
+pub(super) fn read(mut guard: Guard<'_>) -> Reported {
+    let mut tells = Reported::default();
     for _ in 0..MOST {
         match guard.inotify.read_events() {
             Ok(events) => {

@@ -16,7 +16,7 @@ use nix::sys::socket::{
 };
 use tokio::time::timeout;
 
-use super::places::Told;
+use super::places::Reported;
 use super::*;
 use crate::steps::{MakeNodes, PublishSpec, WriteParameter};
 
@@ -86,10 +86,10 @@ async fn a_spec_of_any_name_is_told_and_does_not_ask_for_a_look_at_once() {
     let mut watch = Watch::begin(&Triggers { kernel: true, ..Triggers::default() });
     watch.arm(&steps);
     for (name, wanted) in [
-        ("a.txt", Told::default()),
-        ("gpus.json", Told { specs: true, driver: false }),
-        ("gpus.yaml", Told { specs: true, driver: false }),
-        ("longshore-nvidia.com-gpu.json", Told { specs: true, driver: true }),
+        ("a.txt", Reported::default()),
+        ("gpus.json", Reported { specs: true, driver: false }),
+        ("gpus.yaml", Reported { specs: true, driver: false }),
+        ("longshore-nvidia.com-gpu.json", Reported { specs: true, driver: true }),
     ] {
         fs::write(specs.join(name), "{}").unwrap();
         let guard = timeout(AMPLE, places::readable(watch.places.as_ref())).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_change_is_told_within_a_second() {
         let mut watch = Watch::begin(&Triggers { kernel: true, ..Triggers::default() });
         watch.arm(&steps);
         let changed = Cell::new(None);
-        let told = async {
+        let reported = async {
             loop {
                 watch.changed().await;
                 // Another program's mount may have been told before.
@@ -209,7 +209,7 @@ async fn a_change_is_told_within_a_second() {
             }
         };
         let took = tokio::select! {
-            took = told => took,
+            took = reported => took,
             () = change => unreachable!(),
             () = others => unreachable!(),
         };

@@ -222,7 +222,7 @@ fn a_driver_that_is_not_offered_names_the_sources_that_were_not_read(#[case] mut
 }
 
 #[test]
-fn auto_takes_the_only_flavour_at_hand_and_says_so() {
+fn auto_takes_the_only_available_flavour_and_says_so() {
     let only = catalog(vec![offered("535.261.03", Flavour::Open)]);
     let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &only).unwrap();
     assert_eq!(plan.flavour, Flavour::Open);

@@ -113,9 +113,9 @@ fn objects_without_signatures_are_no_source_where_the_kernel_requires_them(
 #[test]
 fn the_linker_of_a_stored_set_is_named() {
     let (facts, mut catalog) = (facts("bookworm-t4"), archives());
-    let mut at_hand = of_package(&facts, None);
-    at_hand.set.key.options.push("linked-with=binutils 2.42-4ubuntu2.3".into());
-    catalog.sets.push(at_hand);
+    let mut available = of_package(&facts, None);
+    available.set.key.options.push("linked-with=binutils 2.42-4ubuntu2.3".into());
+    catalog.sets.push(available);
     let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     let why = why(&plan, "modules of a package");
     assert!(why.ends_with("; linked here with ld of binutils 2.42-4ubuntu2.3"), "{why}");
@@ -183,16 +183,16 @@ fn without_a_compile_packages_are_used_all_the_same() {
 
 /// A set in the store, made of a package.
 fn of_package(facts: &HostFacts, signer: Option<&str>) -> AvailableSet {
-    let mut at_hand = set(facts, Flavour::Open, SetPlace::store());
-    at_hand.set.headers_from = HeadersFrom::Package;
-    at_hand.set.key.headers = [(format!("{NAME}_6.1.176-1_amd64"), "7".repeat(64))].into();
-    at_hand.set.key.signed_by = signer.map(|name| SignedBy {
+    let mut available = set(facts, Flavour::Open, SetPlace::store());
+    available.set.headers_from = HeadersFrom::Package;
+    available.set.key.headers = [(format!("{NAME}_6.1.176-1_amd64"), "7".repeat(64))].into();
+    available.set.key.signed_by = signer.map(|name| SignedBy {
         certificate: String::new(),
         name: name.into(),
         key_ids: vec!["01".into()],
         hash: Hash::Sha512,
     });
-    at_hand
+    available
 }
 
 #[test]
@@ -275,10 +275,10 @@ fn packages_modules_are_judged(
 ) {
     let facts = facts(tree);
     let mut config = config("535", "auto");
-    let mut at_hand = of_package(&facts, Some(KERNELS_KEY));
+    let mut available = of_package(&facts, Some(KERNELS_KEY));
     let mut of = finished(&facts, "535.261.03");
-    change(&mut config, &mut at_hand, &mut of);
-    let why = unfit(&at_hand.set, &of, &fit, (&config, &facts, None));
+    change(&mut config, &mut available, &mut of);
+    let why = unfit(&available.set, &of, &fit, (&config, &facts, None));
     match wanted {
         None => assert_eq!(why, None),
         Some(wanted) => assert!(why.as_ref().is_some_and(|why| why.contains(wanted)), "{why:?}"),
@@ -296,12 +296,12 @@ fn modules_for_an_unknown_build_are_loaded_where_their_symbols_fit(
     #[case] refusals: &[&str],
 ) {
     let facts = facts("bookworm-t4");
-    let mut at_hand = of_package(&facts, None);
-    at_hand.set.key.kernel_version.clear();
+    let mut available = of_package(&facts, None);
+    available.set.key.kernel_version.clear();
     let mut catalog = archives();
     catalog.headers = Probe::Unreadable("away".into());
-    catalog.fits.insert(at_hand.set.key.file_stem(), fit);
-    catalog.sets.push(at_hand);
+    catalog.fits.insert(available.set.key.file_stem(), fit);
+    catalog.sets.push(available);
     let plan = plan(&config("535", "open"), &facts, &catalog).unwrap();
     assert_eq!(codes(&plan, Severity::Refusal), refusals, "{:?}", plan.findings);
 }

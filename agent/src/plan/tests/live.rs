@@ -40,10 +40,10 @@ fn a_driver_as_it_is_wanted_is_adopted_without_asking_anybody() {
         adopts(config, &facts, &plan(config, &facts, catalog).unwrap())
     };
     // Newer drivers in an archive would change nothing.
-    for wish in ["535", "535.261.03", "newest"] {
-        let plan = plan(&config(wish, "auto"), &facts, &catalog).unwrap();
+    for requested in ["535", "535.261.03", "newest"] {
+        let plan = plan(&config(requested, "auto"), &facts, &catalog).unwrap();
         assert!(plan.refusal().is_none() && plan.replaces.is_empty(), "{:?}", plan.findings);
-        assert!(adopts(&config(wish, "auto"), &catalog), "{wish}");
+        assert!(adopts(&config(requested, "auto"), &catalog), "{requested}");
     }
     assert!(!adopts(&config("550", "auto"), &catalog));
     assert!(!adopts(&config("535", "open"), &catalog));

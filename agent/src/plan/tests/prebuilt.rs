@@ -48,19 +48,19 @@ fn where_the_headers_of_a_set_were_from_is_said() {
     ];
     for (from, name, wanted) in cases {
         for local in [false, true] {
-            let mut at_hand = match local {
+            let mut available = match local {
                 true => set(&facts, Flavour::Open, SetPlace::store()),
                 false => in_registry(&facts),
             };
-            at_hand.set.headers_from = from;
-            at_hand.set.key.headers = [(name.to_owned(), "5".repeat(64))].into();
+            available.set.headers_from = from;
+            available.set.key.headers = [(name.to_owned(), "5".repeat(64))].into();
             let mut catalog = archives();
-            catalog.sets.push(at_hand);
+            catalog.sets.push(available);
             let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
             let reason = plan.reasons.iter().find(|r| r.heading() == "headers of the modules");
             // Modules compiled here with an archive's headers need no mention.
-            let is_told = !local || from != HeadersFrom::Archive;
-            assert_eq!(reason.is_some(), is_told, "{from:?}");
+            let is_reported = !local || from != HeadersFrom::Archive;
+            assert_eq!(reason.is_some(), is_reported, "{from:?}");
             assert!(reason.is_none_or(|reason| reason.reason.starts_with(wanted)), "{reason:?}");
         }
     }
@@ -175,9 +175,9 @@ fn a_registry_that_is_away(#[case] compile: bool, #[case] ends: Option<ExitCode>
 fn without_a_signature_nothing_is_loaded_and_nothing_compiled() {
     let facts = facts("bookworm-t4");
     let mut catalog = archives();
-    let at_hand = set(&facts, Flavour::Open, SetPlace::store());
+    let available = set(&facts, Flavour::Open, SetPlace::store());
     let why = "it has no signature".to_owned();
-    catalog.refused.push(RefusedSet { at_hand, why, lacks: Lack::Signature });
+    catalog.refused.push(RefusedSet { available, why, lacks: Lack::Signature });
     let plan = plan(&strict("535.261.03"), &facts, &catalog).unwrap();
     let refusal = plan.refusal().unwrap();
     assert_eq!(refusal.code(), ExitCode::Verification);
@@ -204,8 +204,8 @@ fn a_set_that_only_lacks_an_attestation_is_named_before_unsigned_ones() {
 
 fn refuse(catalog: &mut Catalog, facts: &HostFacts, sets: &[(&str, Lack)]) {
     for (why, lacks) in sets {
-        let (at_hand, why) = (set(facts, Flavour::Open, SetPlace::store()), (*why).to_owned());
-        catalog.refused.push(RefusedSet { at_hand, why, lacks: *lacks });
+        let (available, why) = (set(facts, Flavour::Open, SetPlace::store()), (*why).to_owned());
+        catalog.refused.push(RefusedSet { available, why, lacks: *lacks });
     }
 }
 

@@ -22,17 +22,17 @@ fn host(enrolled: Probe<&str>) -> HostFacts {
 }
 
 fn signed(facts: &HostFacts, key_id: &str, place: SetPlace) -> AvailableSet {
-    let mut at_hand = set(facts, Flavour::Open, place);
-    at_hand.set.key.signed_by = Some(SignedBy {
+    let mut available = set(facts, Flavour::Open, place);
+    available.set.key.signed_by = Some(SignedBy {
         certificate: format!("{key_id:0>64}"),
         name: "Example: Module signing".into(),
         key_ids: vec![key_id.into()],
         hash: Hash::Sha512,
     });
-    for module in &mut at_hand.set.modules {
+    for module in &mut available.set.modules {
         module.sha256 = format!("{:f>64}", module.name.len());
     }
-    at_hand
+    available
 }
 
 fn signer(key_id: &str) -> Signer {
@@ -117,7 +117,7 @@ fn an_unsigned_set_is_signed_with_the_key_here_and_not_compiled_again(#[case] tr
 }
 
 #[test]
-fn a_signed_set_of_a_registry_comes_before_an_unsigned_one_at_hand() {
+fn a_signed_set_of_a_registry_comes_before_an_available_unsigned_one() {
     let facts = host(Probe::Read(KNOWN));
     let mut catalog = stocked(&facts, Flavour::Open);
     let registry = "r.example.com/a".parse().unwrap();

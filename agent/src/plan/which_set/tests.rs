@@ -57,9 +57,9 @@ impl Scene {
     }
 
     fn incomplete(&self) -> AvailableSet {
-        let mut at_hand = self.set();
-        at_hand.set.modules.retain(|module| module.name != "nvidia_uvm");
-        at_hand
+        let mut available = self.set();
+        available.set.modules.retain(|module| module.name != "nvidia_uvm");
+        available
     }
 
     fn package(&self) -> FinishedModules {
@@ -67,8 +67,8 @@ impl Scene {
     }
 }
 
-fn sign(at_hand: &mut AvailableSet) {
-    at_hand.set.key.signed_by = Some(SignedBy {
+fn sign(available: &mut AvailableSet) {
+    available.set.key.signed_by = Some(SignedBy {
         certificate: "1".repeat(64),
         name: "Example".into(),
         key_ids: vec!["1".into()],
@@ -149,7 +149,7 @@ fn each_preference_decides_whatever_those_after_it_say() {
             let of = scene.alternatives();
             let differs = |p: &Preference| p.rank(&preferred, &of) != p.rank(&other, &of);
             assert_eq!(PREFERENCES.into_iter().find(differs), Some(decides));
-            let used = of.complete_set().map(|at_hand| &at_hand.set);
+            let used = of.complete_set().map(|available| &available.set);
             assert_eq!(used, Some(&preferred.set), "{decides:?}");
         }
     }
@@ -165,14 +165,14 @@ fn of_equal_sets_the_first_is_used() {
     let (stored, layout) = (scene.set(), AvailableSet { place: elsewhere, ..scene.set() });
     for sets in [[&stored, &layout], [&layout, &stored]] {
         scene.catalog.sets = Vec::from(sets.map(AvailableSet::clone));
-        let used = scene.alternatives().complete_set().map(|at_hand| &at_hand.place);
+        let used = scene.alternatives().complete_set().map(|available| &available.place);
         assert_eq!(used, Some(&sets[0].place));
     }
 }
 
 fn name_of(alternative: Alternative<'_>) -> &'static str {
     match alternative {
-        Alternative::Set(at_hand) if at_hand.set.has_all(&WANTED) => "complete set",
+        Alternative::Set(available) if available.set.has_all(&WANTED) => "complete set",
         Alternative::Set(_) => "incomplete set",
         Alternative::LoadedModules => "loaded modules",
         Alternative::Package(_) => "package",

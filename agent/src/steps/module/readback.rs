@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_and_no_wish_is_fine() {
+    fn another_version_is_refused_and_no_request_is_fine() {
         let step = |version: Option<&str>| LoadModule {
             name: "nvidia".to_owned(),
             origin: crate::steps::ModuleOrigin::Driver { sha256: String::new() },

@@ -53,7 +53,7 @@ fn offered(config: &Config, kernel: &Kernel, archive: &Archive) -> Offers {
     let wanted = headers::Wanted { release, version };
     let mut offers = Offers {
         drivers: Some(Probe::Read(driver::drivers(archive))),
-        headers: Some(Probe::Read(headers::at_hand(wanted, &config.header_places(), archive))),
+        headers: Some(Probe::Read(headers::available(wanted, &config.header_places(), archive))),
         no_sign_file: sign::check_archive(archive, release, version).err().map(|f| f.one_line()),
         apt: Some(AptState {
             unread: archive.unread().to_vec(),

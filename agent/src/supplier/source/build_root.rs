@@ -30,7 +30,7 @@ impl Source for ConfiguredRoot {
             let KernelId { release, version, .. } = ask.kernel.id();
             let wanted = headers::Wanted { release, version };
             let found = match ask.inventory.sources.build_root().await {
-                Ok(root) => root.map(|root| Probe::Read(root.at_hand(wanted, ask.store))),
+                Ok(root) => root.map(|root| Probe::Read(root.available(wanted, ask.store))),
                 Err(failure) if failure.kind() == FailureKind::Usage && !ask.has_some() => {
                     return Err(failure);
                 }

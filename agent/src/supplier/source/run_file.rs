@@ -192,7 +192,7 @@ impl<'a> RunFiles<'a> {
                     let helper = Path::new("/proc/self/exe");
                     let workshop = Workshop { root, helper, fetcher: &fetcher, limit, user };
                     let stored = workshop.extract(&file, store, progress).await?;
-                    runfile::at_hand(&stored, file.source.urls)
+                    runfile::available(&stored, file.source.urls)
                 }
             });
         }

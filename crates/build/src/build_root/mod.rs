@@ -112,7 +112,7 @@ impl Identified {
 
     /// Returns the headers for a kernel, for the catalog: fetches and unpacks nothing. Headers in a root that the
     /// store does not have are assumed to fit.
-    pub fn at_hand(&self, wanted: Wanted<'_>, store: &Store) -> AvailableHeaders {
+    pub fn available(&self, wanted: Wanted<'_>, store: &Store) -> AvailableHeaders {
         let (place, digest) = (self.place(), self.digest.clone());
         let Some(root) = self.stored(store) else {
             return AvailableHeaders::BuildRoot { place, digest, compiler: None };

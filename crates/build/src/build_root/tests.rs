@@ -399,12 +399,12 @@ async fn the_catalog_has_what_is_known_without_unpacking() {
     let place = scene.path("root").display().to_string();
     let digest = identified.digest.clone();
     let unknown = AvailableHeaders::BuildRoot { place, digest, compiler: None };
-    assert_eq!(identified.at_hand(wanted(), &scene.store), unknown);
+    assert_eq!(identified.available(wanted(), &scene.store), unknown);
     scene.acquire_as(&identified).await.expect("unpacks");
-    let known = identified.at_hand(wanted(), &scene.store);
+    let known = identified.available(wanted(), &scene.store);
     let AvailableHeaders::BuildRoot { compiler, .. } = known else { panic!("{known:?}") };
     assert_eq!(compiler.as_deref(), Some(GCC));
     let neighbour = Wanted { release: "6.1.0-50-amd64", version: None };
-    let missing = identified.at_hand(neighbour, &scene.store);
+    let missing = identified.available(neighbour, &scene.store);
     assert!(matches!(missing, AvailableHeaders::Missing { .. }), "{missing:?}");
 }

@@ -275,11 +275,11 @@ impl DrainStatus {
         }
         let left = || self.blocked.iter().map(|of| (of.pod.clone(), of.hindrance()));
         if !self.rests() {
-            let is_told = |of: &BlockedPod| {
+            let is_reported = |of: &BlockedPod| {
                 let same = |known: &BlockedPod| known.pod.uid == of.pod.uid && known.why == of.why;
                 before.blocked.iter().any(same)
             };
-            let new = self.blocked.iter().filter(|of| !is_told(of));
+            let new = self.blocked.iter().filter(|of| !is_reported(of));
             events.extend(new.map(|of| EvictEvent::Blocked(of.pod.clone(), of.hindrance())));
         }
         if before.cordoned == Cordoned::ByLongshore && self.cordoned == Cordoned::No {
@@ -324,15 +324,15 @@ mod tests {
             EvictEvent::Expired(vec![(pod("b"), budget())]),
         ];
         let mut status = DrainStatus::new("0", DrainState::Draining);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for event in &events {
             let before = status.clone();
             status.take(event);
             let read = DrainStatus::of_annotation(&status.to_annotation()).unwrap();
             assert_eq!(read, status);
-            told.extend(read.events_since(Some(&before), &why));
+            reported.extend(read.events_since(Some(&before), &why));
         }
-        assert_eq!(told, events);
+        assert_eq!(reported, events);
         assert!(status.events_since(Some(&status.clone()), &why).is_empty());
         let at_once = status.events_since(None, &why);
         let left = EvictEvent::Expired(vec![(pod("b"), budget())]);
@@ -360,8 +360,8 @@ mod tests {
         let before = status.clone();
         status.take(&EvictEvent::Forgotten);
         status.take(&EvictEvent::Overruled);
-        let told = status.events_since(Some(&before), "");
-        assert_eq!(told, [EvictEvent::Forgotten, EvictEvent::Overruled]);
+        let reported = status.events_since(Some(&before), "");
+        assert_eq!(reported, [EvictEvent::Forgotten, EvictEvent::Overruled]);
         assert!(status.rests() && !status.is_active());
     }
 
@@ -395,9 +395,9 @@ mod tests {
             {"namespace":"ml","name":"a","uid":"u","why":"of later","text":"\u001b[2J"}], "new": 1}"#;
         let read = DrainStatus::of_annotation(text).unwrap();
         assert!(read.evicted.is_empty());
-        let told = read.events_since(None, "");
-        let [EvictEvent::Blocked(_, Hindrance::Failed(why))] = &told[..] else {
-            panic!("{told:?}")
+        let reported = read.events_since(None, "");
+        let [EvictEvent::Blocked(_, Hindrance::Failed(why))] = &reported[..] else {
+            panic!("{reported:?}")
         };
         assert_eq!(why, "\\u{1b}[2J");
     }

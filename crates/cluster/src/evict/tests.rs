@@ -217,14 +217,14 @@ impl Scene {
 
     /// Begins the part of an agent in this pod.
     fn agent(&self, own: &str, pace: EvictPace, limits: Limits) -> Agent {
-        let (sender, told) = unbounded_channel();
+        let (sender, reported) = unbounded_channel();
         let tell = move |event: &EvictEvent| {
             let _ = sender.send(event.clone());
         };
         let place = Place { node: "node-1".into(), namespace: "gpu".into(), pod: "evictor".into() };
         let (cluster, rate) = (Arc::new(self.api.cluster(limits)), Arc::new(Rate::new(10_000)));
         let evictions = DrainReconciler::begin(cluster, place, pace, rate, tell);
-        Agent { evictions, told, own: own.to_owned() }
+        Agent { evictions, reported, own: own.to_owned() }
     }
 
     /// Begins one whose change waits for these pods.
@@ -251,7 +251,7 @@ impl Scene {
 struct Agent {
     evictions: Drain,
     own: String,
-    told: UnboundedReceiver<EvictEvent>,
+    reported: UnboundedReceiver<EvictEvent>,
 }
 
 impl Agent {
@@ -271,11 +271,11 @@ impl Agent {
     }
 
     async fn next(&mut self) -> EvictEvent {
-        tokio::time::timeout(LONG, self.told.recv()).await.unwrap().unwrap()
+        tokio::time::timeout(LONG, self.reported.recv()).await.unwrap().unwrap()
     }
 
     /// Waits for the next events; returns their names.
-    async fn told(&mut self, number: usize) -> Vec<String> {
+    async fn reported(&mut self, number: usize) -> Vec<String> {
         let mut names = Vec::new();
         for _ in 0..number {
             names.push(short(&self.next().await));
@@ -319,7 +319,7 @@ const CORDONED: &str = "cordoned: driver 535.261.03 to 550.163.01";
 async fn the_node_is_cordoned_only_the_users_are_evicted_and_the_end_uncordons() {
     let scene = Scene::with(vec![pod("train"), pod("idle"), pod(OWN_POD)]);
     let mut agent = scene.waiting(&["train", OWN_POD], PACE);
-    assert_eq!(agent.told(2).await, [CORDONED, "evicted ml/train"]);
+    assert_eq!(agent.reported(2).await, [CORDONED, "evicted ml/train"]);
     assert_eq!(scene.node(), (true, true));
     let record = scene.change(|state| state.record.clone()).unwrap();
     let record: crate::CordonRecord = serde_json::from_str(&record).unwrap();
@@ -328,7 +328,7 @@ async fn the_node_is_cordoned_only_the_users_are_evicted_and_the_end_uncordons()
     let lines = scene.api.requests();
     assert!(lines[2].line.contains("fieldSelector=spec.nodeName%3Dnode-1"), "{}", lines[2].line);
     assert!(agent.evictions.withdrawn(LONG).await);
-    assert_eq!(agent.told(1).await, ["uncordoned"]);
+    assert_eq!(agent.reported(1).await, ["uncordoned"]);
     assert_eq!(scene.node(), (false, false));
     assert_eq!(scene.evicted(), ["train"]);
 }
@@ -337,9 +337,9 @@ async fn the_node_is_cordoned_only_the_users_are_evicted_and_the_end_uncordons()
 async fn users_that_come_later_are_evicted_too() {
     let scene = Scene::with(vec![pod("a"), pod("b")]);
     let mut agent = scene.waiting(&["a"], PACE);
-    assert_eq!(agent.told(2).await, [CORDONED, "evicted ml/a"]);
+    assert_eq!(agent.reported(2).await, [CORDONED, "evicted ml/a"]);
     agent.waits_for(&["b"]);
-    assert_eq!(agent.told(1).await, ["evicted ml/b"]);
+    assert_eq!(agent.reported(1).await, ["evicted ml/b"]);
     assert_eq!(scene.change(|state| state.version), 2, "cordoned once");
 }
 
@@ -349,11 +349,11 @@ async fn a_pod_of_a_daemon_set_is_evicted_when_no_other_user_is_left() {
     let slow = FakePod { obeys: Obeys::Never, ..pod("slow") };
     let scene = Scene::with(vec![exporter, slow, pod("train")]);
     let mut agent = scene.waiting(&["exporter", "slow", "train"], PACE);
-    assert_eq!(agent.told(3).await, [CORDONED, "evicted ml/slow", "evicted ml/train"]);
+    assert_eq!(agent.reported(3).await, [CORDONED, "evicted ml/slow", "evicted ml/train"]);
     scene.asked(scene.change(|state| state.asked) + 6).await;
     assert_eq!(scene.evicted(), ["slow", "train"]);
     scene.change(|state| state.pods.retain(|pod| pod.name != "slow"));
-    assert_eq!(agent.told(1).await, ["evicted ml/exporter"]);
+    assert_eq!(agent.reported(1).await, ["evicted ml/exporter"]);
 }
 
 #[tokio::test]
@@ -363,15 +363,15 @@ async fn pods_that_are_not_to_be_evicted_are_named_and_left() {
     let fixed = FakePod { owner: Some("Node"), ..pod("fixed") };
     let scene = Scene::with(vec![opted, bare, fixed]);
     let mut agent = scene.waiting(&["opted", "bare", "fixed"], PACE);
-    let mut told = agent.told(4).await;
-    told.sort();
+    let mut reported = agent.reported(4).await;
+    reported.sort();
     assert_eq!(
-        told,
+        reported,
         [CORDONED, "ml/bare: no controller", "ml/fixed: static", "ml/opted: opted out"]
     );
     scene.asked(scene.change(|state| state.asked) + 4).await;
     assert!(scene.evicted().is_empty());
-    assert!(agent.told.is_empty(), "each is named once");
+    assert!(agent.reported.is_empty(), "each is named once");
 }
 
 /// Pods that stay until the time limit, and the events.
@@ -386,13 +386,13 @@ async fn after_the_time_limit_the_node_is_uncordoned_and_nothing_more_is_asked(
     let scene = Scene::with(vec![FakePod { obeys, ..pod("train") }]);
     let pace = EvictPace { deadline: Duration::from_millis(100), ..PACE };
     let mut agent = scene.waiting(&["train"], pace);
-    assert_eq!(agent.told(4).await, events);
+    assert_eq!(agent.reported(4).await, events);
     assert_eq!(scene.node(), (false, false));
     let asked = scene.api.lines().len();
     agent.waits_for(&["train", "another"]);
     pass(10 * LONG).await;
     agent.waits("driver 535.261.03 to 570.1", &["train"]);
-    assert_eq!(agent.told(1).await, ["cordoned: driver 535.261.03 to 570.1"]);
+    assert_eq!(agent.reported(1).await, ["cordoned: driver 535.261.03 to 570.1"]);
     assert_eq!(scene.api.lines()[asked..][..2], [GET, PATCH], "the same change waits without");
 }
 
@@ -410,10 +410,10 @@ async fn a_budget_that_allows_it_later_is_asked_again_with_growing_pauses() {
     // The five pauses are 10 ms, 20 ms, 40 ms and so on at least.
     assert!(began.elapsed() >= pause / 2 * 31, "{:?}", began.elapsed());
     scene.change(|state| state.pods[0].obeys = Obeys::AtOnce);
-    assert_eq!(agent.told(1).await, [CORDONED]);
+    assert_eq!(agent.reported(1).await, [CORDONED]);
     let EvictEvent::Blocked(_, why) = agent.next().await else { panic!("no budget") };
     assert!(why.to_string().ends_with("429: Cannot evict pod. budget-1 needs 1 pod"), "{why}");
-    assert_eq!(agent.told(1).await, ["evicted ml/train"]);
+    assert_eq!(agent.reported(1).await, ["evicted ml/train"]);
 }
 
 #[tokio::test]
@@ -421,7 +421,7 @@ async fn a_node_that_another_program_cordoned_before_stays_so() {
     let scene = Scene::with(vec![pod("train")]);
     scene.change(|state| state.unschedulable = true);
     let mut agent = scene.waiting(&["train"], PACE);
-    assert_eq!(agent.told(2).await, ["cordoned by another", "evicted ml/train"]);
+    assert_eq!(agent.reported(2).await, ["cordoned by another", "evicted ml/train"]);
     assert!(agent.evictions.withdrawn(LONG).await);
     assert_eq!(scene.node(), (true, false));
     assert_eq!(scene.change(|state| state.version), 1, "nothing was written");
@@ -442,7 +442,7 @@ async fn a_cordon_of_another_program_that_comes_first_is_not_taken_for_an_own_on
     });
     let scene = Scene { api: other, ..scene };
     let mut agent = scene.waiting(&["train"], PACE);
-    assert_eq!(agent.told(2).await, ["cordoned by another", "evicted ml/train"]);
+    assert_eq!(agent.reported(2).await, ["cordoned by another", "evicted ml/train"]);
     assert!(agent.evictions.withdrawn(LONG).await);
     assert_eq!(scene.node(), (true, false));
 }
@@ -452,7 +452,7 @@ async fn a_cordon_of_another_program_that_comes_first_is_not_taken_for_an_own_on
 async fn a_cordon_without_its_record_is_no_longer_an_own_one() {
     let scene = Scene::with(vec![FakePod { obeys: Obeys::Budget, ..pod("train") }]);
     let mut agent = scene.waiting(&["train"], PACE);
-    assert_eq!(agent.told(2).await, [CORDONED, "ml/train: budget"]);
+    assert_eq!(agent.reported(2).await, [CORDONED, "ml/train: budget"]);
     scene.change(|state| (state.record, state.version) = (None, 9));
     scene.asked(scene.change(|state| state.asked) + 6).await;
     assert!(agent.evictions.withdrawn(LONG).await);
@@ -466,11 +466,11 @@ async fn a_cordon_without_its_record_is_no_longer_an_own_one() {
 #[tokio::test]
 async fn a_node_that_another_program_uncordons_is_not_cordoned_again(
     #[case] all: bool,
-    #[case] told: &[&str],
+    #[case] reported: &[&str],
 ) {
     let scene = Scene::with(vec![FakePod { obeys: Obeys::Budget, ..pod("train") }]);
     let mut agent = scene.waiting(&["train"], PACE);
-    assert_eq!(agent.told(2).await, [CORDONED, "ml/train: budget"]);
+    assert_eq!(agent.reported(2).await, [CORDONED, "ml/train: budget"]);
     scene.change(|state| {
         state.unschedulable = false;
         if all {
@@ -478,7 +478,7 @@ async fn a_node_that_another_program_uncordons_is_not_cordoned_again(
         }
         state.version += 1;
     });
-    assert_eq!(agent.told(told.len()).await, told);
+    assert_eq!(agent.reported(reported.len()).await, reported);
     assert_eq!(scene.node(), (false, false));
     let asked = scene.api.lines().len();
     agent.waits_for(&["train", "b"]);
@@ -486,7 +486,7 @@ async fn a_node_that_another_program_uncordons_is_not_cordoned_again(
     assert!(agent.evictions.withdrawn(LONG).await);
     assert_eq!(scene.api.lines()[asked..], [GET], "of the withdrawal alone");
     assert_eq!(scene.node(), (false, false));
-    assert!(agent.told.is_empty());
+    assert!(agent.reported.is_empty());
 }
 
 /// Servers that know one version of the Eviction API, and their answer to the other one; the calls for two
@@ -515,7 +515,7 @@ async fn the_version_of_the_eviction_api_is_found_out(
     });
     let scene = Scene { api, ..scene };
     let mut agent = scene.waiting(&["gone", "train"], PACE);
-    assert_eq!(agent.told(2).await, [CORDONED, "evicted ml/train"]);
+    assert_eq!(agent.reported(2).await, [CORDONED, "evicted ml/train"]);
     let posts = scene.api.requests().into_iter().filter(|request| request.line.starts_with("POST"));
     let version = |body: &str| serde_json::from_str::<Value>(body).unwrap()["apiVersion"].clone();
     let versions: Vec<Value> = posts.map(|request| version(&request.body)).collect();
@@ -535,7 +535,7 @@ async fn a_refused_call_is_told_once(#[case] forbids: &'static str, #[case] even
     scene.change(|state| state.forbids = Some(forbids));
     let pace = EvictPace { refused: Duration::from_millis(1), ..PACE };
     let mut agent = scene.waiting(&["train"], pace);
-    assert_eq!(agent.told(events.len()).await, events);
+    assert_eq!(agent.reported(events.len()).await, events);
     // It is refused several times more.
     scene.asked(scene.change(|state| state.asked) + 12).await;
     let is_cordoned = scene.node().0;
@@ -544,7 +544,7 @@ async fn a_refused_call_is_told_once(#[case] forbids: &'static str, #[case] even
     assert_eq!(scene.node(), (false, false));
     // The call may succeed once before the withdrawal.
     let mut later = Vec::new();
-    while let Ok(event) = agent.told.try_recv() {
+    while let Ok(event) = agent.reported.try_recv() {
         later.push(short(&event));
     }
     assert!(!later.iter().any(|event| events.contains(&event.as_str())), "{later:?}");
@@ -557,7 +557,7 @@ async fn pods_that_cannot_be_listed_keep_the_node_cordoned_no_longer_than_the_li
     scene.change(|state| state.forbids = Some("/api/v1/pods?"));
     let pace = EvictPace { deadline: Duration::from_millis(50), ..PACE };
     let mut agent = scene.waiting(&["train"], pace);
-    assert_eq!(agent.told(4).await, [CORDONED, "refused", "uncordoned", "expired:"]);
+    assert_eq!(agent.reported(4).await, [CORDONED, "refused", "uncordoned", "expired:"]);
 }
 
 /// As after the removal of the release that the agent's role belongs to.
@@ -567,7 +567,7 @@ async fn a_cordon_that_the_cluster_refuses_to_undo_is_not_said_to_be_undone() {
         let scene = Scene::with(vec![pod("train")]);
         let slow = EvictPace { first: LONG, longest: LONG, ..PACE };
         let mut agent = scene.waiting(&["train"], slow);
-        assert_eq!(agent.told(2).await, [CORDONED, "evicted ml/train"]);
+        assert_eq!(agent.reported(2).await, [CORDONED, "evicted ml/train"]);
         scene.change(|state| state.forbids = Some(forbids));
         assert!(!agent.evictions.withdrawn(LONG).await, "{forbids}");
     }
@@ -605,7 +605,7 @@ async fn the_time_limit_goes_on_from_the_record_of_an_earlier_agent(
     let record = json!({ "pod": "ml/before", "since": since, "reason": WHY }).to_string();
     scene.change(|state| (state.unschedulable, state.record) = (true, Some(record)));
     let mut agent = scene.waiting(&["train"], PACE);
-    assert_eq!(agent.told(events.len()).await, events);
+    assert_eq!(agent.reported(events.len()).await, events);
     assert_eq!(scene.evicted(), evicted);
 }
 
@@ -614,7 +614,7 @@ async fn a_storm_of_conflicts_is_outlasted() {
     let scene = Scene::with(vec![pod("train")]);
     scene.change(|state| state.conflicts = 8);
     let mut agent = scene.waiting(&["train"], PACE);
-    assert_eq!(agent.told(2).await, [CORDONED, "evicted ml/train"]);
+    assert_eq!(agent.reported(2).await, [CORDONED, "evicted ml/train"]);
     scene.change(|state| state.conflicts = 8);
     assert!(agent.evictions.withdrawn(LONG).await);
     assert_eq!(scene.node(), (false, false));
@@ -639,7 +639,7 @@ async fn a_server_that_hangs_is_given_up_and_asked_again() {
 async fn the_end_of_an_agent_does_not_wait_for_a_server_that_hangs() {
     let scene = Scene::with(vec![pod("train")]);
     let mut agent = scene.waiting(&["train"], PACE);
-    agent.told(2).await;
+    agent.reported(2).await;
     scene.change(|state| state.dies_at = Some(state.asked + 1));
     let began = std::time::Instant::now();
     assert!(!agent.evictions.withdrawn(Duration::from_millis(100)).await);
@@ -692,7 +692,7 @@ async fn an_agent_that_is_killed_while_it_uncordons_leaves_nothing(
     let scene = Scene::with(vec![FakePod { obeys: Obeys::Never, ..pod("train") }]);
     let slow = EvictPace { first: LONG, longest: LONG, ..PACE };
     let mut first = scene.waiting(&["train"], slow);
-    assert_eq!(first.told(2).await, [CORDONED, "evicted ml/train"]);
+    assert_eq!(first.reported(2).await, [CORDONED, "evicted ml/train"]);
     let asked = scene.change(|state| {
         state.dies_at = calls.checked_sub(1).map(|last| state.asked + last);
         state.asked

@@ -261,14 +261,14 @@ impl Scene {
     }
 
     fn agent_with(&self, node: &str, pace: AskPace) -> Agent {
-        let (sender, told) = unbounded_channel();
+        let (sender, reported) = unbounded_channel();
         let tell = move |event: &EvictEvent| {
             let _ = sender.send(event.clone());
         };
         let place = Place { node: node.into(), namespace: "gpu".into(), pod: format!("of-{node}") };
         let cluster = self.api.cluster(SHORT);
         let evictions = Evictions::begin(cluster, place, pace, true, tell).unwrap();
-        Agent { evictions, told }
+        Agent { evictions, reported }
     }
 
     async fn until(&self, holds: impl Fn(&State) -> bool) {
@@ -316,7 +316,7 @@ impl Scene {
 
 struct Agent {
     evictions: Evictions,
-    told: UnboundedReceiver<EvictEvent>,
+    reported: UnboundedReceiver<EvictEvent>,
 }
 
 impl Agent {
@@ -325,10 +325,10 @@ impl Agent {
     }
 
     /// Waits for the next events; returns their names.
-    async fn told(&mut self, number: usize) -> Vec<String> {
+    async fn reported(&mut self, number: usize) -> Vec<String> {
         let mut names = Vec::new();
         for _ in 0..number {
-            let next = tokio::time::timeout(LONG, self.told.recv()).await;
+            let next = tokio::time::timeout(LONG, self.reported.recv()).await;
             names.push(short(&next.unwrap_or_else(|_| panic!("after {names:?}")).unwrap()));
         }
         names
@@ -370,7 +370,7 @@ async fn a_request_has_its_node_cordoned_and_its_pods_evicted_until_it_is_withdr
     let (evictor, mut agent) = (scene.evictor(), scene.agent("a"));
     // A taken node may name pods of others.
     agent.waits_for(&["train", "other"]);
-    assert_eq!(agent.told(2).await, ["cordoned", "evicted ml/train"]);
+    assert_eq!(agent.reported(2).await, ["cordoned", "evicted ml/train"]);
     assert!(agent.evictions.are_active() && evictor.health.is_ready());
     scene.watched(5).await;
     assert_eq!(scene.change(|state| state.evicted.clone()), ["train"]);
@@ -383,7 +383,7 @@ async fn a_request_has_its_node_cordoned_and_its_pods_evicted_until_it_is_withdr
     let record = crate::CordonRecord::of_annotation(&record).unwrap();
     assert_eq!((record.pod.as_str(), record.reason.as_str()), ("gpu/of-a", WHY));
     assert!(agent.evictions.withdrawn(LONG).await);
-    assert_eq!(agent.told(1).await, ["uncordoned"]);
+    assert_eq!(agent.reported(1).await, ["uncordoned"]);
     scene.until(|state| !state.nodes["a"].annotations.contains_key(EVICTIONS)).await;
     assert!(scene.is_clean("a"), "{:?}", scene.node("a"));
 }
@@ -397,7 +397,7 @@ async fn an_agent_only_writes_its_request() {
     let of_agent = Scene { api: own, state: Arc::clone(&scene.state) };
     let (_evictor, mut agent) = (scene.evictor(), of_agent.agent("a"));
     agent.waits_for(&["train"]);
-    assert_eq!(agent.told(2).await, ["cordoned", "evicted ml/train"]);
+    assert_eq!(agent.reported(2).await, ["cordoned", "evicted ml/train"]);
     assert!(agent.evictions.withdrawn(LONG).await);
     let requests = of_agent.api.requests();
     let is_own = |request: &Request| {
@@ -422,17 +422,17 @@ async fn so_many_nodes_are_drained_at_a_time_and_the_others_wait_in_order() {
     let _evictor = scene.evictor_with(third);
     let mut first = scene.agent("c");
     first.waits_for(&["p-c"]);
-    assert_eq!(first.told(2).await, ["cordoned", "blocked ml/p-c"]);
+    assert_eq!(first.reported(2).await, ["cordoned", "blocked ml/p-c"]);
     let mut second = scene.agent("a");
     second.waits_for(&["p-a"]);
-    assert_eq!(second.told(1).await, ["waits"]);
+    assert_eq!(second.reported(1).await, ["waits"]);
     let mut third = scene.agent("b");
     third.waits_for(&["p-b"]);
-    assert_eq!(third.told(1).await, ["waits"]);
+    assert_eq!(third.reported(1).await, ["waits"]);
     assert_eq!(scene.status("a").map(|status| status.state), Some(DrainState::Waiting));
     assert!(first.evictions.withdrawn(LONG).await);
-    assert_eq!(second.told(2).await, ["cordoned", "blocked ml/p-a"]);
-    assert!(third.told.is_empty());
+    assert_eq!(second.reported(2).await, ["cordoned", "blocked ml/p-a"]);
+    assert!(third.reported.is_empty());
     // One that gives up while it waits has no place.
     assert!(third.evictions.withdrawn(LONG).await);
     assert!(second.evictions.withdrawn(LONG).await);
@@ -500,20 +500,20 @@ async fn a_controller_that_is_restarted_goes_on_from_the_nodes() {
     let scene = Scene::with(&["a"], vec![pod("a", "train"), blocked("a", "held")]);
     let (evictor, mut agent) = (scene.evictor(), scene.agent("a"));
     agent.waits_for(&["train", "held"]);
-    let mut told = agent.told(3).await;
-    told.sort();
-    assert_eq!(told, ["blocked ml/held", "cordoned", "evicted ml/train"]);
+    let mut reported = agent.reported(3).await;
+    reported.sort();
+    assert_eq!(reported, ["blocked ml/held", "cordoned", "evicted ml/train"]);
     drop(evictor);
     let next = scene.evictor();
     scene.change(|state| state.pods[0].is_blocked = false);
-    assert_eq!(agent.told(1).await, ["evicted ml/held"], "nothing is told twice");
+    assert_eq!(agent.reported(1).await, ["evicted ml/held"], "nothing is told twice");
     drop(next);
     // The change is over while none runs.
     let withdrawn = agent.evictions.withdrawn(Duration::from_millis(50)).await;
     assert!(!withdrawn && scene.node("a").0);
     let _last = scene.evictor();
     assert!(agent.evictions.withdrawn(LONG).await);
-    assert_eq!(agent.told(1).await, ["uncordoned"]);
+    assert_eq!(agent.reported(1).await, ["uncordoned"]);
     scene.until(|state| !state.nodes["a"].annotations.contains_key(EVICTIONS)).await;
     assert_eq!(scene.change(|state| state.cordoned.len()), 1, "it was cordoned once");
 }
@@ -560,16 +560,16 @@ async fn a_person_who_uncordons_overrules_also_a_controller_that_starts_later() 
     let scene = Scene::with(&["a"], vec![blocked("a", "held")]);
     let (evictor, mut agent) = (scene.evictor(), scene.agent("a"));
     agent.waits_for(&["held"]);
-    assert_eq!(agent.told(2).await, ["cordoned", "blocked ml/held"]);
+    assert_eq!(agent.reported(2).await, ["cordoned", "blocked ml/held"]);
     scene.change(|state| state.change("a", |node| node.unschedulable = false));
-    assert_eq!(agent.told(2).await, ["forgotten", "overruled"]);
+    assert_eq!(agent.reported(2).await, ["forgotten", "overruled"]);
     drop(evictor);
     let _next = scene.evictor();
     scene.watched(5).await;
     agent.waits_for(&["held", "more"]);
     scene.watched(5).await;
     assert_eq!(scene.change(|state| state.cordoned.len()), 1);
-    assert!(agent.told.is_empty() && !agent.evictions.are_active());
+    assert!(agent.reported.is_empty() && !agent.evictions.are_active());
 }
 
 #[rstest]
@@ -603,13 +603,13 @@ async fn without_a_controller_the_agent_says_so_and_one_that_starts_later_serves
     let soon = AskPace { answer: Duration::from_millis(20), ..ASKS };
     let mut agent = scene.agent_with("a", soon);
     agent.waits_for(&["train"]);
-    assert_eq!(agent.told(1).await, ["unanswered"]);
+    assert_eq!(agent.reported(1).await, ["unanswered"]);
     assert!(!agent.evictions.are_active());
     // The same change with other users is no other one.
     agent.waits_for(&["train", "other"]);
     scene.until(|state| state.nodes["a"].annotations[EVICT_REQUEST].contains("other")).await;
     let _evictor = scene.evictor();
-    assert_eq!(agent.told(2).await, ["cordoned", "evicted ml/train"]);
+    assert_eq!(agent.reported(2).await, ["cordoned", "evicted ml/train"]);
 }
 
 /// A killed agent, and the one after it.
@@ -619,12 +619,12 @@ async fn the_next_agent_goes_on_with_the_request_of_the_same_change_or_withdraws
     let _evictor = scene.evictor();
     let mut agent = scene.agent("a");
     agent.waits_for(&["held"]);
-    assert_eq!(agent.told(2).await, ["cordoned", "blocked ml/held"]);
+    assert_eq!(agent.reported(2).await, ["cordoned", "blocked ml/held"]);
     let id = scene.status("a").unwrap().request;
     drop(agent);
     let mut next = scene.agent("a");
     next.waits_for(&["held"]);
-    assert_eq!(next.told(2).await, ["cordoned", "blocked ml/held"], "it tells its own log");
+    assert_eq!(next.reported(2).await, ["cordoned", "blocked ml/held"], "it tells its own log");
     assert_eq!(scene.status("a").unwrap().request, id);
     assert_eq!(scene.change(|state| state.cordoned.len()), 1);
     drop(next);

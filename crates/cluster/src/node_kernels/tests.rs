@@ -63,14 +63,14 @@ fn event(kind: &str, object: Value) -> String {
 
 /// Waits until the nodes are told so.
 async fn until(
-    told: &mut watch::Receiver<FollowedNodes>,
+    reported: &mut watch::Receiver<FollowedNodes>,
     wanted: impl FnMut(&FollowedNodes) -> bool,
 ) -> FollowedNodes {
-    told.wait_for(wanted).await.expect("it is followed").clone()
+    reported.wait_for(wanted).await.expect("it is followed").clone()
 }
 
-fn releases(told: &FollowedNodes) -> Vec<String> {
-    let nodes = told.nodes.iter().flat_map(BTreeMap::values);
+fn releases(reported: &FollowedNodes) -> Vec<String> {
+    let nodes = reported.nodes.iter().flat_map(BTreeMap::values);
     nodes.flat_map(|node| node.releases.clone()).collect()
 }
 
@@ -94,8 +94,9 @@ async fn nodes_of_a_selector_are_listed_in_pages_and_followed() {
         }
     });
     let following = NodeKernels::follow(api.cluster(SHORT), Some("gpu=true".to_owned()));
-    let mut told = following.reported();
-    let last = until(&mut told, |told| releases(told).contains(&"6.12.1".to_owned())).await;
+    let mut reported = following.reported();
+    let last =
+        until(&mut reported, |reported| releases(reported).contains(&"6.12.1".to_owned())).await;
     assert_eq!(releases(&last), ["6.1.0-50-amd64", "6.1.0-51-amd64", "6.12.1"]);
     assert_eq!(last.failure, None);
 }
@@ -124,10 +125,10 @@ async fn a_version_that_is_too_old_is_listed_anew_and_a_failure_is_told() {
         }
     });
     let following = NodeKernels::follow(api.cluster(SHORT), None);
-    let mut told = following.reported();
-    until(&mut told, |told| releases(told) == ["6.1.0-51-amd64"]).await;
+    let mut reported = following.reported();
+    until(&mut reported, |reported| releases(reported) == ["6.1.0-51-amd64"]).await;
     *refuses.lock().expect("a flag") = true;
-    let last = until(&mut told, |told| told.failure.is_some()).await;
+    let last = until(&mut reported, |reported| reported.failure.is_some()).await;
     assert_eq!(releases(&last), ["6.1.0-51-amd64"]);
     assert!(last.failure.expect("told").contains("nodes"));
 }

@@ -81,7 +81,7 @@ fn quiet() -> Answer {
 struct Scene {
     api: Api,
     requests: Requests,
-    told: UnboundedReceiver<Standing>,
+    reported: UnboundedReceiver<Standing>,
 }
 
 impl Scene {
@@ -90,12 +90,12 @@ impl Scene {
     }
 
     fn within(answers: Vec<Answer>, pace: Pace, limits: Limits) -> Self {
-        let (api, (sender, told)) = (Api::with(answers), unbounded_channel());
+        let (api, (sender, reported)) = (Api::with(answers), unbounded_channel());
         let tell = move |standing| {
             let _ = sender.send(standing);
         };
         let requests = Requests::begin(api.cluster(limits), "node-1".to_owned(), pace, tell);
-        Self { requests: requests.unwrap(), api, told }
+        Self { requests: requests.unwrap(), api, reported }
     }
 
     fn wanting(answers: Vec<Answer>) -> Self {
@@ -108,7 +108,7 @@ impl Scene {
     async fn until(&mut self, wanted: Standing) -> Vec<Standing> {
         let mut before = Vec::new();
         loop {
-            match tokio::time::timeout(LONG, self.told.recv()).await.unwrap().unwrap() {
+            match tokio::time::timeout(LONG, self.reported.recv()).await.unwrap().unwrap() {
                 found if found == wanted => return before,
                 found => before.push(found),
             }
@@ -229,12 +229,12 @@ async fn an_upgrade_that_failed_withdraws_the_request() {
 #[tokio::test]
 async fn a_failed_request_is_made_again(
     #[case] answers: Vec<Answer>,
-    #[case] told: Option<Standing>,
+    #[case] reported: Option<Standing>,
     #[case] lines: &[&str],
 ) {
     let after = [body(&open("11")), quiet()];
     let mut scene = Scene::wanting(answers.into_iter().chain(after).collect());
-    assert_eq!(scene.until(Standing::Asked).await, Vec::from_iter(told));
+    assert_eq!(scene.until(Standing::Asked).await, Vec::from_iter(reported));
     let found = scene.asked(lines.len()).await;
     assert_eq!(found[..lines.len()], *lines);
 }

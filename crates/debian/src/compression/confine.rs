@@ -62,8 +62,8 @@ pub(super) mod testing {
 
         /// Writes a line, then makes the call; it is the kernel that ends the process.
         pub(crate) fn try_it(self) -> Result<(), String> {
-            let told = std::io::stdout().write_all(b"confined\n");
-            told.and_then(|()| std::io::stdout().flush()).map_err(|e| e.to_string())?;
+            let reported = std::io::stdout().write_all(b"confined\n");
+            reported.and_then(|()| std::io::stdout().flush()).map_err(|e| e.to_string())?;
             match self {
                 Self::Open => drop(std::fs::File::open("/")),
                 Self::Socket => drop(std::net::UdpSocket::bind("127.0.0.1:0")),

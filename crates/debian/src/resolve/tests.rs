@@ -70,7 +70,7 @@ fn resolved(lines: &[&str], roots: &[&str]) -> Result<Vec<String>, Unsatisfiable
 #[case::pinned(&["a 1 s", "a 3 s", "a 2 s"], &["a (= 2)"], &["a 2 s"])]
 #[case::bounded(&["a 1 s Depends: b (<< 2)", "b 1 s", "b 2 s"], &["a"], &["a 1 s", "b 1 s"])]
 #[case::first_alternative(&["a 1 s Depends: b | c", "b 1 s", "c 1 s"], &["a"], &["a 1 s", "b 1 s"])]
-#[case::alternative_at_hand(&["a 1 s Depends: b | c", "b 1 s", "c 1 s"], &["a", "c"], &["a 1 s", "c 1 s"])]
+#[case::available_alternative(&["a 1 s Depends: b | c", "b 1 s", "c 1 s"], &["a", "c"], &["a 1 s", "c 1 s"])]
 #[case::only_alternative(&["a 1 s Depends: b | c", "c 1 s"], &["a"], &["a 1 s", "c 1 s"])]
 #[case::virtual_package(&["a 1 s Depends: v", "b 1 s Provides: v"], &["a"], &["a 1 s", "b 1 s"])]
 #[case::versioned_provides(

@@ -49,15 +49,15 @@ mod tests {
     #[case::another_driver(|key: &mut ModuleKey| key.driver_version.push('1'), false)]
     #[case::the_other_flavour(|key: &mut ModuleKey| key.flavour = Flavour::Proprietary, false)]
     fn every_criterion_counts(#[case] change: fn(&mut ModuleKey), #[case] wanted: bool) {
-        let wished = set().key;
+        let requested = set().key;
         let query = SetQuery {
             kernel: KernelId {
-                release: &wished.kernel_release,
-                version: Some(&wished.kernel_version),
-                arch: &wished.arch,
+                release: &requested.kernel_release,
+                version: Some(&requested.kernel_version),
+                arch: &requested.arch,
             },
-            driver_version: &wished.driver_version,
-            flavour: Some(wished.flavour),
+            driver_version: &requested.driver_version,
+            flavour: Some(requested.flavour),
         };
         let mut found = set();
         change(&mut found.key);
@@ -68,13 +68,17 @@ mod tests {
 
     #[test]
     fn either_flavour_and_any_build_fit_where_none_is_named() {
-        let wished = set().key;
+        let requested = set().key;
         let query = SetQuery {
-            kernel: KernelId { release: &wished.kernel_release, version: None, arch: &wished.arch },
-            driver_version: &wished.driver_version,
+            kernel: KernelId {
+                release: &requested.kernel_release,
+                version: None,
+                arch: &requested.arch,
+            },
+            driver_version: &requested.driver_version,
             flavour: None,
         };
-        let mut found = wished.clone();
+        let mut found = requested.clone();
         found.kernel_version.push('1');
         found.flavour = Flavour::Proprietary;
         assert!(query.matches(&found));

@@ -4,7 +4,7 @@ use reqwest::header::LINK;
 use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
 
-use super::Wish;
+use super::SetRequest;
 use super::call::{Answer, Call, unexpected};
 use super::content::described;
 use super::session::Session;
@@ -22,10 +22,13 @@ const MOST_PAGES: usize = 50;
 /// or more. A kernel has one set for each driver and flavour.
 const MOST_SETS: usize = 64;
 
-/// Returns the sets of one repository that match `wish`.
-pub(super) async fn find_in(session: &Session, wish: Wish<'_>) -> Result<Vec<Described>, Failure> {
+/// Returns the sets of one repository that match `requested`.
+pub(super) async fn find_in(
+    session: &Session,
+    requested: SetRequest<'_>,
+) -> Result<Vec<Described>, Failure> {
     let mut found = Vec::new();
-    for tag in tags_for(session, wish).await? {
+    for tag in tags_for(session, requested).await? {
         match described(session, &tag).await {
             Ok(set) => found.extend(set),
             Err(failure) if failure.kind() == FailureKind::Verification => {
@@ -38,18 +41,18 @@ pub(super) async fn find_in(session: &Session, wish: Wish<'_>) -> Result<Vec<Des
 }
 
 /// Returns the tags of a wish: computed for a complete version, listed for a branch.
-async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Failure> {
-    let flavours = match wish.flavour {
+async fn tags_for(session: &Session, requested: SetRequest<'_>) -> Result<Vec<String>, Failure> {
+    let flavours = match requested.flavour {
         Some(flavour) => vec![flavour],
         None => vec![Flavour::Open, Flavour::Proprietary],
     };
-    match wish.driver {
+    match requested.driver {
         Some(version) if DriverVersion::new(version).is_complete() => Ok(flavours
             .into_iter()
-            .map(|flavour| tag(version, flavour, wish.kernel_release, wish.arch))
+            .map(|flavour| tag(version, flavour, requested.kernel_release, requested.arch))
             .collect()),
         driver => {
-            let fits = |tag: &str| is_wished(tag, driver, &flavours, wish);
+            let fits = |tag: &str| is_requested(tag, driver, &flavours, requested);
             let (tags, left_out) = list_tags(session, fits, MOST_SETS).await?;
             if left_out > 0 {
                 tracing::warn!(
@@ -88,11 +91,17 @@ fn is_of_set(candidate: &str) -> bool {
 }
 
 /// True if a tag is a `DRIVER-FLAVOUR-RELEASE-ARCH` that matches the wish.
-fn is_wished(candidate: &str, driver: Option<&str>, flavours: &[Flavour], wish: Wish<'_>) -> bool {
+fn is_requested(
+    candidate: &str,
+    driver: Option<&str>,
+    flavours: &[Flavour],
+    requested: SetRequest<'_>,
+) -> bool {
     let Some((version, _)) = candidate.split_once('-') else { return false };
     let within = driver.is_none_or(|driver| DriverVersion::new(version).is_within(driver));
-    let of =
-        |flavour: &Flavour| candidate == tag(version, *flavour, wish.kernel_release, wish.arch);
+    let of = |flavour: &Flavour| {
+        candidate == tag(version, *flavour, requested.kernel_release, requested.arch)
+    };
     within && version == legal(version) && flavours.iter().any(of)
 }
 
@@ -211,8 +220,9 @@ mod tests {
         #[case] flavour: Option<Flavour>,
         #[case] expected: bool,
     ) {
-        let wish = Wish { driver, flavour, kernel_release: "6.1.0-50-amd64", arch: "x86_64" };
+        let requested =
+            SetRequest { driver, flavour, kernel_release: "6.1.0-50-amd64", arch: "x86_64" };
         let flavours = flavour.map_or(vec![Flavour::Open, Flavour::Proprietary], |f| vec![f]);
-        assert_eq!(is_wished(candidate, driver, &flavours, wish), expected);
+        assert_eq!(is_requested(candidate, driver, &flavours, requested), expected);
     }
 }

@@ -49,7 +49,7 @@ pub use source::RegistrySource;
 
 /// Search for sets in a registry.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish<'a> {
+pub struct SetRequest<'a> {
     /// A version or a branch; None for the newest.
     pub driver: Option<&'a str>,
     /// The flavour; None for either.
@@ -180,11 +180,11 @@ impl Registry {
     /// Finds the sets with matching tags, in the first repository that has one which `judge`
     /// accepts, and which its index lists where that is required: a mirror may have outdated or foreign ones.
     /// A matching tag without a set is skipped with a warning.
-    pub async fn find<J: Judge>(&self, wish: Wish<'_>, judge: &J) -> Found<J::Why> {
+    pub async fn find<J: Judge>(&self, requested: SetRequest<'_>, judge: &J) -> Found<J::Why> {
         let (refused, unlisted) = (Vec::new(), Vec::new());
         let mut found = Found { taken: Vec::new(), refused, unlisted, failed: None };
         for session in &self.sessions {
-            let sets = match find_in(session, wish).await {
+            let sets = match find_in(session, requested).await {
                 Ok(sets) => self.listed(session, sets).await,
                 Err(failure) => Err(failure),
             };

@@ -305,7 +305,7 @@ fn with_toolchain(
 
 /// Like [`find`], for the catalog: fetches and unpacks nothing, and absence is a result. A tar file
 /// is assumed to be valid.
-pub fn at_hand(wanted: Wanted<'_>, places: &HeaderPlaces, archive: &Archive) -> AvailableHeaders {
+pub fn available(wanted: Wanted<'_>, places: &HeaderPlaces, archive: &Archive) -> AvailableHeaders {
     let mut passed_over = Vec::new();
     for path in &places.given {
         match local::look(path, wanted) {
@@ -327,7 +327,7 @@ pub fn at_hand(wanted: Wanted<'_>, places: &HeaderPlaces, archive: &Archive) -> 
         }
         Err(failure) => passed_over.push(failure.one_line()),
     }
-    let host = |root: &PathBuf| of_host_at_hand(root, wanted, &mut passed_over);
+    let host = |root: &PathBuf| available_of_host(root, wanted, &mut passed_over);
     if let Some((place, compiler)) = places.host_root.as_ref().and_then(host) {
         return AvailableHeaders::Local { place, compiler, passed_over };
     }
@@ -335,7 +335,7 @@ pub fn at_hand(wanted: Wanted<'_>, places: &HeaderPlaces, archive: &Archive) -> 
     AvailableHeaders::Missing { nearest, passed_over }
 }
 
-fn of_host_at_hand(
+fn available_of_host(
     root: &Path,
     wanted: Wanted<'_>,
     passed_over: &mut Vec<String>,

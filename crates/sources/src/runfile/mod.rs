@@ -111,7 +111,7 @@ pub async fn look(
     let sha256 = pin::sha256_of(source, &name, fetcher).await?;
     let urls = source.urls.clone();
     if let Some(stored) = find(store, &sha256) {
-        return Ok(Looked::Known(at_hand(&stored, urls)));
+        return Ok(Looked::Known(available(&stored, urls)));
     }
     let Some(header) = header_of(&name, source, fetcher).await? else {
         return Ok(Looked::Foreign(Foreign { name, sha256, source: source.clone() }));
@@ -213,11 +213,11 @@ fn check_version(stored: &StoredRunFile, planned: &str) -> Result<(), Failure> {
 /// Returns a file's description, from the store if it has the file.
 pub fn as_stored(file: &AvailableRunFile, store: &Store) -> AvailableRunFile {
     let stored = find(store, &file.sha256);
-    stored.map_or_else(|| file.clone(), |stored| at_hand(&stored, file.urls.clone()))
+    stored.map_or_else(|| file.clone(), |stored| available(&stored, file.urls.clone()))
 }
 
 /// Returns the description of a driver in the store, with its `urls`.
-pub fn at_hand(stored: &StoredRunFile, urls: Vec<String>) -> AvailableRunFile {
+pub fn available(stored: &StoredRunFile, urls: Vec<String>) -> AvailableRunFile {
     let Written { name, sha256, version, flavours, .. } = stored.written.clone();
     AvailableRunFile { name, urls, sha256, version, flavours, stored: true, gpus: stored.gpus() }
 }

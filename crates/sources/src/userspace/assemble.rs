@@ -154,7 +154,7 @@ pub(super) mod tests {
     use super::super::manifest::{Depth, examine, verify};
     use super::super::sample::{VERSION, driver, library, package, store, tool};
     use super::*;
-    use crate::userspace::{at_hand, manifest_of};
+    use crate::userspace::{available, manifest_of};
     use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use longshore_core::progress::Silent;
@@ -199,7 +199,7 @@ pub(super) mod tests {
         let (_dir, store) = store();
         let tree = assembled(&store, driver(&store)).expect("assembled");
         verify(&tree, Depth::Full, Disk::default()).expect("verifies");
-        assert_eq!(at_hand(&store).expect("listed"), std::slice::from_ref(&tree));
+        assert_eq!(available(&store).expect("listed"), std::slice::from_ref(&tree));
         let manifest = manifest_of(&tree).expect("manifest");
         assert_eq!(manifest.needs, ["libc.so.6"]);
         assert_eq!(manifest.missing, ["libnvidia-nscq"]);
@@ -227,7 +227,7 @@ pub(super) mod tests {
         verify(&second, Depth::Full, Disk::default()).expect("verifies");
         assert_eq!(second.tools, ["nvidia-smi"]);
         // Both exist, and the damaged one is not offered to new users.
-        assert_eq!(at_hand(&store).expect("listed"), std::slice::from_ref(&second));
+        assert_eq!(available(&store).expect("listed"), std::slice::from_ref(&second));
         assert_eq!(assembled(&store, driver(&store)).expect("found"), second);
         assert!(is_empty(store.dir("tmp")));
     }
@@ -240,11 +240,11 @@ pub(super) mod tests {
         let mut bytes = fs::read(&tool).expect("read");
         bytes[10] ^= 1;
         fs::write(&tool, bytes).expect("flipped");
-        assert_eq!(at_hand(&store).expect("listed").len(), 1, "the quick check does not see it");
+        assert_eq!(available(&store).expect("listed").len(), 1, "the quick check does not see it");
         let failure = examine(&first.root, Depth::Changed, Disk::default()).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification);
         assert!(failure.remedy_text().is_some_and(|text| text.contains("run again")));
-        assert_eq!(at_hand(&store).expect("listed"), []);
+        assert_eq!(available(&store).expect("listed"), []);
         let second = assembled(&store, driver(&store)).expect("assembled");
         assert_eq!(second.root, with_generation(&first.root, 2));
         examine(&second.root, Depth::Changed, Disk::default()).expect("as it should be");

@@ -61,7 +61,7 @@ pub struct AvailableUserspace {
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be listed.
-pub fn at_hand(store: &Store) -> Result<Vec<AvailableUserspace>, Failure> {
+pub fn available(store: &Store) -> Result<Vec<AvailableUserspace>, Failure> {
     let dir = store.dir("userspace");
     let listing = || format!("listing {}", dir.display());
     let mut trees = Vec::new();
@@ -117,7 +117,7 @@ mod tests {
         add(&store, "changed", "535.261.03", 1);
         fs::write(store.dir("userspace/changed/root/x"), "").expect("written");
         fs::create_dir(store.dir("userspace/half")).expect("made");
-        let names: Vec<_> = at_hand(&store)
+        let names: Vec<_> = available(&store)
             .expect("listed")
             .iter()
             .map(|tree| tree.root.parent().and_then(|p| p.file_name()).expect("name").to_owned())

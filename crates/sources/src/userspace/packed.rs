@@ -310,7 +310,7 @@ mod tests {
         let tree = packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks");
         verify_root(&tree.root, Depth::Full, Disk::default()).expect("as it was");
         assert_eq!(packed.there(&store).expect("looked").as_ref(), Some(&tree));
-        let listed = super::super::at_hand(&store).expect("listed");
+        let listed = super::super::available(&store).expect("listed");
         assert_eq!(listed, std::slice::from_ref(&tree));
         let again = packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks again");
         assert_eq!(again, tree, "there already");
@@ -326,7 +326,7 @@ mod tests {
         let second = packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks again");
         assert_ne!(second.root, first.root);
         assert_eq!(packed.there(&store).expect("looked").as_ref(), Some(&second));
-        assert_eq!(super::super::at_hand(&store).expect("listed"), [second]);
+        assert_eq!(super::super::available(&store).expect("listed"), [second]);
         assert!(first.root.join("usr/lib/a.so.1").is_file(), "it is gone from under its user");
     }
 

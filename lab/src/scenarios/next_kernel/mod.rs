@@ -171,11 +171,11 @@ fn reported(records: &Records, when: &str, next: Option<&str>) -> Vec<String> {
         wrong.push(format!("{when}: the driver is not ready"));
     }
     let (release, running) = next.map_or((release, ", the running one"), |next| (next, ""));
-    let told = [
+    let reported = [
         ("status", format!("kernel {release}{running}; modules ready")),
         ("metrics", format!("longshore_next_kernel_ready{{release=\"{release}\"}} 1")),
     ];
-    for (section, line) in told {
+    for (section, line) in reported {
         let said = records.text(&format!("{when}.{section}"));
         if !said.contains(&line) {
             wrong.push(format!("{when}.{section} does not say `{line}`: {said}"));

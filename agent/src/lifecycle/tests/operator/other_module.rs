@@ -15,11 +15,11 @@ fn held_by_module(scene: &Scene, is: bool) {
 }
 
 /// Lets the users of the driver go, and then the module that holds it.
-async fn freed(scene: &Scene, told: &Told) {
+async fn freed(scene: &Scene, reported: &Reported) {
     held_by_module(scene, true);
     used(scene, false);
     let is_named = || {
-        let waits = told.waits.lock().unwrap();
+        let waits = reported.waits.lock().unwrap();
         waits.last().is_some_and(|in_use| in_use.to_string().contains(OTHER))
     };
     while !is_named() {
@@ -41,17 +41,17 @@ async fn freed(scene: &Scene, told: &Told) {
 
 #[tokio::test]
 async fn a_postponed_change_leaves_the_driver_ready_meanwhile() {
-    let (scene, told) = postponed::telling();
-    postponed::postponed(&scene, &told, freed(&scene, &told)).await;
+    let (scene, reported) = postponed::telling();
+    postponed::postponed(&scene, &reported, freed(&scene, &reported)).await;
 }
 
 #[tokio::test]
 async fn a_change_at_the_start_waits_for_it() {
-    let (scene, told) = held().await;
+    let (scene, reported) = held().await;
     let agent = scene.live(At::Never, vec![Ok(announced("550"))]);
     let watch = async {
-        until_told(&told).await;
-        freed(&scene, &told).await;
+        until_reported(&reported).await;
+        freed(&scene, &reported).await;
         scene.stop.set();
     };
     let (ended, ()) = tokio::join!(agent, watch);

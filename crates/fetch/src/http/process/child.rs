@@ -68,8 +68,8 @@ pub fn fetch_main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(ready) => (Start::Ready { is_root: geteuid().is_root() }, Some(ready)),
         Err(start) => (start, None),
     };
-    let told = write_message(&control, &start);
-    let (Some((runtime, client)), Ok(())) = (ready, told) else { return NOT_BEGUN };
+    let reported = write_message(&control, &start);
+    let (Some((runtime, client)), Ok(())) = (ready, reported) else { return NOT_BEGUN };
     let served = runtime.block_on(serve(control, client));
     // A name server may keep a thread for long.
     runtime.shutdown_background();

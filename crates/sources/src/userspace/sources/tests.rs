@@ -9,7 +9,7 @@ use crate::userspace::assemble::tests::{assembled, assembled_with};
 use crate::userspace::manifest::{Depth, manifest_of, verify};
 use crate::userspace::packed::Packed;
 use crate::userspace::sample::{VERSION, deb, driver, package_of, store};
-use crate::userspace::{AvailableUserspace, at_hand};
+use crate::userspace::{AvailableUserspace, available};
 use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 
@@ -121,7 +121,7 @@ fn a_tree_with_them_is_another_than_one_without() {
     let with = with_sources(&store, debian(&store, &plain(DEBIAN))).expect("assembled");
     assert_ne!(with.root, without.root);
     assert!(!without.root.join("usr/src").exists());
-    let listed = at_hand(&store).expect("listed");
+    let listed = available(&store).expect("listed");
     let sources: Vec<_> = listed.iter().map(|tree| tree.sources).collect();
     assert!(sources.contains(&None) && sources.contains(&Some(Flavour::Open)), "{sources:?}");
     let again = with_sources(&store, debian(&store, &plain(DEBIAN))).expect("found");
