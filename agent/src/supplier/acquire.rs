@@ -8,65 +8,15 @@
 //! announced is damaged or compromised, and its operator has to learn of it. Nor is a disk that
 //! cannot be read or written: it is the same for the next source.
 
-use std::fmt;
-use std::path::PathBuf;
-
+use super::missed::{Missed, not_built};
 use super::{Provisioner, source};
-use crate::catalog::{Item, SetPlace};
-use crate::plan::{Acquire, BuildSet, Plan};
-use longshore_core::failure::{Failure, FailureKind};
-
-/// Reason why an acquisition failed.
-#[derive(Debug)]
-pub(super) enum Missed {
-    /// A part failed; a plan without it may succeed.
-    Part(LeftOut, Failure),
-    /// No other source would help.
-    Failed(Failure),
-}
-
-impl From<Failure> for Missed {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-/// Part of an acquisition that a plan can do without.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum LeftOut {
-    /// A set.
-    Set(SetPlace),
-    /// MOFED's headers for a kernel.
-    Mofed { release: String, place: PathBuf },
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Set(place) => write!(f, "the set in {place}"),
-            Self::Mofed { place, .. } => write!(f, "MOFED's headers in {}", place.display()),
-        }
-    }
-}
-
-/// Classifies a failure to acquire a set from `place`.
-pub(super) fn missed(place: &SetPlace, failure: Failure) -> Missed {
-    match failure.kind() {
-        FailureKind::Download => Missed::Part(LeftOut::Set(place.clone()), failure),
-        _ => Missed::Failed(failure),
-    }
-}
-
-/// Classifies a failure to compile a set.
-pub(super) fn not_built(build: &BuildSet, failure: Failure) -> Missed {
-    match (&build.mofed, failure.kind()) {
-        (Some(mofed), FailureKind::Compile) => {
-            let (release, place) = (build.kernel_release.clone(), mofed.place());
-            Missed::Part(LeftOut::Mofed { release, place }, failure)
-        }
-        _ => Missed::Failed(failure),
-    }
-}
+use crate::catalog::Item;
+use crate::journal::PlanSummary;
+use crate::plan::{Acquire, Plan};
+use crate::provider::{Gathered, Provider};
+use crate::steps::Step;
+use crate::telemetry::Awaited;
+use longshore_core::failure::Failure;
 
 /// Part of a plan's acquisitions that was carried out.
 pub(super) enum Carried<T> {
@@ -124,16 +74,6 @@ impl Provisioner<'_> {
             }
         }
     }
-
-    /// Classifies a failure to acquire a built set from `place`, and counts it where no other source is tried: another
-    /// one is counted where it is left out.
-    pub(super) fn missed_set(&self, place: &SetPlace, failure: Failure) -> Missed {
-        let missed = missed(place, failure);
-        if let Missed::Failed(failure) = &missed {
-            self.telemetry.source_failed(place.source, failure);
-        }
-        missed
-    }
 }
 
 /// The driver of this host: everything that its plan acquires.
@@ -172,5 +112,31 @@ impl Aim for OfHost<'_> {
     fn ends_with(&self, plan: &Plan, missed: Option<&Failure>) -> Option<Failure> {
         // Without another source the failure of the part is the reason.
         plan.refusal().map(|refusal| missed.cloned().unwrap_or(refusal))
+    }
+}
+
+impl Provider for Provisioner<'_> {
+    async fn gather(&self) -> Result<Gathered, Failure> {
+        self.inventory.gather().await
+    }
+
+    fn plan(&self, of: &Gathered) -> Result<Plan, Failure> {
+        self.inventory.plan(of)
+    }
+
+    async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
+        self.acquire_for(&OfHost(self), plan.clone()).await
+    }
+
+    fn awaits(&self, plan: &Plan) -> Option<Awaited> {
+        self.awaited(plan)
+    }
+
+    async fn offered(&self) -> Vec<String> {
+        self.offered_for(None).await
+    }
+
+    async fn installed(&self, plan: &PlanSummary, steps: &[Step]) {
+        self.inventory.look_after_store(plan, steps).await;
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Provisioner;
-use super::other_kernel::with_kernel;
+use super::host_facts::with_kernel;
 use crate::plan::Plan;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::Awaited;

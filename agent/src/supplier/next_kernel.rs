@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Inventory;
-use super::inventory::{look, read_host};
-use super::other_kernel::with_kernel;
+use super::gather::look;
+use super::host_facts::{read_host, with_kernel};
 use crate::config::Config;
 use crate::next_kernel::{FetchCommand, Kernels, NextRelease, of_host};
 use crate::plan;

@@ -3,8 +3,9 @@
 
 use std::slice;
 
-use super::acquire::{Aim, Carried, Missed, not_built};
-use super::other_kernel::installed_version;
+use super::acquire::{Aim, Carried};
+use super::host_facts::installed_version;
+use super::missed::{Missed, not_built};
 use super::{Provisioner, source};
 use crate::catalog::{Catalog, Item};
 use crate::config::Config;

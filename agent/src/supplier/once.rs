@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::Provisioner;
+use super::open_archives::OpenArchives;
 use super::publication::Publication;
-use super::sources::OpenArchives;
 use crate::build_lease::claims::ClaimTag;
 use crate::build_lease::objects::ClaimObject;
 use crate::build_lease::{Alone, Election, Forecast, Outcome, Search, Times};

@@ -1,16 +1,14 @@
 //! Facts, catalog and plan for a kernel that need not run on this host.
 
-use super::inventory::{Inventory, read_host};
+use super::host_facts::{read_host, with_kernel};
+use super::inventory::Inventory;
 use crate::config::Config;
 use crate::plan::{Acquire, Plan};
 use crate::provider::Gathered;
 use longshore_build as build;
 use longshore_core::failure::Failure;
 use longshore_core::finding::{self, Area, Code, Finding};
-use longshore_core::paths::Paths;
-use longshore_core::root::Root;
 use longshore_host::HostFacts;
-use longshore_host::facts::kernel_image;
 use longshore_modules::artifact::ModuleKey;
 
 impl Inventory<'_> {
@@ -63,27 +61,9 @@ impl Inventory<'_> {
     }
 }
 
-/// Returns the facts of the host as if the kernel `release` ran on it. The build of another kernel than the
-/// running one is known where it is installed and its image states it, and else empty.
-pub(super) fn with_kernel(mut facts: HostFacts, paths: &Paths, release: &str) -> HostFacts {
-    if facts.kernel.release != release {
-        release.clone_into(&mut facts.kernel.release);
-        facts.kernel.version = installed_version(paths, release).unwrap_or_default();
-        facts.live_driver = None;
-        // /proc/version is the running kernel's.
-        facts.kernel.compiler = None;
-    }
-    facts
-}
-
 /// True for findings about a kernel that does not run, and what it would load; the others are about the host as it is.
 fn is_about_kernel(code: Code) -> bool {
     let of_running = [Code::KernelUnknown, Code::ModulesDisabled, Code::DependencyMissing];
     matches!(code.entry().area, Area::Devices | Area::Kernel | Area::Signatures | Area::Sources)
         && !of_running.contains(&code)
-}
-
-/// Returns `uname -v` of a kernel that is installed on the host, by its image.
-pub(super) fn installed_version(paths: &Paths, release: &str) -> Option<String> {
-    kernel_image::version(&Root::open(&paths.host_root).ok()?, release)
 }

@@ -7,17 +7,14 @@ use std::sync::Mutex;
 use tracing::Instrument;
 
 use super::Inventory;
-use super::acquire::OfHost;
-use super::other_kernel::installed_version;
+use super::host_facts::installed_version;
+use super::missed::{Missed, missed};
+use super::open_archives::OpenArchives;
 use super::signing::Signing;
-use super::sources::OpenArchives;
 use crate::build_lease::Claims;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, SetPlace};
 use crate::config::Config;
-use crate::journal::PlanSummary;
-use crate::plan::{self, BuildSet, Plan};
-use crate::provider::{Gathered, Provider};
-use crate::steps::Step;
+use crate::plan::{self, BuildSet};
 use crate::telemetry::{Awaited, Origin, Telemetry};
 use longshore_build::build_root::{Contents, Run, inspect};
 use longshore_build::{self as build, Failed, KnownFailure};
@@ -314,31 +311,15 @@ impl<'a> Provisioner<'a> {
         let archive = sources.archive(&store).await?;
         userspace::assemble(driver_version, kernel_sources, archive, &store, progress).await
     }
-}
 
-impl Provider for Provisioner<'_> {
-    async fn gather(&self) -> Result<Gathered, Failure> {
-        self.inventory.gather().await
-    }
-
-    fn plan(&self, of: &Gathered) -> Result<Plan, Failure> {
-        self.inventory.plan(of)
-    }
-
-    async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
-        self.acquire_for(&OfHost(self), plan.clone()).await
-    }
-
-    fn awaits(&self, plan: &Plan) -> Option<Awaited> {
-        self.awaited(plan)
-    }
-
-    async fn offered(&self) -> Vec<String> {
-        self.offered_for(None).await
-    }
-
-    async fn installed(&self, plan: &PlanSummary, steps: &[Step]) {
-        self.inventory.look_after_store(plan, steps).await;
+    /// Classifies a failure to acquire a built set from `place`, and counts it where no other source is tried: another
+    /// one is counted where it is left out.
+    pub(super) fn missed_set(&self, place: &SetPlace, failure: Failure) -> Missed {
+        let missed = missed(place, failure);
+        if let Missed::Failed(failure) = &missed {
+            self.telemetry.source_failed(place.source, failure);
+        }
+        missed
     }
 }
 

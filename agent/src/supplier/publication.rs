@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::sources::OpenArchives;
+use super::open_archives::OpenArchives;
 use super::{Provisioner, attest_compiled, compile_record};
 use crate::config::PublishConfig;
 use crate::plan::BuildSet;

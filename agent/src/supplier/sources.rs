@@ -5,7 +5,8 @@ use std::path::Path;
 
 use tokio::sync::OnceCell;
 
-use super::source::RunFiles;
+use super::open_archives::OpenArchives;
+use super::run_files::RunFiles;
 use crate::catalog::Offers;
 use crate::config::Config;
 use crate::prebuilt::Prebuilt;
@@ -22,15 +23,6 @@ use longshore_fetch::http::{Policy, UnreachableHosts};
 use longshore_host::facts::Probe;
 use longshore_modules::registry::{Registry, RegistrySource};
 use longshore_sources::driver::{self, AvailableDriver};
-
-/// Access to the archives: a .run file of an unknown format is unpacked by itself, with tools from
-/// there.
-pub(super) trait OpenArchives {
-    /// Reads the archives' indexes, once.
-    async fn archive(&self, store: &Store) -> Result<&Archive, Failure>;
-    /// Returns the progress display.
-    fn progress(&self) -> &dyn Progress;
-}
 
 /// The configured sources.
 pub(super) struct Sources<'a> {

@@ -1,4 +1,3 @@
-use longshore_core::failure::ExitCode;
 use std::fs;
 use std::path::Path;
 
@@ -8,10 +7,12 @@ use super::*;
 use crate::catalog::Item;
 use crate::config::{ModuleSigning, SignBy};
 use crate::plan::Acquire;
-use crate::supplier::acquire::{LeftOut, Missed, not_built};
+use crate::provider::Provider;
+use crate::supplier::missed::{LeftOut, Missed, not_built};
 use crate::supplier::test_scene::{DRIVER, Scene, module_of};
 use longshore_build::build_root::BuildRootSource;
 use longshore_build::mofed::Mofed;
+use longshore_core::failure::ExitCode;
 use longshore_core::flavour::Flavour;
 use longshore_debian::archive::Archive;
 use longshore_modules::sets::SetStore;

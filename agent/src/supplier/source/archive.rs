@@ -3,7 +3,7 @@
 use super::{Ask, Boxed, Query, Source, SourceId};
 use crate::catalog::{AptState, Offers};
 use crate::config::Config;
-use crate::supplier::sources::OpenArchives;
+use crate::supplier::open_archives::OpenArchives;
 use longshore_build::sign;
 use longshore_core::failure::Failure;
 use longshore_core::kernel_id::KernelId;

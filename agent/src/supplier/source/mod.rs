@@ -12,15 +12,14 @@ use std::future::Future;
 use std::pin::Pin;
 
 use super::Provisioner;
-use super::acquire::Missed;
 use super::inventory::Inventory;
+use super::missed::Missed;
 use crate::catalog::{Catalog, Item, Offers};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::source_id::SourceId;
 use longshore_core::store::Store;
 use longshore_host::facts::Kernel;
 use longshore_modules::artifact::ModuleSet;
-pub(super) use run_file::RunFiles;
 
 /// All kinds, in the order in which they are asked.
 const ALL: [&dyn Source; 6] = [

@@ -2,7 +2,7 @@
 
 use super::{Ask, Boxed, Item, Missed, Provisioner, Query, Source, SourceId, not_its_item};
 use crate::catalog::Offers;
-use crate::supplier::sources::OpenArchives;
+use crate::supplier::open_archives::OpenArchives;
 use crate::telemetry::Origin;
 use longshore_core::failure::Failure;
 use longshore_modules::artifact::ModuleSet;

@@ -5,9 +5,12 @@ use std::time::Duration;
 use rstest::rstest;
 
 use super::*;
-use crate::catalog::{AvailableSet, SourceFailure};
+use crate::catalog::{AvailableSet, SetPlace, SourceFailure};
 use crate::config::{self, Fragment};
+use crate::supplier::missed::LeftOut;
 use crate::supplier::test_scene::{DRIVER, Scene};
+use crate::telemetry::Telemetry;
+use longshore_build::mofed::Mofed;
 use longshore_core::failure::{ExitCode, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::source_id::SourceId;
