@@ -22,7 +22,7 @@ use longshore_modules::artifact::{HeadersFrom, ModuleSet};
 use longshore_modules::layout;
 use longshore_modules::module_signing::{Certificate, Signer};
 use longshore_modules::sets::SetStore;
-use longshore_sources::driver::AvailableDriver;
+use longshore_sources::driver::{self, AvailableDriver};
 use longshore_sources::finished::FinishedModules;
 use longshore_sources::headers::AvailableHeaders;
 use longshore_sources::runfile::AvailableRunFile;
@@ -77,7 +77,7 @@ impl Catalog {
         self.refused.extend(offers.refused);
         self.denied.extend(offers.denied);
         self.userspace.extend(offers.userspace);
-        put(&mut self.drivers, offers.drivers);
+        self.add_drivers(offers.drivers);
         put(&mut self.switch_programs, offers.switch_programs);
         put(&mut self.run_files, offers.run_files);
         put(&mut self.headers, offers.headers);
@@ -89,6 +89,18 @@ impl Catalog {
         let is_new = |one: &FinishedModules| !has_set_of(sets, one, kernel);
         self.finished.extend(offers.finished.into_iter().filter(is_new));
         self.failures.extend(offers.failures);
+    }
+
+    /// Adds drivers to those of the sources before, newest first; a source that could not be read takes none of them away.
+    fn add_drivers(&mut self, offered: Option<Probe<Vec<AvailableDriver>>>) {
+        match (&mut self.drivers, offered) {
+            (Probe::Read(known), Some(Probe::Read(more))) => {
+                known.extend(more);
+                driver::sort(known);
+            }
+            (Probe::Read(_), Some(Probe::Unreadable(_))) | (_, None) => {}
+            (Probe::Unreadable(_), Some(offered)) => self.drivers = offered,
+        }
     }
 
     /// Returns the failure of this kind of source.

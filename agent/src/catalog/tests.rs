@@ -6,6 +6,7 @@ use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use longshore_core::flavour::Flavour;
 use longshore_modules::artifact::ModuleKey;
+use longshore_sources::driver::DriverOrigin;
 
 fn facts() -> HostFacts {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");
@@ -40,6 +41,27 @@ fn nothing_available_is_an_empty_catalog_that_says_why() {
     assert!(catalog.sets.is_empty() && catalog.userspace.is_empty());
     assert_eq!(catalog.drivers, Probe::Unreadable(why.into()));
     assert_eq!(catalog.headers, Probe::Unreadable(why.into()));
+}
+
+fn driver(version: &str, name: &str) -> AvailableDriver {
+    let origin = DriverOrigin::RunFile { name: name.into() };
+    let (version, sha256) = (version.to_owned(), String::new());
+    AvailableDriver { version, flavour: Flavour::Open, origin, sha256 }
+}
+
+#[test]
+fn drivers_of_a_later_source_are_added_and_a_failure_takes_none_away() {
+    let mut catalog = gather(&config(), &facts(), None, "not asked").unwrap();
+    let kernel = facts().kernel;
+    let mut add = |drivers| {
+        catalog.add(Offers { drivers: Some(drivers), ..Offers::default() }, &kernel);
+        catalog.drivers.clone()
+    };
+    let (old, new) = (driver("535.261.03", "a"), driver("580.95.05", "b"));
+    assert_eq!(add(Probe::Read(vec![old.clone()])), Probe::Read(vec![old.clone()]));
+    let both = Probe::Read(vec![new.clone(), old]);
+    assert_eq!(add(Probe::Read(vec![new])), both);
+    assert_eq!(add(Probe::Unreadable("away".into())), both);
 }
 
 fn differs() -> Fit {

@@ -107,8 +107,14 @@ fn of_packages(mut packages: Vec<Package>) -> Vec<AvailableDriver> {
     };
     let mut found: Vec<_> =
         packages.iter().filter(|p| successor(p).is_none()).filter_map(of_package).collect();
-    found.sort_by(newest_first);
+    sort(&mut found);
     found
+}
+
+/// Sorts drivers: newest first, of equal versions those of the distribution's own archives before added ones. Equal ones keep
+/// their order.
+pub fn sort(drivers: &mut [AvailableDriver]) {
+    drivers.sort_by(newest_first);
 }
 
 /// Leaves out packages of a phased update at 0 percent, by which Ubuntu stops an update that breaks hosts, where
