@@ -131,9 +131,10 @@ impl Catalog {
 
     /// Warns about each of them, where the plan goes on without. Registries are warned of when they are asked.
     pub fn warn_of_failures(&self) {
-        for SourceFailure { name, failure, .. } in
-            self.failures.iter().filter(|one| one.source != SourceId::Registry)
-        {
+        let others = self.failures.iter().filter(|one| one.source != SourceId::Registry);
+        let mut others: Vec<&SourceFailure> = others.collect();
+        others.sort_by_key(|one| one.source);
+        for SourceFailure { name, failure, .. } in others {
             tracing::warn!("continuing without the {name}: {}", failure.one_line());
         }
     }

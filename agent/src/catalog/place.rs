@@ -81,13 +81,4 @@ impl Item {
             Self::RunFile(_) => SourceId::RunFiles,
         }
     }
-
-    /// Returns the place of its modules; None for what has to be compiled.
-    pub fn place(&self) -> Option<SetPlace> {
-        match self {
-            Self::Set(place) => Some(place.clone()),
-            Self::Package(finished) => Some(SetPlace::from(finished.as_ref())),
-            Self::RunFile(_) => None,
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Acquisitions into the store, each with everything that carrying it out needs.
+//! Acquisitions into the store: items of sources, compiles, signatures and user-mode trees.
 
 use std::path::PathBuf;
 

@@ -152,20 +152,19 @@ impl<'a> Provisioner<'a> {
     async fn choose(&self, facts: &HostFacts) -> Result<AvailableDriver, Failure> {
         let (requested, sources) = (&self.config().driver, &self.inventory.sources);
         let store = self.store()?;
-        let mut catalog = Catalog::without_sources("not asked");
-        catalog.add(sources.drivers(&store).await?, &facts.kernel);
-        let (version, flavour) = plan::choose_driver(self.config(), facts, &catalog)?;
-        match sources.find_driver(Some(&version), Some(flavour), &store).await {
-            Ok(driver) => {
-                sources.driver_in_store(Some(&driver.version), Some(flavour), &store).await
-            }
-            // A request that no plan can meet is reported against the available drivers.
-            Err(_) => {
-                sources
-                    .driver_in_store(requested.version.as_deref(), requested.flavour, &store)
-                    .await
+        // A file's flavours and GPUs are known only once it is in the store, and may change the choice.
+        for _ in 0..=self.config().run_files.len() {
+            let mut catalog = Catalog::without_sources("not asked");
+            catalog.add(sources.drivers(&store).await?, &facts.kernel);
+            let (version, flavour) = plan::choose_driver(self.config(), facts, &catalog)?;
+            let found = sources.find_driver(Some(&version), Some(flavour), &store).await;
+            let Ok(driver) = found else { break };
+            if !sources.fetch_file_of(&driver, &store).await? {
+                return Ok(driver);
             }
         }
+        // A request that no plan can meet is reported against the available drivers.
+        sources.driver_in_store(requested.version.as_deref(), requested.flavour, &store).await
     }
 
     /// Checks that this process may make the build sandbox, before anything is fetched for it.

@@ -108,13 +108,28 @@ impl<'a> Sources<'a> {
         store: &Store,
     ) -> Result<AvailableDriver, Failure> {
         let found = self.find_driver(version, flavour, store).await?;
-        if !self.run_files.are_named() {
-            return Ok(found);
+        match self.fetch_file_of(&found, store).await? {
+            // Its flavours are known by now, and no longer only expected.
+            true => self.find_driver(version, flavour, store).await,
+            false => Ok(found),
         }
-        let file = self.run_files.of_version(&found.version, store, self).await?;
+    }
+
+    /// Brings the .run file of a driver into the store, if it is of one; returns true where the store did not have it.
+    ///
+    /// # Errors
+    /// As [`runfile::fetch`](longshore_sources::runfile::fetch).
+    pub(super) async fn fetch_file_of(
+        &self,
+        driver: &AvailableDriver,
+        store: &Store,
+    ) -> Result<bool, Failure> {
+        if !self.run_files.are_named() {
+            return Ok(false);
+        }
+        let file = self.run_files.of_version(&driver.version, store, self).await?;
         self.run_files.fetch(&file, store, self.progress()).await?;
-        // Its flavours are known by now, and no longer only expected.
-        self.find_driver(version, flavour, store).await
+        Ok(!file.stored)
     }
 
     /// Returns the prebuilt sets' sources.

@@ -4,7 +4,7 @@ use super::{Ask, Boxed, Item, Missed, Provisioner, Query, Source, SourceId, not_
 use crate::catalog::Offers;
 use crate::supplier::open_archives::OpenArchives;
 use crate::telemetry::Origin;
-use longshore_core::failure::Failure;
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_modules::artifact::ModuleSet;
 
 /// The configured registries.
@@ -50,16 +50,24 @@ impl Source for Registries {
     ) -> Boxed<'a, Result<Option<ModuleSet>, Missed>> {
         Box::pin(async move {
             let Item::Set(place) = item else { return Err(not_its_item(item).into()) };
-            let mut configured = of.config().registries.iter();
-            let registry = configured.find(|one| one.reference.to_string() == place.at);
-            let Some(registry) = registry else { return Err(not_its_item(item).into()) };
+            let configured = of.config().registries.iter();
+            // The same reference may be configured again, with other mirrors.
+            let registries = configured.filter(|one| one.reference.to_string() == place.at);
             let sources = &of.inventory.sources;
             let (prebuilt, store) = (sources.prebuilt()?, of.store()?);
             let progress = sources.progress();
-            let pulled = prebuilt.pull(registry, &place.digest, &store, progress).await;
-            let set = pulled.map_err(|failure| of.missed_set(place, failure))?;
-            of.telemetry.origin(Origin::Pulled);
-            Ok(Some(set))
+            let mut away = not_its_item(item);
+            for registry in registries {
+                match prebuilt.pull(registry, &place.digest, &store, progress).await {
+                    Ok(set) => {
+                        of.telemetry.origin(Origin::Pulled);
+                        return Ok(Some(set));
+                    }
+                    Err(failure) if failure.kind() == FailureKind::Download => away = failure,
+                    Err(failure) => return Err(of.missed_set(place, failure)),
+                }
+            }
+            Err(of.missed_set(place, away))
         })
     }
 }

@@ -24,7 +24,7 @@ const SCRIPT: &str = include_str!("script.sh");
 const INSTALLED: &str = "installed-";
 const PREPARED: &str = "prepared-";
 const UNPREPARED: &str = "unprepared-";
-/// Line of the agent's log after each compile (crates/build/src/build/reuse).
+/// Line of the agent's log after each compile (crates/build/src/reuse).
 const COMPILED: &str = "reused from earlier builds";
 /// Line of its log before anything is fetched or compiled.
 const ACQUIRING: &str = "phase acquiring";
