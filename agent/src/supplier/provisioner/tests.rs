@@ -84,11 +84,11 @@ async fn where_no_source_is_left_its_own_failure_is_the_reason() {
     assert!(failure.to_string().contains(&module.display().to_string()), "{failure}");
 }
 
-/// The list of GPUs of the newest file, which is read once it is there, refers to an older branch.
-/// Without an archive, from which the compiler would come, this ends when the other file is there.
-#[tokio::test]
-async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
-    const NEWER: &str = "535.270.01";
+const NEWER: &str = "535.270.01";
+
+/// A T4 without a driver, and two .run files that are not in the store. The newer one's list of GPUs, which is read once it is
+/// there, refers to an older branch. Without an archive, from which the compiler would come, a compile ends there.
+fn with_two_run_files() -> Scene {
     const OLD: &str = r#"{"devid": "0x1EB8", "name": "T4", "legacybranch": "470.xx"}"#;
     const DRIVEN: &str = r#"{"devid": "0x1EB8", "name": "T4", "features": ["kernelopen"]}"#;
     let mut scene = Scene::new("bookworm-t4");
@@ -101,6 +101,12 @@ async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
     for (driver, chip) in [(NEWER, OLD), (DRIVER, DRIVEN)] {
         scene.add_run_file(driver, chip);
     }
+    scene
+}
+
+#[tokio::test]
+async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
+    let scene = with_two_run_files();
     let provisioner = Provisioner::new(&scene.config);
     let gathered = provisioner.gather().await.expect("gathered");
     let plan = provisioner.plan(&gathered).expect("a plan");
@@ -111,6 +117,15 @@ async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
     assert_eq!(again.driver_version, DRIVER, "{:?}", again.findings);
     let to_fetch = |item: &Acquire| matches!(item, Acquire::Fetch(Item::RunFile(_)));
     assert!(!again.acquire.iter().any(to_fetch), "{:?}", again.acquire);
+}
+
+#[tokio::test]
+async fn a_build_chooses_again_once_a_run_file_is_known() {
+    let scene = with_two_run_files();
+    let provisioner = Provisioner::new(&scene.config);
+    let facts = provisioner.gather().await.expect("gathered").facts;
+    let driver = provisioner.choose(&facts).await.expect("a driver");
+    assert_eq!(driver.version, DRIVER);
 }
 
 fn build(driver: Option<AvailableDriver>) -> BuildSet {
