@@ -134,8 +134,12 @@ impl<'a> Prebuilt<'a> {
                     catalog.sets.push(available);
                     continue;
                 }
-                // No signature key signs a package's modules, or those of a source that has no evidence.
-                _ => Ok(None),
+                // No signature key signs a package's modules; the others have no sets.
+                SourceId::Package
+                | SourceId::RunFiles
+                | SourceId::Archives
+                | SourceId::BuildRoot
+                | SourceId::Publish => Ok(None),
             };
             let verdict = match (source, &evidence) {
                 (SourceId::Store, Ok(None)) => self.verdict_of_signed(&available.set, store),

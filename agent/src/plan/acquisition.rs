@@ -154,7 +154,13 @@ impl<'a> From<&'a Acquire> for Named<'a> {
             }
             Acquire::Fetch(Item::Set(SetPlace { source, at, digest })) => match source {
                 SourceId::Registry => Self::PullSet { registry: at, manifest: digest },
-                _ => Self::ImportSet { dir: at, manifest: digest },
+                SourceId::Layout
+                | SourceId::Store
+                | SourceId::Package
+                | SourceId::RunFiles
+                | SourceId::Archives
+                | SourceId::BuildRoot
+                | SourceId::Publish => Self::ImportSet { dir: at, manifest: digest },
             },
             Acquire::Fetch(Item::Package(finished)) => {
                 let Package { name, version, sha256, origin, .. } = &finished.package;

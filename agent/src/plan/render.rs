@@ -276,7 +276,15 @@ fn acquire_line(acquire: &Acquire) -> String {
     match acquire {
         Acquire::Fetch(Item::Set(SetPlace { source, at, digest })) => match source {
             SourceId::Registry => format!("fetch the prebuilt modules {at}@{digest}"),
-            _ => format!("import the prebuilt modules {digest} from {at}"),
+            SourceId::Layout
+            | SourceId::Store
+            | SourceId::Package
+            | SourceId::RunFiles
+            | SourceId::Archives
+            | SourceId::BuildRoot
+            | SourceId::Publish => {
+                format!("import the prebuilt modules {digest} from {at}")
+            }
         },
         Acquire::Fetch(Item::RunFile(AvailableRunFile { name, sha256, .. })) => {
             format!("fetch and unpack {name} (sha256 {})", sha256.get(..12).unwrap_or(sha256))

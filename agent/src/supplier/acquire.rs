@@ -16,7 +16,7 @@ use crate::plan::{Acquire, Plan};
 use crate::provider::{Gathered, Provider};
 use crate::steps::Step;
 use crate::telemetry::Awaited;
-use longshore_core::failure::Failure;
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Part of a plan's acquisitions that was carried out.
 pub(super) enum Carried<T> {
@@ -24,6 +24,15 @@ pub(super) enum Carried<T> {
     All(T),
     /// Those up to an item whose contents may change the choice: a .run file, a package's modules.
     Part,
+}
+
+/// Most packages with finished modules that one acquisition reads, after each of which the plan is made anew.
+const MOST_PACKAGES: usize = 64;
+
+fn without_end(files: usize) -> Failure {
+    let cause = format!("the plan still fetches another file after {files} of them");
+    Failure::new(FailureKind::Bug, cause)
+        .remedy("run `longshore plan --json`, and report what it acquires; `--driver` with a whole version needs one file")
 }
 
 /// Purpose of an acquisition.
@@ -54,10 +63,17 @@ impl Provisioner<'_> {
         aim: &A,
         mut planned: A::Planned,
     ) -> Result<A::Got, Failure> {
+        // Each .run file and package is in the store afterwards.
+        let most = self.config().run_files.len() + MOST_PACKAGES;
+        let mut parts = 0;
         loop {
             let missed = match aim.carry_out(&planned).await {
                 Ok(Carried::All(got)) => return Ok(got),
-                Ok(Carried::Part) => None,
+                Ok(Carried::Part) if parts == most => return Err(without_end(most)),
+                Ok(Carried::Part) => {
+                    parts += 1;
+                    None
+                }
                 Err(Missed::Failed(failure)) => return Err(failure),
                 Err(Missed::Part(part, failure)) => {
                     self.inventory.leave_out(&part, &failure);

@@ -316,13 +316,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "evictor",
-        &[
-            (
-                "The controller, for at most three nodes at a time",
-                "longshore evictor --max-nodes 3",
-            ),
-            ("Its liveness probe", "longshore evictor --alive"),
-        ],
+        &[("The controller, for at most three nodes at a time", "longshore evictor --max-nodes 3")],
     ),
     (
         "cdi",

@@ -12,7 +12,7 @@ use longshore_core::program_version::ProgramVersion;
 /// Most lines of a command's page; the agent's own has a line for each setting.
 const MOST_LINES: usize = 60;
 /// Bound of the median.
-const MEDIAN: usize = 27;
+const MEDIAN: usize = 25;
 
 /// Returns each command's name, behind the program's, with its page in columns of 100.
 fn pages() -> Vec<(String, String)> {
