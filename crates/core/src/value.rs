@@ -22,6 +22,20 @@ impl BadValue {
     }
 }
 
+/// Lets serde read types from a string (`try_from = "String"`) as `FromStr` parses it.
+#[macro_export]
+macro_rules! from_string {
+    ($($kind:ty),+ $(,)?) => {$(
+        impl TryFrom<String> for $kind {
+            type Error = <$kind as std::str::FromStr>::Err;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+    )+};
+}
+
 /// An absolute path.
 ///
 /// In the environment and in a file it must be absolute; a flag may be relative to the working
