@@ -55,10 +55,7 @@ struct Settings {
 /// # Errors
 /// Exit code 2 for a proxy of one of them that cannot be used.
 pub(super) fn read(root: &Path, urls: &[Url]) -> Result<AptProxies, Failure> {
-    let mut settings = Settings::default();
-    if let Ok(root) = Root::open(root) {
-        settings.read_all(&root);
-    }
+    let settings = Settings::read(root);
     let mut made = AptProxies { notes: settings.problems.clone(), ..AptProxies::default() };
     let mut used: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for url in urls {
@@ -83,6 +80,15 @@ pub(super) fn read(root: &Path, urls: &[Url]) -> Result<AptProxies, Failure> {
 }
 
 impl Settings {
+    /// Reads apt's configuration below `root`; none where that cannot be opened.
+    fn read(root: &Path) -> Self {
+        let mut settings = Self::default();
+        if let Ok(root) = Root::open(root) {
+            settings.read_all(&root);
+        }
+        settings
+    }
+
     fn read_all(&mut self, root: &Root) {
         let names = match root.read_small_dir(DIRECTORY, MOST_FILES) {
             Ok(names) => names,

@@ -103,7 +103,8 @@ pub struct AptSources {
 }
 
 /// A source that apt reads, and that is not used here.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{}, line {line}: {source}: {why}", file.display())]
 pub struct LeftOut {
     /// File that declares it, as the host sees it.
     pub file: PathBuf,
@@ -125,12 +126,6 @@ impl LeftOut {
             source: described.trim_end().to_owned(),
             why: why.into(),
         }
-    }
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, line {}: {}: {}", self.file.display(), self.line, self.source, self.why)
     }
 }
 

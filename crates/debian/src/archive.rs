@@ -321,7 +321,7 @@ impl Archive {
         let task = (total > 0).then(|| progress.begin(&what, Some(total), Unit::Bytes));
         let task: &dyn Task = task.as_deref().unwrap_or(&Silent);
         let (connections, unpackers) = (Semaphore::new(PARALLEL), Semaphore::new(processors()));
-        let (writers, take) = (WriterGroup::new(), &take);
+        let (writers, take) = (WriterGroup::default(), &take);
         let alive = writers.alive();
         let bring = |(package, is_there): (Package, bool)| {
             let (connections, unpackers) = (&connections, &unpackers);

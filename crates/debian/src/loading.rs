@@ -40,7 +40,7 @@ pub(super) async fn load(
     progress: &dyn Progress,
 ) -> Vec<Result<Vec<Index>, Failure>> {
     let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
-    let (writers, seen) = (WriterGroup::new(), Seen::read(store));
+    let (writers, seen) = (WriterGroup::default(), Seen::read(store));
     let loader = Loader {
         fetcher,
         store,

@@ -56,13 +56,7 @@ impl FromStr for MaxAge {
     }
 }
 
-impl TryFrom<String> for MaxAge {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
-}
+longshore_core::from_string!(MaxAge);
 
 impl fmt::Display for MaxAge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,18 +4,23 @@ use std::fmt;
 
 use super::version;
 
-/// Comparison of versions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Comparison of versions, as fields write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Operator {
-    /// `<<`
+    /// Before the bound.
+    #[display("<<")]
     Earlier,
-    /// `<=`
+    /// Before the bound, or the bound.
+    #[display("<=")]
     EarlierOrEqual,
-    /// `=`
+    /// The bound.
+    #[display("=")]
     Equal,
-    /// `>=`
+    /// The bound, or after it.
+    #[display(">=")]
     LaterOrEqual,
-    /// `>>`
+    /// After the bound.
+    #[display(">>")]
     Later,
 }
 
@@ -29,16 +34,6 @@ impl Operator {
             Self::Equal => order.is_eq(),
             Self::LaterOrEqual => order.is_ge(),
             Self::Later => order.is_gt(),
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Earlier => "<<",
-            Self::EarlierOrEqual => "<=",
-            Self::Equal => "=",
-            Self::LaterOrEqual => ">=",
-            Self::Later => ">>",
         }
     }
 }
@@ -135,27 +130,16 @@ impl fmt::Display for Requirement {
             write!(f, ":{arch}")?;
         }
         if let Some((operator, version)) = &self.version {
-            write!(f, " ({} {version})", operator.text())?;
+            write!(f, " ({operator} {version})")?;
         }
         Ok(())
     }
 }
 
 /// Alternatives, in order of preference: one of them must be there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{}", _0.iter().map(Requirement::to_string).collect::<Vec<_>>().join(" | "))]
 pub struct Clause(pub Vec<Requirement>);
-
-impl fmt::Display for Clause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, requirement) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(" | ")?;
-            }
-            requirement.fmt(f)?;
-        }
-        Ok(())
-    }
-}
 
 /// Parses a Depends or Pre-Depends field.
 ///

@@ -1,7 +1,6 @@
 //! Dependency closure: packages and versions that a set of roots needs.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fmt;
 use std::rc::Rc;
 
 use super::packages::Package;
@@ -192,15 +191,11 @@ fn satisfies(package: &Package, wanted: &Requirement) -> bool {
 }
 
 /// A package of the closure, and the one that depends on it.
+#[derive(derive_more::Display)]
+#[display("{} ({})", package.name, package.version)]
 struct Pick {
     package: Rc<Package>,
     parent: Option<usize>,
-}
-
-impl fmt::Display for Pick {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.package.name, self.package.version)
-    }
 }
 
 enum Setback {

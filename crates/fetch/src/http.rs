@@ -60,13 +60,14 @@ pub struct Expected {
 }
 
 /// A download that failed.
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
 pub enum FetchError {
     /// The server has no such file (404, 410, or no such path).
     Missing(Failure),
     /// The server requires authentication, or refuses these credentials (401, 403).
     Denied(Failure),
     /// Any other failure.
+    #[from]
     Failed(Failure),
 }
 
@@ -77,12 +78,6 @@ impl From<FetchError> for Failure {
             | FetchError::Denied(failure)
             | FetchError::Failed(failure) => failure,
         }
-    }
-}
-
-impl From<Failure> for FetchError {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
     }
 }
 
@@ -221,7 +216,7 @@ impl Fetcher {
         reader: &Reader,
         task: &dyn Task,
     ) -> Result<(), FetchError> {
-        let writers = WriterGroup::new();
+        let writers = WriterGroup::default();
         let request = DownloadRequest::new(url, None, limit, true)?;
         let start = || Ok(Sink::Reader(Reading::start(reader, writers.alive())));
         let expected = Expected { sha256: Some(sha256.to_owned()), size: None };
@@ -244,7 +239,7 @@ impl Fetcher {
         store: &Store,
         task: &dyn Task,
     ) -> Result<String, FetchError> {
-        let writers = WriterGroup::new();
+        let writers = WriterGroup::default();
         let fetched = self.blob_among(url, expected, store, task, writers.alive()).await;
         writers.all_ended().await;
         fetched
@@ -260,9 +255,7 @@ impl Fetcher {
         task: &dyn Task,
         alive: &WriterGuard,
     ) -> Result<String, FetchError> {
-        let limit = expected.size.unwrap_or(MOST_BYTES);
-        let request = DownloadRequest::new(url, expected.size, limit, expected.sha256.is_some())?;
-        self.blob_for(&request, expected, store, task, alive).await
+        self.blob_as(None, url, expected, store, task, alive).await
     }
 
     /// Like [`Fetcher::blob`], with an Authorization header, for a caller of many that may drop
@@ -281,25 +274,14 @@ impl Fetcher {
         let mut request =
             DownloadRequest::new(url, expected.size, limit, expected.sha256.is_some())?;
         request.authorization = authorization;
-        self.blob_for(&request, expected, store, task, alive).await
+        space::require(store.writable(), expected.size.unwrap_or(0))?;
+        let start = || Ok(Sink::Blob(Writing::start(store, alive)?));
+        self.whole(&request, expected, task, start).await
     }
 
     /// Returns the client that writes the requests for [`Fetcher::send`].
     pub fn client(&self) -> &reqwest::Client {
         self.client.writer()
-    }
-
-    async fn blob_for(
-        &self,
-        request: &DownloadRequest,
-        expected: &Expected,
-        store: &Store,
-        task: &dyn Task,
-        alive: &WriterGuard,
-    ) -> Result<String, FetchError> {
-        space::require(store.writable(), expected.size.unwrap_or(0))?;
-        let start = || Ok(Sink::Blob(Writing::start(store, alive)?));
-        self.whole(request, expected, task, start).await
     }
 
     /// Fetches into a sink; starts over once if resumed pieces did not make up the file.

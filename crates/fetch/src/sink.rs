@@ -30,18 +30,14 @@ pub struct WriterGroup {
 pub type WriterGuard = mpsc::Sender<()>;
 
 impl Default for WriterGroup {
+    /// Returns a group without any thread yet.
     fn default() -> Self {
-        Self::new()
+        let (alive, ended) = mpsc::channel(1);
+        Self { alive, ended }
     }
 }
 
 impl WriterGroup {
-    /// Returns a group without any thread yet.
-    pub fn new() -> Self {
-        let (alive, ended) = mpsc::channel(1);
-        Self { alive, ended }
-    }
-
     /// Returns what a thread of this group holds.
     pub fn alive(&self) -> &WriterGuard {
         &self.alive

@@ -17,7 +17,6 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 pub use crate::artifact::image::{ARTIFACT_TYPE, Descriptor, INDEX_TYPE, MANIFEST_TYPE, Manifest};
@@ -396,11 +395,8 @@ fn read_index(dir: &Path) -> Result<Index, Failure> {
         return Ok(Index::default());
     }
     let bytes = read_bounded(&path, MAX_JSON)?;
-    parse_json(&bytes).map_err(|e| malformed(dir, "index.json", e))
-}
-
-fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
-    serde_json::from_slice(bytes)
+    serde_json::from_slice(&bytes)
+        .map_err(|e| verification(dir, "index.json is malformed".into()).with_source(e))
 }
 
 fn read_blob(dir: &Path, sha256: &str, size: Option<u64>, limit: u64) -> Result<Vec<u8>, Failure> {
@@ -439,10 +435,6 @@ fn blob_path(dir: &Path, sha256: &str) -> PathBuf {
 fn hex_of<'a>(dir: &Path, digest: &'a str) -> Result<&'a str, Failure> {
     image::hex_of(digest)
         .ok_or_else(|| verification(dir, format!("{digest:?} is no sha256 digest")))
-}
-
-fn malformed(dir: &Path, what: &str, error: serde_json::Error) -> Failure {
-    verification(dir, format!("{what} is malformed")).with_source(error)
 }
 
 fn verification(dir: &Path, what: String) -> Failure {

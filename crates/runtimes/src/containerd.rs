@@ -305,7 +305,7 @@ fn edit(asked: Question<'_>, layers: &[Layer]) -> Result<Edit, Refusal> {
             let last = layers.iter().rev().find(|layer| reading.has_section(layer, layers));
             match last.or(layers.first()) {
                 Some(layer) => layer,
-                None => return Ok(fresh(asked.path)),
+                None => return Ok(drop_in(asked.path, layers)),
             }
         }
     };
@@ -332,13 +332,8 @@ fn verified(asked: Question<'_>, files: &dyn Files, edit: Edit) -> Result<Edit, 
     ))
 }
 
-/// A configuration where there is none: the defaults, and CDI.
-fn fresh(path: &Path) -> Edit {
-    let after = format!("version = 2\n\n[plugins.\"{}\"]\n  {KEY} = true\n", layer::OLD_SECTION);
-    Edit { path: PathBuf::from(path), before: None, after }
-}
-
-/// A new file that adds to those present, in the format of the first of them.
+/// A new file that adds to those present, in the format of the first of them. Where there are none: the defaults, and
+/// CDI.
 fn drop_in(path: &Path, layers: &[Layer]) -> Edit {
     let format = layers.first().and_then(Layer::format).unwrap_or(2);
     let section = if format >= 3 { layer::NEW_SECTION } else { layer::OLD_SECTION };

@@ -82,13 +82,8 @@ impl Invocation {
 
     /// Returns all values of a flag by one of its names. A name of one letter may have its value behind it.
     pub fn values(&self, names: &[&str]) -> Vec<String> {
-        let of = |flag: Flag| {
-            if names.contains(&flag.name.as_str()) {
-                return flag.value;
-            }
-            None
-        };
-        self.flags().into_iter().filter_map(of).collect()
+        let is_named = |flag: &Flag| names.contains(&flag.name.as_str());
+        self.flags().into_iter().filter(is_named).filter_map(|flag| flag.value).collect()
     }
 }
 

@@ -224,13 +224,11 @@ fn listed(
     let mut effective: Option<Dirs> = None;
     for path in paths {
         let Some(values) = values(files, path)? else { continue };
-        let mut value = Some(&Value::Table(values)).cloned();
-        for key in keys {
-            value = value.and_then(|value| value.get(key).cloned());
-        }
-        let Some(value) = value else { continue };
-        let Some(mut dirs) = spec_dirs::of_toml(&value) else { continue };
-        if is_appended(&value) {
+        let values = Value::Table(values);
+        let found = keys.iter().try_fold(&values, |value, key| value.get(*key));
+        let Some(value) = found else { continue };
+        let Some(mut dirs) = spec_dirs::of_toml(value) else { continue };
+        if is_appended(value) {
             let before = effective.take().map(|before| before.dirs);
             let mut all =
                 before.unwrap_or_else(|| defaults.iter().map(|dir| (*dir).to_owned()).collect());

@@ -1,9 +1,8 @@
 //! The runtimes: names and programs.
 
-use std::fmt;
-
 /// A container runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display("{}", self.name())]
 pub enum Runtime {
     /// Docker's daemon.
     Docker,
@@ -36,11 +35,5 @@ impl Runtime {
             Self::Docker => "dockerd",
             other => other.name(),
         }
-    }
-}
-
-impl fmt::Display for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -1,6 +1,6 @@
 //! Verdicts about a runtime's configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::runtime::Runtime;
 use crate::version::Version;
@@ -157,16 +157,12 @@ impl State {
 }
 
 /// Refuses a file that cannot be read.
-pub(crate) fn unread(path: &std::path::Path, error: &std::io::Error) -> Refusal {
+pub(crate) fn unread(path: &Path, error: &std::io::Error) -> Refusal {
     Refusal::new(format!("reading {}: {error}", path.display()), "make it a readable file")
 }
 
 /// Parses a configuration in TOML, which `program` reads.
-pub(crate) fn toml_of(
-    program: &str,
-    path: &std::path::Path,
-    text: &str,
-) -> Result<toml::Table, Refusal> {
+pub(crate) fn toml_of(program: &str, path: &Path, text: &str) -> Result<toml::Table, Refusal> {
     text.parse::<toml::Table>().map_err(|error| {
         let why = error.to_string().lines().collect::<Vec<_>>().join(" ");
         let reason = format!("{} is not TOML, so {program} refuses it: {why}", path.display());
@@ -175,7 +171,7 @@ pub(crate) fn toml_of(
 }
 
 /// Decodes a configuration's text.
-pub(crate) fn text_of(path: &std::path::Path, bytes: Vec<u8>) -> Result<String, Refusal> {
+pub(crate) fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String, Refusal> {
     String::from_utf8(bytes).map_err(|error| {
         let reason = format!("{} is not UTF-8: {}", path.display(), error.utf8_error());
         Refusal::new(reason, "correct the file")

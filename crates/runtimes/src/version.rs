@@ -1,9 +1,8 @@
 //! Versions of runtimes, as their programs print them.
 
-use std::fmt;
-
 /// A runtime's version; suffixes of distributions are left out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display("{major}.{minor}.{patch}")]
 pub struct Version {
     /// First number.
     pub major: u32,
@@ -37,12 +36,6 @@ impl Version {
 fn leading_number(text: &str) -> Option<u32> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
-    }
 }
 
 #[cfg(test)]

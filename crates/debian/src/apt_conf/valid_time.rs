@@ -6,7 +6,6 @@ use std::path::Path;
 
 use super::{Setting, Settings};
 use crate::control;
-use longshore_core::root::Root;
 
 const NAME: &str = "Acquire::Max-ValidTime";
 
@@ -32,11 +31,7 @@ struct AptMaxAge {
 impl AptMaxAges {
     /// Reads apt's configuration below `root`.
     pub(crate) fn read(root: &Path) -> Self {
-        let mut settings = Settings::default();
-        if let Ok(root) = Root::open(root) {
-            settings.read_all(&root);
-        }
-        let values = &settings.values;
+        let values = Settings::read(root).values;
         let checks = values.get("acquire::check-valid-until").map(|set| set.value.as_str());
         let limit = |name: &str, setting: &Setting| {
             let seconds = integer(&setting.value)?;

@@ -4,7 +4,7 @@
 //! too: going direct, or to another server, would be an answer to a question that was not asked.
 
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Once;
 
 use reqwest::Url;
@@ -262,27 +262,8 @@ fn is_direct(list: &str, host: &str) -> bool {
     }
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let mut tokens = list.split([',', ' ', '\t']).filter(|token| !token.is_empty());
-    if let Ok(address) = host.parse::<Ipv4Addr>() {
-        let bits = u32::from(address);
-        return tokens.any(|token| {
-            in_network(
-                token,
-                32,
-                |text| text.parse::<Ipv4Addr>().ok().map(u32::from),
-                |network, length| (bits ^ network).checked_shr(32 - length).unwrap_or(0) == 0,
-            )
-        });
-    }
-    if let Ok(address) = host.parse::<Ipv6Addr>() {
-        let bits = u128::from(address);
-        return tokens.any(|token| {
-            in_network(
-                token,
-                128,
-                |text| text.parse::<Ipv6Addr>().ok().map(u128::from),
-                |network, length| (bits ^ network).checked_shr(128 - length).unwrap_or(0) == 0,
-            )
-        });
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return tokens.any(|token| has_address(token, address));
     }
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     tokens.any(|token| {
@@ -293,19 +274,21 @@ fn is_direct(list: &str, host: &str) -> bool {
     })
 }
 
-/// True if a token is an address, or a network of at least one bit, that `matches`. As in C's atoi, what
+/// True if a token is this address, or a network of at least one bit that has it. As in C's atoi, what
 /// follows the digits does not count, and no digits are 0: the address alone.
-fn in_network<T>(
-    token: &str,
-    width: u32,
-    parse: impl Fn(&str) -> Option<T>,
-    matches: impl Fn(T, u32) -> bool,
-) -> bool {
+fn has_address(token: &str, address: IpAddr) -> bool {
     let (text, length) = token.split_once('/').unwrap_or((token, ""));
     let digits = length.len() - length.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let length = length[..digits].parse::<u32>().unwrap_or(0);
+    let (difference, width) = match (address, text.parse::<IpAddr>()) {
+        (IpAddr::V4(own), Ok(IpAddr::V4(network))) => {
+            (u128::from(u32::from(own) ^ u32::from(network)), 32)
+        }
+        (IpAddr::V6(own), Ok(IpAddr::V6(network))) => (u128::from(own) ^ u128::from(network), 128),
+        _ => return false,
+    };
     let length = if length == 0 { width } else { length };
-    length <= width && parse(text).is_some_and(|network| matches(network, length))
+    length <= width && difference >> (width - length) == 0
 }
 
 #[cfg(test)]

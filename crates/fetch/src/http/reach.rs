@@ -14,7 +14,7 @@ use reqwest::redirect::{Action, Attempt, Policy};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of redirections that are followed.
-const MOST_REDIRECTIONS: usize = 10;
+pub(super) const MOST_REDIRECTIONS: usize = 10;
 
 /// Names of metadata services, for requests through a proxy, which resolves them itself.
 const METADATA_NAMES: [&str; 5] = [

@@ -8,10 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Redirections;
 use super::client_error::{ClientError, root_cause};
 use super::proxy::Proxies;
-use super::reach::Reach;
-
-/// Maximum number of redirections that are followed.
-const MOST_REDIRECTIONS: usize = 10;
+use super::reach::{MOST_REDIRECTIONS, Reach};
 
 /// Settings of a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -1,25 +1,30 @@
 //! Origin of the kernel headers that a set was compiled with, and whether they were signed.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use super::ModuleSet;
 
 /// Origin of the kernel headers that a set was compiled with.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, derive_more::Display,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeadersFrom {
     /// Packages of an archive, which are signed.
     #[default]
+    #[display("an archive")]
     Archive,
     /// Headers installed on the host that compiled it, which are not signed.
+    #[display("the host that compiled it")]
     Host,
     /// A location from its configuration, without an expected digest.
+    #[display("a configured place of the host that compiled it")]
     Named,
     /// Unknown: the modules were compiled elsewhere.
+    #[display("an unknown place, for the modules were compiled elsewhere")]
     Unknown,
     /// Unknown: the modules are a package's, which is named in place of the headers.
+    #[display("an unknown place, for the modules are those of a package")]
     Package,
 }
 
@@ -27,18 +32,6 @@ impl HeadersFrom {
     /// True if they were signed.
     pub fn are_signed(&self) -> bool {
         *self == Self::Archive
-    }
-}
-
-impl fmt::Display for HeadersFrom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Archive => "an archive",
-            Self::Host => "the host that compiled it",
-            Self::Named => "a configured place of the host that compiled it",
-            Self::Unknown => "an unknown place, for the modules were compiled elsewhere",
-            Self::Package => "an unknown place, for the modules are those of a package",
-        })
     }
 }
 

@@ -116,6 +116,25 @@ pub struct Manifest {
     pub annotations: BTreeMap<String, String>,
 }
 
+impl Manifest {
+    /// Returns a manifest without subject and annotations.
+    pub(crate) fn of(
+        artifact_type: Option<&str>,
+        config: Descriptor,
+        layers: Vec<Descriptor>,
+    ) -> Self {
+        Self {
+            schema_version: 2,
+            media_type: Some(MANIFEST_TYPE.to_owned()),
+            artifact_type: artifact_type.map(str::to_owned),
+            config,
+            layers,
+            subject: None,
+            annotations: BTreeMap::new(),
+        }
+    }
+}
+
 /// A set with the bytes that describe it, as they are stored and signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Described {
@@ -235,15 +254,8 @@ fn manifest(set: &ModuleSet, config: &[u8]) -> Manifest {
     if !set.has_signed_headers() {
         annotations.insert("longshore.headers".to_owned(), set.headers_origin().to_string());
     }
-    Manifest {
-        schema_version: 2,
-        media_type: Some(MANIFEST_TYPE.to_owned()),
-        artifact_type: Some(ARTIFACT_TYPE.to_owned()),
-        config: Descriptor::of(CONFIG_TYPE, config),
-        layers: layers.collect(),
-        subject: None,
-        annotations,
-    }
+    let config = Descriptor::of(CONFIG_TYPE, config);
+    Manifest { annotations, ..Manifest::of(Some(ARTIFACT_TYPE), config, layers.collect()) }
 }
 
 /// Returns `value` as JSON.

@@ -12,19 +12,22 @@ pub mod appended;
 pub mod certificate;
 pub mod pkcs7;
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::str::FromStr;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 pub use certificate::Certificate;
 pub use pkcs7::{Message, NotASignature};
 
 /// A hash that modules are signed with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
+)]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Hash {
     /// SHA-256.
@@ -33,16 +36,6 @@ pub enum Hash {
     Sha384,
     /// SHA-512.
     Sha512,
-}
-
-impl fmt::Display for Hash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Sha256 => "sha256",
-            Self::Sha384 => "sha384",
-            Self::Sha512 => "sha512",
-        })
-    }
 }
 
 impl FromStr for Hash {
@@ -57,7 +50,8 @@ impl FromStr for Hash {
 }
 
 /// Signer of a set's modules; part of the set's key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Display)]
+#[display("{name} ({})", key_ids.first().map_or("", String::as_str))]
 #[serde(deny_unknown_fields)]
 pub struct SignedBy {
     /// sha256 (hex) of the signer's certificate as DER; empty where it is unknown, as of a package's
@@ -88,14 +82,9 @@ impl SignedBy {
     }
 }
 
-impl fmt::Display for SignedBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name, self.key_ids.first().map_or("", String::as_str))
-    }
-}
-
 /// The configured signer, as far as planning needs it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Display)]
+#[display("{name} ({key_id})")]
 pub struct Signer {
     /// sha256 (hex) of the certificate as DER.
     pub certificate: String,
@@ -121,12 +110,6 @@ impl Signer {
     /// True if a set with these signatures is signed by this signer.
     pub fn signed(&self, by: Option<&SignedBy>) -> bool {
         by.is_some_and(|by| by.certificate == self.certificate)
-    }
-}
-
-impl fmt::Display for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name, self.key_id)
     }
 }
 

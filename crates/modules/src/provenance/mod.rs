@@ -88,7 +88,8 @@ impl Compiled<'_> {
 }
 
 /// Part that a material has in a compile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
+#[display(rename_all = "kebab-case")]
 enum Role {
     Driver,
     Headers,
@@ -96,19 +97,6 @@ enum Role {
     Tool,
     Patch,
     PackagingPatches,
-}
-
-impl Role {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Driver => "driver",
-            Self::Headers => "headers",
-            Self::Compiler => "compiler",
-            Self::Tool => "tool",
-            Self::Patch => "patch",
-            Self::PackagingPatches => "packaging-patches",
-        }
-    }
 }
 
 /// An input of a compile.

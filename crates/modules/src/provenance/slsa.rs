@@ -49,7 +49,7 @@ fn descriptor(material: &Material) -> Value {
     let mut found = json!({
         "name": material.name,
         "digest": {"sha256": material.sha256},
-        "annotations": {"role": material.role.as_str(), "version": material.version},
+        "annotations": {"role": material.role.to_string(), "version": material.version},
     });
     if let (Some(uri), Some(fields)) = (&material.uri, found.as_object_mut()) {
         fields.insert("uri".to_owned(), uri.as_str().into());

@@ -91,7 +91,7 @@ fn package(at: usize, material: &Material) -> Value {
         "licenseDeclared": UNSTATED,
         "copyrightText": UNSTATED,
         "checksums": [checksum(&material.sha256)],
-        "comment": material.role.as_str(),
+        "comment": material.role.to_string(),
     });
     let Some(fields) = package.as_object_mut() else { return package };
     if !material.version.is_empty() {

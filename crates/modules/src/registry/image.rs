@@ -25,7 +25,7 @@ pub(super) async fn image_from(
     let what = format!("layers of {}", session.repository);
     let total = image.layers.iter().map(|layer| layer.size).sum();
     let task = progress.begin(&what, Some(total), Unit::Bytes);
-    let writers = WriterGroup::new();
+    let writers = WriterGroup::default();
     let alive = writers.alive();
     let bring = |layer: &Descriptor| {
         let (layer, task) = (layer.clone(), task.as_ref());

@@ -43,7 +43,7 @@ async fn fetch_modules(
     let task = progress.begin(&what, Some(total), Unit::Bytes);
     let mut modules: Vec<&ModuleEntry> = set.modules.iter().collect();
     modules.sort_by_key(|module| Reverse(module.size));
-    let writers = WriterGroup::new();
+    let writers = WriterGroup::default();
     let alive = writers.alive();
     let bring = |module: &ModuleEntry| {
         let (module, task) = (module.clone(), task.as_ref());

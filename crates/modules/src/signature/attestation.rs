@@ -301,15 +301,9 @@ impl AttestationImage {
             return Ok(None);
         }
         let config = image_config(&layers)?;
-        let manifest = Manifest {
-            schema_version: 2,
-            media_type: Some(MANIFEST_TYPE.to_owned()),
-            artifact_type: Some(ATTESTATIONS_TYPE.to_owned()),
-            config: Descriptor::of(IMAGE_CONFIG_TYPE, &config),
-            layers,
-            subject: Some(subject.clone()),
-            annotations: std::collections::BTreeMap::new(),
-        };
+        let described = Descriptor::of(IMAGE_CONFIG_TYPE, &config);
+        let manifest = Manifest::of(Some(ATTESTATIONS_TYPE), described, layers);
+        let manifest = Manifest { subject: Some(subject.clone()), ..manifest };
         let blobs = std::iter::once(config).chain(envelopes).collect();
         Ok(Some(Self { manifest: json(&manifest)?, blobs }))
     }

@@ -3,7 +3,7 @@
 
 use super::foreign::is_json_text;
 use super::{MOST, Signature, payload, signature_tag};
-use crate::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, json};
+use crate::artifact::image::{Descriptor, Manifest, json};
 use longshore_core::failure::{Failure, FailureKind};
 
 /// Media type of a payload.
@@ -66,15 +66,7 @@ impl SignatureImage {
         }
         layers.push(layer);
         let config = image_config(&layers)?;
-        let manifest = Manifest {
-            schema_version: 2,
-            media_type: Some(MANIFEST_TYPE.to_owned()),
-            artifact_type: None,
-            config: Descriptor::of(IMAGE_CONFIG_TYPE, &config),
-            layers,
-            subject: None,
-            annotations: std::collections::BTreeMap::new(),
-        };
+        let manifest = Manifest::of(None, Descriptor::of(IMAGE_CONFIG_TYPE, &config), layers);
         let payload = signature.payload.clone().into_bytes();
         Ok(Some(Self { manifest: json(&manifest)?, blobs: vec![config, payload] }))
     }

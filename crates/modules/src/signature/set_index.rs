@@ -14,7 +14,7 @@ use super::dsse::{ENVELOPE_TYPE, Envelope};
 use super::foreign::{is_json_text, place_of, shortened};
 use super::key::SecretKey;
 use super::trust::{Role, TrustedKey};
-use crate::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, hex_of, json};
+use crate::artifact::image::{Descriptor, Manifest, hex_of, json};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// Tag of the index in its repository.
@@ -299,15 +299,9 @@ impl SignedIndex {
     /// # Errors
     /// Exit code 70; it can always be serialized.
     pub(crate) fn image(&self) -> Result<(Vec<u8>, [&[u8]; 2]), Failure> {
-        let manifest = Manifest {
-            schema_version: 2,
-            media_type: Some(MANIFEST_TYPE.to_owned()),
-            artifact_type: Some(SET_INDEX_TYPE.to_owned()),
-            config: Descriptor::of(EMPTY_TYPE, EMPTY),
-            layers: vec![Descriptor::of(ENVELOPE_TYPE, self.as_bytes())],
-            subject: None,
-            annotations: std::collections::BTreeMap::new(),
-        };
+        let config = Descriptor::of(EMPTY_TYPE, EMPTY);
+        let layers = vec![Descriptor::of(ENVELOPE_TYPE, self.as_bytes())];
+        let manifest = Manifest::of(Some(SET_INDEX_TYPE), config, layers);
         Ok((json(&manifest)?, [EMPTY, self.as_bytes()]))
     }
 }

@@ -88,13 +88,7 @@ impl FromStr for PredicateType {
     }
 }
 
-impl TryFrom<String> for PredicateType {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
-}
+longshore_core::from_string!(PredicateType);
 
 impl fmt::Display for PredicateType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,6 @@
 //! Trusted keys with their roles, and the requirements of a signature and of attestations.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,18 +13,15 @@ use super::statement::PredicateType;
 use longshore_core::failure::Failure;
 use longshore_core::value::{AbsolutePath, BadValue, Uri};
 
-/// Name of the role of keys that sign sets of modules.
-const MODULES: &str = "modules";
-/// Name of the role of keys that sign indexes of sets.
-const INDEX: &str = "index";
-
 /// Kind of statement that counts by a key.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize, derive_more::Display)]
 #[serde(try_from = "String")]
 pub enum Role {
     /// Signatures of sets of modules.
+    #[display("modules")]
     Modules,
     /// Indexes of a repository's sets.
+    #[display("index")]
     Index,
     /// Attestations of one type.
     Attestation(PredicateType),
@@ -36,8 +32,8 @@ impl FromStr for Role {
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
         match text {
-            MODULES => return Ok(Self::Modules),
-            INDEX => return Ok(Self::Index),
+            "modules" => return Ok(Self::Modules),
+            "index" => return Ok(Self::Index),
             _ => {}
         }
         let wanted =
@@ -46,23 +42,7 @@ impl FromStr for Role {
     }
 }
 
-impl TryFrom<String> for Role {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Modules => f.write_str(MODULES),
-            Self::Index => f.write_str(INDEX),
-            Self::Attestation(kind) => kind.fmt(f),
-        }
-    }
-}
+longshore_core::from_string!(Role);
 
 /// Key file of a configuration, with its roles.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -27,18 +27,13 @@ const DIRECTORIES: [&str; 12] = [
 const MOST: usize = 256;
 
 /// A place in a unit file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{}, line {line}", file.display())]
 pub struct Setting {
     /// File.
     pub file: PathBuf,
     /// Line, counted from 1.
     pub line: usize,
-}
-
-impl std::fmt::Display for Setting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, line {}", self.file.display(), self.line)
-    }
 }
 
 /// A service, as its files have it.
