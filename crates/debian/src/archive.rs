@@ -329,7 +329,10 @@ impl Archive {
                 if !is_there {
                     // The semaphore is never closed, so this cannot fail.
                     let _connection = connections.acquire().await;
-                    self.fetch_one(&package, store, task, alive).await?;
+                    task.note(&package.name);
+                    let (sha256, size) = (Some(package.sha256.clone()), Some(package.size));
+                    let (url, expected) = (package.url(), Expected { sha256, size });
+                    self.fetcher.blob_among(&url, &expected, store, task, alive).await?;
                 }
                 let _unpacker = unpackers.acquire().await;
                 give(package, store, Arc::clone(take), alive.clone()).await
@@ -339,19 +342,6 @@ impl Archive {
         let fetched = packages.try_for_each_concurrent(None, bring).await;
         writers.all_ended().await;
         fetched
-    }
-
-    async fn fetch_one(
-        &self,
-        package: &Package,
-        store: &Store,
-        task: &dyn Task,
-        alive: &WriterGuard,
-    ) -> Result<(), Failure> {
-        task.note(&package.name);
-        let expected = Expected { sha256: Some(package.sha256.clone()), size: Some(package.size) };
-        self.fetcher.blob_among(&package.url(), &expected, store, task, alive).await?;
-        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ mod filter;
 mod stream;
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use longshore_core::failure::{Failure, FailureKind};
@@ -105,20 +105,12 @@ pub fn decompressed_as<'a>(
     reader: impl BufRead + 'a,
 ) -> io::Result<Box<dyn Read + 'a>> {
     match PROGRAM.get() {
-        Some(program) => by_process(program, format, extent, reader),
+        Some(program) => {
+            let stream = stream::ChildStream::start(program, format, extent, reader)?;
+            Ok(Box::new(BufReader::with_capacity(BUFFER, stream)))
+        }
         None => codec::decoder(format, extent, reader),
     }
-}
-
-/// Decompresses `reader` by a process of `program`.
-fn by_process<'a>(
-    program: &Path,
-    format: Format,
-    extent: Extent,
-    reader: impl BufRead + 'a,
-) -> io::Result<Box<dyn Read + 'a>> {
-    let stream = stream::ChildStream::start(program, format, extent, reader)?;
-    Ok(Box::new(BufReader::with_capacity(BUFFER, stream)))
 }
 
 /// Returns the failure of a host on which nothing can be decompressed, or whose memory does not suffice; None for an

@@ -98,7 +98,7 @@ pub fn read_file(
     reader: impl Read,
     path: &Path,
 ) -> Result<Option<Vec<u8>>, Failure> {
-    with_file(package, reader, path, |file| read_whole(package, path, file))
+    file_in(DATA, package, reader, path)
 }
 
 fn read_whole(package: &str, path: &Path, file: &mut dyn Read) -> Result<Vec<u8>, Failure> {
@@ -121,42 +121,26 @@ pub fn control_file(
     reader: impl Read,
     name: &str,
 ) -> Result<Option<Vec<u8>>, Failure> {
-    let mut found = None;
-    each_entry_of(CONTROL, package, reader, |entry| {
-        let is_it = tree::clean(&entry_path(package, entry)?).is_ok_and(|p| p == Path::new(name));
-        if !is_it || !entry.header().entry_type().is_file() {
-            return Ok(Go::On);
-        }
-        found = Some(read_whole(package, Path::new(name), entry)?);
-        Ok(Go::Stop)
-    })?;
-    Ok(found)
+    file_in(CONTROL, package, reader, Path::new(name))
 }
 
-/// Passes one regular file of a package's data to `read` as a stream, so that for example a tar
-/// inside the package can be read without a copy; None where there is no such file.
-///
-/// # Errors
-/// As [`unpack`], and the errors of `read`.
-pub(crate) fn with_file<T>(
+/// Reads one regular file of the tar in the member whose name begins with `tar`.
+fn file_in(
+    tar: &str,
     package: &str,
     reader: impl Read,
     path: &Path,
-    read: impl FnOnce(&mut dyn Read) -> Result<T, Failure>,
-) -> Result<Option<T>, Failure> {
-    let mut read = Some(read);
-    let mut result = None;
-    each_entry(package, reader, |entry| {
-        let found = tree::clean(&entry_path(package, entry)?).is_ok_and(|found| found == path);
-        if !found || !entry.header().entry_type().is_file() {
+) -> Result<Option<Vec<u8>>, Failure> {
+    let mut found = None;
+    each_entry_of(tar, package, reader, |entry| {
+        let is_it = tree::clean(&entry_path(package, entry)?).is_ok_and(|inside| inside == path);
+        if !is_it || !entry.header().entry_type().is_file() {
             return Ok(Go::On);
         }
-        if let Some(read) = read.take() {
-            result = Some(read(entry)?);
-        }
+        found = Some(read_whole(package, path, entry)?);
         Ok(Go::Stop)
     })?;
-    Ok(result)
+    Ok(found)
 }
 
 /// Passes each file of a package's data that `wanted` selects (by its relative path) to `take`, as a

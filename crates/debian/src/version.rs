@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 /// everything, even before the end.
 pub fn compare(a: &str, b: &str) -> Ordering {
     let (a, b) = (split(a), split(b));
-    epoch_order(a.epoch, b.epoch)
+    number_order(a.epoch.as_bytes(), b.epoch.as_bytes())
         .then_with(|| part_order(a.upstream, b.upstream))
         .then_with(|| part_order(a.revision, b.revision))
 }
@@ -27,10 +27,6 @@ fn split(version: &str) -> Parts<'_> {
     let (epoch, rest) = version.split_once(':').unwrap_or(("0", version));
     let (upstream, revision) = rest.rsplit_once('-').unwrap_or((rest, ""));
     Parts { epoch, upstream, revision }
-}
-
-fn epoch_order(a: &str, b: &str) -> Ordering {
-    number_order(a.as_bytes(), b.as_bytes())
 }
 
 /// Compares digit strings of any length without converting them.

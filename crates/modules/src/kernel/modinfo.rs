@@ -78,14 +78,9 @@ pub fn read(image: &[u8]) -> Result<ModInfo, ModInfoError> {
     }
     let not_elf = |e: object::Error| ModInfoError::NotElf(e.to_string());
     let section = match FileKind::parse(image).map_err(not_elf)? {
-        FileKind::Elf64 => modinfo_of(
-            &ElfFile::<object::elf::FileHeader64<object::Endianness>>::parse(image)
-                .map_err(not_elf)?,
-        ),
-        FileKind::Elf32 => modinfo_of(
-            &ElfFile::<object::elf::FileHeader32<object::Endianness>>::parse(image)
-                .map_err(not_elf)?,
-        ),
+        FileKind::Elf64 | FileKind::Elf32 => {
+            modinfo_of(&object::File::parse(image).map_err(not_elf)?)
+        }
         other => Err(ModInfoError::NotElf(format!("{other:?} is not ELF"))),
     }?;
     let mut info = parse(&section);

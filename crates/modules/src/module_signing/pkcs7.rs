@@ -227,27 +227,8 @@ fn verify_rsa(key: &[u8], hash: Hash, digest: &[u8], signature: &[u8]) -> Result
         Hash::Sha384 => 2,
         Hash::Sha512 => 3,
     };
-    let prefix = [
-        0x30,
-        17 + length,
-        0x30,
-        13,
-        6,
-        9,
-        0x60,
-        0x86,
-        0x48,
-        1,
-        0x65,
-        3,
-        4,
-        2,
-        last,
-        5,
-        0,
-        4,
-        length,
-    ];
+    let oid: [u8; 11] = [6, 9, 0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, last];
+    let prefix = [&[0x30, 17 + length, 0x30, 13][..], &oid, &[5, 0, 4, length]].concat();
     let scheme = rsa::Pkcs1v15Sign { hash_len: Some(digest.len()), prefix: prefix.into() };
     Ok(key.verify(scheme, digest, signature).is_ok())
 }

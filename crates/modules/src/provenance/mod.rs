@@ -31,34 +31,24 @@ impl Compiled<'_> {
 
     /// Returns everything that the modules were made of, and the tools.
     fn materials(&self) -> Vec<Material> {
-        let key = &self.set.key;
-        let mut materials = vec![Material {
-            role: Role::Driver,
-            name: self.record.driver.clone(),
-            version: key.driver_version.clone(),
-            sha256: key.driver_digest.clone(),
-            uri: None,
-        }];
-        let packages = &self.record.packages;
+        let (key, packages) = (&self.set.key, &self.record.packages);
+        let driver = &self.record.driver;
+        let mut materials =
+            vec![Material::of(Role::Driver, driver, &key.driver_version, &key.driver_digest)];
         materials.extend(packages.iter().map(|package| self.of_package(package)));
         // Headers that are no packages of the build root: directories, or a given root.
         let others = key
             .headers
             .iter()
             .filter(|(_, sha256)| !packages.iter().any(|package| package.sha256 == **sha256));
-        materials.extend(others.map(|(name, sha256)| Material {
-            role: Role::Headers,
-            name: name.clone(),
-            version: key.kernel_release.clone(),
-            sha256: sha256.clone(),
-            uri: None,
-        }));
-        materials.extend(key.patches.iter().map(|(name, sha256)| Material {
-            role: if name == PACKAGING_PATCHES { Role::PackagingPatches } else { Role::Patch },
-            name: name.clone(),
-            version: String::new(),
-            sha256: sha256.clone(),
-            uri: None,
+        let headers = |(name, sha256): (&String, &String)| {
+            Material::of(Role::Headers, name, &key.kernel_release, sha256)
+        };
+        materials.extend(others.map(headers));
+        materials.extend(key.patches.iter().map(|(name, sha256)| {
+            let is_packaging = name == PACKAGING_PATCHES;
+            let role = if is_packaging { Role::PackagingPatches } else { Role::Patch };
+            Material::of(role, name, "", sha256)
         }));
         materials
     }
@@ -71,13 +61,8 @@ impl Compiled<'_> {
             _ if package.name == self.record.compiler => Role::Compiler,
             _ => Role::Tool,
         };
-        Material {
-            role,
-            name: package.name.clone(),
-            version: package.version.clone(),
-            sha256: package.sha256.clone(),
-            uri: Some(package_url(package, self.vendor())),
-        }
+        let uri = Some(package_url(package, self.vendor()));
+        Material { uri, ..Material::of(role, &package.name, &package.version, &package.sha256) }
     }
 
     /// Returns the distribution that the packages are of: that of the kernel, which has its headers
@@ -110,6 +95,14 @@ struct Material {
     sha256: String,
     /// Package URL.
     uri: Option<String>,
+}
+
+impl Material {
+    /// Returns one without a package URL.
+    fn of(role: Role, name: &str, version: &str, sha256: &str) -> Self {
+        let [name, version, sha256] = [name, version, sha256].map(str::to_owned);
+        Self { role, name, version, sha256, uri: None }
+    }
 }
 
 /// Returns the package URL (github.com/package-url/purl-spec).
