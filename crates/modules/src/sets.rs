@@ -1,17 +1,17 @@
 //! Module sets in the store: one JSON file each, its modules as blobs.
 
-mod build_record;
-mod evidence;
-mod fits;
 pub mod index_versions;
 pub mod modules;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::artifact::{BuildRecord, ModuleKey, ModuleSet};
-use crate::signature::Evidence;
+use crate::signature::{Evidence, MAX_EVIDENCE};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
@@ -19,6 +19,22 @@ pub use modules::VerifiedModule;
 
 /// Size limit of a set's description, which has a few kB.
 const MAX_DESCRIPTION: u64 = 1 << 20;
+/// Size limit of the record of a compile; one of 70 packages has 12 kB.
+const MAX_RECORD: u64 = 1 << 20;
+/// Path of the record of the sets that fit, below the store's root.
+const FITS: &str = "fits.json";
+/// Format version of that file; another version counts as no file.
+const FITS_FORMAT: u32 = 1;
+/// Size limit of that file; a set's name has some eighty bytes.
+const MAX_FITS: u64 = 1 << 20;
+
+/// Sets that are known to fit the kernel they are for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fits {
+    format: u32,
+    sets: BTreeSet<String>,
+}
 
 /// Module sets of a content-addressed store, as files beside its blobs.
 pub trait SetStore {
@@ -148,11 +164,21 @@ impl SetStore for Store {
     }
 
     fn known_to_fit(&self) -> BTreeSet<String> {
-        fits::known(self)
+        let bytes = first_bytes(&self.dir(FITS), MAX_FITS).unwrap_or_default();
+        let record = serde_json::from_slice::<Fits>(&bytes).ok();
+        let record = record.filter(|record| record.format == FITS_FORMAT);
+        record.map(|record| record.sets).unwrap_or_default()
     }
 
     fn note_fits(&self, sets: impl IntoIterator<Item = String>) {
-        fits::note(self, sets)
+        let mut all = self.known_to_fit();
+        all.extend(sets);
+        all.retain(|name| self.dir("sets").join(format!("{name}.json")).is_file());
+        let record = Fits { format: FITS_FORMAT, sets: all };
+        let bytes = serde_json::to_vec(&record).unwrap_or_default();
+        if let Err(failure) = self.write_file(Path::new(FITS), &bytes) {
+            tracing::debug!("symbols will be compared again: {}", failure.one_line());
+        }
     }
 
     fn note_compiled(&self, set: &ModuleSet) {
@@ -160,20 +186,53 @@ impl SetStore for Store {
     }
 
     fn put_evidence(&self, set: &ModuleSet, evidence: &Evidence) -> Result<(), Failure> {
-        evidence::put(self, set, evidence)
+        let what = || "writing the signatures of a set";
+        let bytes = serde_json::to_vec(evidence).or_fail(FailureKind::Bug, what)?;
+        // Larger than the bounds of its parts permit: it would not be read again.
+        if bytes.len() as u64 > MAX_EVIDENCE {
+            let length = bytes.len();
+            let cause = format!("they have {length} bytes, and {MAX_EVIDENCE} at most are kept");
+            return Err(Failure::new(FailureKind::Verification, what()).with_source(cause));
+        }
+        self.write_file(&beside(&set.key, "evidence"), &bytes)
     }
 
     fn evidence(&self, set: &ModuleSet) -> Option<Evidence> {
-        evidence::read(self, set)
+        let path = self.root().join(beside(&set.key, "evidence"));
+        if fs::metadata(&path).ok()?.len() > MAX_EVIDENCE {
+            return None;
+        }
+        serde_json::from_slice(&fs::read(&path).ok()?)
+            .inspect_err(|e| tracing::warn!(path = %path.display(), "unreadable signatures: {e}"))
+            .ok()
     }
 
     fn put_build_record(&self, set: &ModuleSet, record: &BuildRecord) -> Result<(), Failure> {
-        build_record::put(self, set, record)
+        let bytes = serde_json::to_vec_pretty(record)
+            .or_fail(FailureKind::Bug, || "writing the record of a compile")?;
+        self.write_file(&beside(&set.key, "build"), &bytes)
     }
 
     fn build_record(&self, set: &ModuleSet) -> Option<BuildRecord> {
-        build_record::read(self, set)
+        let path = self.root().join(beside(&set.key, "build"));
+        let shown = path.display();
+        let record: BuildRecord = serde_json::from_slice(&first_bytes(&path, MAX_RECORD)?)
+            .inspect_err(|e| tracing::warn!(path = %shown, "unreadable record of a compile: {e}"))
+            .ok()?;
+        record.is_of(set).then_some(record)
     }
+}
+
+/// Returns the path of a file beside the set with this key, below the store's root.
+fn beside(key: &ModuleKey, ending: &str) -> PathBuf {
+    Path::new("sets").join(format!("{}.{ending}", key.file_stem()))
+}
+
+/// Reads the first bytes of a file, at most `most`; None where it cannot be read.
+fn first_bytes(path: &Path, most: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 fn read_or_warn(path: &Path) -> Option<ModuleSet> {
@@ -198,6 +257,10 @@ fn read(path: &Path) -> Result<ModuleSet, Box<dyn std::error::Error>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::artifact::image::Described;
+    use crate::signature::Signature;
+    use crate::signature::attestation::{Attestation, ReadAttestations};
+    use crate::signature::image::MAX_PAYLOAD;
     use crate::testing::set;
     use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
@@ -241,5 +304,47 @@ mod tests {
         store.put_set(&set).expect("put_set");
         fs::write(store.dir("sets").join("a.json"), b"{").expect("write");
         assert_eq!(store.sets().expect("sets"), [set]);
+    }
+
+    #[test]
+    fn evidence_that_was_kept_is_read_back_and_damage_is_none() {
+        let dir = tempfile::tempdir().expect("dir");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
+        let set = set();
+        assert!(store.evidence(&set).is_none());
+        let Described { manifest, config, .. } = Described::of(&set).expect("describes");
+        let evidence = Evidence::new(manifest, config, Vec::new()).expect("text");
+        store.put_evidence(&set, &evidence).expect("keeps");
+        assert_eq!(store.evidence(&set), Some(evidence));
+        fs::write(store.root().join(beside(&set.key, "evidence")), b"{").expect("write");
+        assert!(store.evidence(&set).is_none());
+    }
+
+    #[test]
+    fn the_largest_accepted_evidence_is_kept_and_read_back() {
+        let dir = tempfile::tempdir().expect("dir");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
+        // Each quote takes two bytes in the file.
+        let text = |size: usize| vec![b'"'; size];
+        let payload = String::from_utf8(text(MAX_PAYLOAD as usize)).expect("text");
+        let signature = Signature { payload, signature: "\"".repeat(2 << 10) };
+        let envelope = Attestation::from_bytes(text(1 << 20)).expect("text");
+        let attestations = ReadAttestations { attestations: vec![envelope; 8], damaged: None };
+        let evidence = Evidence::new(text(1 << 20), text(1 << 20), vec![signature; 64])
+            .expect("the largest")
+            .with_attestations(attestations);
+        let set = set();
+        store.put_evidence(&set, &evidence).expect("keeps");
+        assert!(store.evidence(&set) == Some(evidence.clone()), "it is read back");
+
+        let attestations = ReadAttestations {
+            attestations: vec![evidence.attestations()[0].clone(); 9],
+            damaged: None,
+        };
+        let larger = evidence.with_attestations(attestations);
+        let failure = store.put_evidence(&set, &larger).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(Evidence::new(text((1 << 20) + 1), Vec::new(), Vec::new()).is_err());
+        assert!(Evidence::new(b"{\0}".to_vec(), Vec::new(), Vec::new()).is_err());
     }
 }

@@ -303,10 +303,5 @@ pub fn refusal(place: &str, why: &NotSigned) -> Failure {
     )
 }
 
-/// Returns the `sha256:...` of a manifest.
-pub fn digest_of(manifest: &[u8]) -> String {
-    digest(manifest)
-}
-
 #[cfg(test)]
 mod tests;
