@@ -296,11 +296,9 @@ impl SignedBy {
             keyring.only(&self.signers);
         }
         if keyring.is_empty() {
-            return Err(Failure::new(
-                FailureKind::Verification,
-                "there is no OpenPGP certificate that may sign this source",
-            )
-            .remedy("install the archive's keyring, and name it in Signed-By"));
+            let cause = "there is no OpenPGP certificate that may sign this source";
+            return Err(Failure::new(FailureKind::Verification, cause)
+                .remedy("install the archive's keyring, and name it in Signed-By"));
         }
         Ok(keyring)
     }

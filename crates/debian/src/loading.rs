@@ -250,16 +250,13 @@ impl Loader<'_> {
         release: &Release,
         component: &Component,
     ) -> Failure {
-        Failure::new(
-            FailureKind::Download,
-            format!(
-                "{} has no component {} for {}",
-                redacted(&release::suite_url(&place.url, &wanted.suite)),
-                component.name,
-                self.arch
-            ),
-        )
-        .remedy(format!(
+        let cause = format!(
+            "{} has no component {} for {}",
+            redacted(&release::suite_url(&place.url, &wanted.suite)),
+            component.name,
+            self.arch
+        );
+        Failure::new(FailureKind::Download, cause).remedy(format!(
             "it has the components {} and the architectures {}",
             release.components.join(" "),
             release.architectures.join(" ")
@@ -311,9 +308,8 @@ fn too_large(wanted: &Wanted, place: &Place, path: &str, size: u64) -> Failure {
 fn foreign(wanted: &Wanted, place: &Place, release: &Release) -> Failure {
     let origin = release.origin.as_deref().unwrap_or_default();
     let url = redacted(&release::suite_url(&place.url, &wanted.suite));
-    Failure::new(
-        FailureKind::Verification,
-        format!("{url} is not this distribution's: its Origin is {origin}"),
+    let cause = format!("{url} is not this distribution's: its Origin is {origin}");
+    Failure::new(FailureKind::Verification, cause).remedy(
+        "if it is to be used all the same, name it as [[archive]] in the configuration file",
     )
-    .remedy("if it is to be used all the same, name it as [[archive]] in the configuration file")
 }

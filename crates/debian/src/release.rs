@@ -224,26 +224,15 @@ async fn signed_text(
 }
 
 fn unsigned(url: &str, error: SignatureError) -> FetchError {
-    FetchError::Failed(
-        Failure::new(
-            FailureKind::Verification,
-            format!("the signature of {} is not accepted", redacted(url)),
-        )
-        .with_source(error)
-        .remedy(
-            "check the keyring of this source, the proxy and the mirror; nothing of it was used",
-        ),
-    )
+    let cause = format!("the signature of {} is not accepted", redacted(url));
+    let remedy =
+        "check the keyring of this source, the proxy and the mirror; nothing of it was used";
+    Failure::new(FailureKind::Verification, cause).with_source(error).remedy(remedy).into()
 }
 
 fn refused(url: &str, what: String, remedy: &str) -> FetchError {
-    FetchError::Failed(
-        Failure::new(
-            FailureKind::Verification,
-            format!("{} cannot be used: {what}", redacted(url)),
-        )
-        .remedy(remedy),
-    )
+    let cause = format!("{} cannot be used: {what}", redacted(url));
+    Failure::new(FailureKind::Verification, cause).remedy(remedy).into()
 }
 
 fn time(fields: &Paragraph, name: &str) -> Result<Option<i64>, String> {

@@ -247,13 +247,11 @@ impl Selection {
         }
         merge(&mut wanted, components(&config.host_components, Need::May));
         if places.is_empty() {
-            return Err(Failure::new(
-                FailureKind::Usage,
-                format!(
-                    "the suite {suite} is wanted, and the host has no apt source to take it from"
-                ),
-            )
-            .remedy("name its archive as [[archive]] in the configuration file"));
+            let cause = format!(
+                "the suite {suite} is wanted, and the host has no apt source to take it from"
+            );
+            return Err(Failure::new(FailureKind::Usage, cause)
+                .remedy("name its archive as [[archive]] in the configuration file"));
         }
         self.add(Wanted {
             suite: suite.to_owned(),
@@ -340,11 +338,9 @@ fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failu
         })?;
     let keyring = Keyring::read(&bytes);
     if keyring.is_empty() {
-        return Err(Failure::new(
-            FailureKind::Usage,
-            format!("{}: no OpenPGP certificate in it", what()),
-        )
-        .remedy("give a keyring as `gpg --export` writes it, binary or armored"));
+        let cause = format!("{}: no OpenPGP certificate in it", what());
+        return Err(Failure::new(FailureKind::Usage, cause)
+            .remedy("give a keyring as `gpg --export` writes it, binary or armored"));
     }
     Ok(keyring)
 }

@@ -188,11 +188,9 @@ fn not_a_set(dir: &Path, digest: &str) -> Failure {
 pub fn list(dir: &Path) -> Result<Vec<Entry>, Failure> {
     let layout = dir.join("oci-layout");
     if !layout.is_file() {
-        return Err(Failure::new(
-            FailureKind::Download,
-            format!("{} is no OCI image layout: it has no file oci-layout", dir.display()),
-        )
-        .remedy("name the directory that `longshore build --out` wrote"));
+        let cause = format!("{} is no OCI image layout: it has no file oci-layout", dir.display());
+        return Err(Failure::new(FailureKind::Download, cause)
+            .remedy("name the directory that `longshore build --out` wrote"));
     }
     read_index(dir)?
         .manifests
@@ -420,10 +418,8 @@ fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
     };
     let bytes = read().map_err(|e| read_failure(path, e))?;
     if bytes.len() as u64 > limit {
-        return Err(Failure::new(
-            FailureKind::Verification,
-            format!("{} is larger than {limit} bytes", path.display()),
-        ));
+        let cause = format!("{} is larger than {limit} bytes", path.display());
+        return Err(Failure::new(FailureKind::Verification, cause));
     }
     Ok(bytes)
 }

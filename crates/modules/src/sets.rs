@@ -115,10 +115,8 @@ impl SetStore for Store {
         let name = format!("{}.json", set.key.file_stem());
         set.check().or_fail(FailureKind::Verification, || format!("storing the set {name}"))?;
         if let Some(absent) = set.modules.iter().find(|m| !self.has_blob(&m.sha256)) {
-            return Err(Failure::new(
-                FailureKind::Verification,
-                format!("storing the set {name}: {} is not in the store", absent.file),
-            ));
+            let cause = format!("storing the set {name}: {} is not in the store", absent.file);
+            return Err(Failure::new(FailureKind::Verification, cause));
         }
         let bytes = serde_json::to_vec_pretty(set)
             .or_fail(FailureKind::Bug, || format!("writing the set {name}"))?;

@@ -46,10 +46,8 @@ impl DownloadRequest {
     }
 
     pub(super) fn not_as_promised(&self, what: &str) -> Failure {
-        Failure::new(
-            FailureKind::Verification,
-            format!("{} is not what was promised: {what}", self.redacted),
-        )
+        let cause = format!("{} is not what was promised: {what}", self.redacted);
+        Failure::new(FailureKind::Verification, cause)
         .remedy("a proxy or mirror serves something else, or is being updated: try again, or use another mirror; nothing was kept")
     }
 
@@ -227,11 +225,8 @@ pub(super) fn strong_etag(headers: &HeaderMap) -> Option<String> {
 
 fn parse(url: &str) -> Result<Url, Failure> {
     let bad = |what: String| {
-        Failure::new(
-            FailureKind::Usage,
-            format!("{} is not a URL that can be fetched: {what}", redacted(url)),
-        )
-        .remedy("give an http, https or file URL")
+        let cause = format!("{} is not a URL that can be fetched: {what}", redacted(url));
+        Failure::new(FailureKind::Usage, cause).remedy("give an http, https or file URL")
     };
     let parsed = Url::parse(url).map_err(|e| bad(e.to_string()))?;
     match parsed.scheme() {

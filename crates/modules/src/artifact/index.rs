@@ -64,7 +64,8 @@ struct Platform {
 /// Exit code 13 where the index has no such entry.
 pub fn entry_for(bytes: &[u8], arch: &str, place: &str) -> Result<Option<String>, Failure> {
     let Ok(index) = serde_json::from_slice::<Platforms>(bytes) else { return Ok(None) };
-    let wanted = go_name(arch);
+    // Go's name of an architecture, which image indexes have: Debian's is the same.
+    let wanted = Machine::named(arch).map_or(arch, |machine| machine.debian);
     let architecture = |entry: &Entry| entry.platform.as_ref().map(|p| p.architecture.clone());
     let digest = |entry: &Entry| entry.digest.strip_prefix("sha256:").is_some_and(is_sha256);
     let fits = |entry: &&Entry| digest(entry) && architecture(entry).as_deref() == Some(wanted);
@@ -78,11 +79,6 @@ pub fn entry_for(bytes: &[u8], arch: &str, place: &str) -> Result<Option<String>
     let what = format!("{place} is an index without an entry for {wanted}: it has {has}");
     Err(Failure::new(FailureKind::Verification, what)
         .remedy("push a set of modules that was built for this architecture"))
-}
-
-/// Go's name of an architecture, which image indexes have: Debian's is the same.
-fn go_name(arch: &str) -> &str {
-    Machine::named(arch).map_or(arch, |machine| machine.debian)
 }
 
 #[cfg(test)]

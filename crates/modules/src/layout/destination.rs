@@ -22,11 +22,9 @@ pub fn check(dir: &Path) -> Result<(), Failure> {
     let names = fs::read_dir(there).map_err(|e| unwritable(dir, e))?;
     access(there, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|e| unwritable(dir, e.into()))?;
     if there == absolute && names.count() > 0 && !dir.join("oci-layout").is_file() {
-        return Err(Failure::new(
-            FailureKind::Verification,
-            format!("{} is not empty and not an OCI image layout", dir.display()),
-        )
-        .remedy("give --out a directory that is empty, new, or was written by --out before"));
+        let cause = format!("{} is not empty and not an OCI image layout", dir.display());
+        return Err(Failure::new(FailureKind::Verification, cause)
+            .remedy("give --out a directory that is empty, new, or was written by --out before"));
     }
     Ok(())
 }

@@ -103,11 +103,10 @@ pub fn is_of_content(failure: &Failure) -> bool {
 
 /// Returns the failure for an unexpected status.
 pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
-    let failure = Failure::new(
-        FailureKind::Download,
-        format!("{}: the registry says {}{}", call.redacted(), answer.status, answer.error_text()),
-    )
-    .remedy("check the reference, and that the registry allows this");
+    let (call_text, error_text) = (call.redacted(), answer.error_text());
+    let cause = format!("{call_text}: the registry says {}{error_text}", answer.status);
+    let failure = Failure::new(FailureKind::Download, cause)
+        .remedy("check the reference, and that the registry allows this");
     match refuses_content(&call.method, answer.status) {
         true => failure.with_source(ContentRefused),
         false => failure,
@@ -141,11 +140,9 @@ impl Request for Call {
     }
 
     fn too_long(&self) -> Failure {
-        Failure::new(
-            FailureKind::Verification,
-            format!("{}: the answer has more than {} bytes", self.redacted(), self.most),
-        )
-        .remedy("the server is not a registry, or it holds something else under this name")
+        let cause = format!("{}: the answer has more than {} bytes", self.redacted(), self.most);
+        Failure::new(FailureKind::Verification, cause)
+            .remedy("the server is not a registry, or it holds something else under this name")
     }
 
     fn overdue(&self, deadline: Duration) -> String {

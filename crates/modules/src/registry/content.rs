@@ -55,11 +55,9 @@ pub(crate) async fn described(
         bytes = found.ok_or_else(lost)?;
     }
     let Some(parsed): Option<Manifest> = parse_manifest(&bytes, &place)? else {
-        return Err(Failure::new(
-            FailureKind::Verification,
-            format!("{place} is not a set of modules: its manifest is of another kind"),
-        )
-        .remedy("name a repository that `longshore push` filled"));
+        let cause = format!("{place} is not a set of modules: its manifest is of another kind");
+        return Err(Failure::new(FailureKind::Verification, cause)
+            .remedy("name a repository that `longshore push` filled"));
     };
     let Some(config) = find_small_blob(session, &parsed.config).await? else {
         // A damaged set under one tag does not affect the other tags.

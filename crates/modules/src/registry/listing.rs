@@ -146,12 +146,10 @@ async fn list_tags(
             _ => return Err(unexpected(&call, &answer)),
         }
         let page: Tags = serde_json::from_slice(&answer.body).map_err(|e| {
-            Failure::new(
-                FailureKind::Verification,
-                format!("{} is not a list of tags", redacted(url.as_str())),
-            )
-            .with_source(e)
-            .remedy("check that this is a registry")
+            let cause = format!("{} is not a list of tags", redacted(url.as_str()));
+            Failure::new(FailureKind::Verification, cause)
+                .with_source(e)
+                .remedy("check that this is a registry")
         })?;
         tags.extend(page.tags.unwrap_or_default().into_iter().filter(|tag| fits(tag)));
         left_out += keep_newest(&mut tags, most);

@@ -134,17 +134,15 @@ impl Session {
             return Ok(());
         }
         login.next(&self.direct, answer).await.map_err(|Withheld { why, remedy }| {
-            Failure::new(
-                FailureKind::Download,
-                format!(
-                    "{} does not grant access: {}{}",
-                    self.repository,
-                    answer.status,
-                    answer.error_text()
-                ),
-            )
-            .with_source(why)
-            .remedy(remedy.unwrap_or_else(|| login.remedy()))
+            let cause = format!(
+                "{} does not grant access: {}{}",
+                self.repository,
+                answer.status,
+                answer.error_text()
+            );
+            Failure::new(FailureKind::Download, cause)
+                .with_source(why)
+                .remedy(remedy.unwrap_or_else(|| login.remedy()))
         })
     }
 

@@ -125,11 +125,8 @@ fn drop_in(generated: &Layer, path: &Path) -> Option<PathBuf> {
 
 /// Returns the template that a generated file names, or that of its version; with the section.
 fn template(generated: &Layer) -> (String, &'static str) {
-    let section = if generated.format().is_some_and(|format| format >= 3) {
-        NEW_SECTION
-    } else {
-        OLD_SECTION
-    };
+    let is_new = generated.format().is_some_and(|format| format >= 3);
+    let section = if is_new { NEW_SECTION } else { OLD_SECTION };
     let head = generated.text.lines().take(HEAD);
     let named = head.into_iter().find_map(|line| {
         let (_, rest) = line.split_once("DO NOT EDIT. Use ")?;
@@ -137,7 +134,7 @@ fn template(generated: &Layer) -> (String, &'static str) {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         (name.ends_with(".tmpl") && name.chars().all(is_name)).then(|| name.to_owned())
     });
-    let usual = if section == NEW_SECTION { "config-v3.toml.tmpl" } else { "config.toml.tmpl" };
+    let usual = if is_new { "config-v3.toml.tmpl" } else { "config.toml.tmpl" };
     (named.unwrap_or_else(|| usual.to_owned()), section)
 }
 
