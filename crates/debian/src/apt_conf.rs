@@ -90,16 +90,13 @@ impl Settings {
     }
 
     fn read_all(&mut self, root: &Root) {
-        let names = match root.read_small_dir(DIRECTORY, MOST_FILES) {
-            Ok(names) => names,
-            Err(error) => {
-                if !is_absent(&error) {
-                    self.problems
-                        .push(format!("apt's proxies in {DIRECTORY} are not known: {error}"));
-                }
-                Vec::new()
+        let names = root.read_small_dir(DIRECTORY, MOST_FILES).unwrap_or_else(|error| {
+            if !is_absent(&error) {
+                let problem = format!("apt's proxies in {DIRECTORY} are not known: {error}");
+                self.problems.push(problem);
             }
-        };
+            Vec::new()
+        });
         for name in names.iter().filter(|name| is_part(name)) {
             self.read_file(root, &Path::new(DIRECTORY).join(name), 0);
         }

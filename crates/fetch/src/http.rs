@@ -326,13 +326,9 @@ fn host_certificates(host_root: &Path) -> Option<String> {
         return None;
     }
     let bundle = |path: &&str| match read_below(host_root, Path::new(path)) {
-        Ok(pem) => match certificates::checked(pem) {
-            Ok(found) => Some(found),
-            Err(e) => {
-                tracing::warn!("the host's certificates in {path} are not used: {e}");
-                None
-            }
-        },
+        Ok(pem) => certificates::checked(pem)
+            .inspect_err(|e| tracing::warn!("the host's certificates in {path} are not used: {e}"))
+            .ok(),
         Err(e) if is_absent(&e) => None,
         Err(e) => {
             tracing::warn!("the host's certificates are not used: {e}");

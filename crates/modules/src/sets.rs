@@ -234,13 +234,9 @@ fn first_bytes(path: &Path, most: u64) -> Option<Vec<u8>> {
 }
 
 fn read_or_warn(path: &Path) -> Option<ModuleSet> {
-    match read(path) {
-        Ok(set) => Some(set),
-        Err(error) => {
-            tracing::warn!(path = %path.display(), "skipping a set: {error}");
-            None
-        }
-    }
+    read(path)
+        .inspect_err(|error| tracing::warn!(path = %path.display(), "skipping a set: {error}"))
+        .ok()
 }
 
 fn read(path: &Path) -> Result<ModuleSet, Box<dyn std::error::Error>> {

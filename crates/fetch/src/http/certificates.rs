@@ -16,15 +16,12 @@ const MOST_BYTES: u64 = 1 << 20;
 /// Returns the certificates of all `*.crt` files in `dir`; one that cannot be read is left out, with a
 /// warning.
 pub(super) fn mounted(dir: &Path) -> Vec<String> {
-    let read = |file: &PathBuf| checked(bounded_read::read(file, MOST_BYTES)?);
-    let mut all = Vec::new();
-    for file in files(dir) {
-        match read(&file) {
-            Ok(found) => all.push(found),
-            Err(e) => tracing::warn!("the certificates in {} are not used: {e}", file.display()),
-        }
-    }
-    all
+    let read = |file: PathBuf| {
+        bounded_read::read(&file, MOST_BYTES).and_then(checked).inspect_err(|e| {
+            tracing::warn!("the certificates in {} are not used: {e}", file.display());
+        })
+    };
+    files(dir).into_iter().filter_map(|file| read(file).ok()).collect()
 }
 
 /// Returns the text of certificates in PEM.

@@ -290,13 +290,10 @@ async fn version_there(session: &Session, key: &SecretKey) -> Result<Option<u64>
     }
     let trust = Trust::in_keys([key.public()]);
     let verified = index_in(session).await?.and_then(|signed| signed.verify(trust.keys()));
-    match verified {
-        Ok((index, _)) => Ok(Some(index.version)),
-        Err(why) => {
-            tracing::warn!("{}: an index that is there is replaced: {why}", session.repository);
-            Ok(None)
-        }
-    }
+    let verified = verified.inspect_err(|why| {
+        tracing::warn!("{}: an index that is there is replaced: {why}", session.repository);
+    });
+    Ok(verified.ok().map(|(index, _)| index.version))
 }
 
 /// Returns the digest of the set under a tag, if one of `keys` signed it; else the reason. A set whose manifests, config

@@ -26,12 +26,9 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// See [`SetStore::holds`](super::SetStore::holds).
 pub(super) fn holds(store: &Store, set: &ModuleSet) -> bool {
     let mut hashed = Hashed::of(store);
-    let whole = set.modules.iter().all(|module| match hashed.check(&module.sha256) {
-        Ok(()) => true,
-        Err(failure) => {
-            tracing::warn!(module = module.file, "{failure}");
-            false
-        }
+    let whole = set.modules.iter().all(|module| {
+        let checked = hashed.check(&module.sha256);
+        checked.inspect_err(|failure| tracing::warn!(module = module.file, "{failure}")).is_ok()
     });
     hashed.keep();
     whole
