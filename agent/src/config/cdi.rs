@@ -1,15 +1,13 @@
 //! Parts of the driver that containers get.
 
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
-use longshore_core::value::BadValue;
+use super::values::words;
 
 /// A part of the driver's user-mode files, with the meaning that it has in NVIDIA_DRIVER_CAPABILITIES
 /// of NVIDIA's container toolkit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "&'static str")]
+#[serde(try_from = "String", rename_all = "lowercase")]
 pub enum DriverCapability {
     /// CUDA and OpenCL.
     Compute,
@@ -32,24 +30,10 @@ pub enum CdiSpecs {
     Off,
 }
 
-impl FromStr for CdiSpecs {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            _ => Err(BadValue::new(text, "auto or off")),
-        }
-    }
-}
-
-impl TryFrom<String> for CdiSpecs {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
+words! {
+    CdiSpecs, "auto or off";
+    "auto" => Self::Auto,
+    "off" => Self::Off,
 }
 
 impl DriverCapability {
@@ -59,35 +43,10 @@ impl DriverCapability {
     }
 }
 
-impl FromStr for DriverCapability {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        match text {
-            "compute" => Ok(Self::Compute),
-            "utility" => Ok(Self::Utility),
-            "video" => Ok(Self::Video),
-            "graphics" => Ok(Self::Graphics),
-            _ => Err(BadValue::new(text, "compute, utility, video or graphics")),
-        }
-    }
-}
-
-impl TryFrom<String> for DriverCapability {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
-}
-
-impl From<DriverCapability> for &'static str {
-    fn from(part: DriverCapability) -> Self {
-        match part {
-            DriverCapability::Compute => "compute",
-            DriverCapability::Utility => "utility",
-            DriverCapability::Video => "video",
-            DriverCapability::Graphics => "graphics",
-        }
-    }
+words! {
+    DriverCapability, "compute, utility, video or graphics";
+    "compute" => Self::Compute,
+    "utility" => Self::Utility,
+    "video" => Self::Video,
+    "graphics" => Self::Graphics,
 }

@@ -1,12 +1,11 @@
 //! Settings of the driver's daemons.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::layer::settings;
-use super::values::{BoundedDuration, Reaction};
+use super::values::{BoundedDuration, Reaction, words};
 
 /// Mode of a daemon: automatic, on or off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -21,25 +20,11 @@ pub enum Mode {
     Off,
 }
 
-impl TryFrom<String> for Mode {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "on" | "true" => Ok(Self::On),
-            "off" | "false" => Ok(Self::Off),
-            _ => Err(format!("`{text}` is not auto, on or off")),
-        }
-    }
+words! {
+    Mode, "auto, on or off";
+    "auto" => Self::Auto,
+    "on" | "true" => Self::On,
+    "off" | "false" => Self::Off,
 }
 
 /// Modes and time limit of the driver's daemons.

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::DriverSelector;
 use longshore_core::digest::is_sha256;
+use longshore_core::from_string;
 use longshore_core::value::BadValue;
 
 /// Oldest driver that is installed: a branch (`535`) or a version (`535.261.03`).
@@ -29,14 +30,6 @@ impl FromStr for DriverMinimum {
         let selected: Option<DriverSelector> = text.parse().ok();
         let version = selected.as_ref().and_then(DriverSelector::version).map(str::to_owned);
         version.map(Self).ok_or_else(|| BadValue::new(text, wanted))
-    }
-}
-
-impl TryFrom<String> for DriverMinimum {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
     }
 }
 
@@ -63,14 +56,6 @@ impl FromStr for SetDigest {
                 Err(BadValue::new(text, "the digest of a manifest: sha256: and 64 hex digits"))
             }
         }
-    }
-}
-
-impl TryFrom<String> for SetDigest {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
     }
 }
 
@@ -132,13 +117,7 @@ impl FromStr for LongSpan {
     }
 }
 
-impl TryFrom<String> for LongSpan {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
-}
+from_string!(DriverMinimum, SetDigest, LongSpan);
 
 #[cfg(test)]
 mod tests {

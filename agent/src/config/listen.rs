@@ -1,12 +1,12 @@
 //! Address that metrics are served on.
 
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
+use longshore_core::from_string;
 use longshore_core::value::{AbsolutePath, BadValue};
 
 /// Default listening address.
@@ -16,30 +16,22 @@ const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHO
 const LONGEST_SOCKET: usize = 107;
 
 /// Address that metrics are served on.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, derive_more::Display)]
 #[serde(try_from = "String")]
 pub enum Listen {
     /// Not served.
+    #[display("off")]
     Off,
     /// TCP address; port 0 picks a free port.
     Tcp(SocketAddr),
     /// Unix socket at this path.
+    #[display("unix:{}", _0.display())]
     Unix(PathBuf),
 }
 
 impl Default for Listen {
     fn default() -> Self {
         Self::Tcp(USUAL)
-    }
-}
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.write_str("off"),
-            Self::Tcp(address) => write!(f, "{address}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
     }
 }
 
@@ -60,13 +52,7 @@ impl FromStr for Listen {
     }
 }
 
-impl TryFrom<String> for Listen {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
-}
+from_string!(Listen);
 
 #[cfg(test)]
 mod tests {

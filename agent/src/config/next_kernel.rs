@@ -1,11 +1,9 @@
 //! Setting about the kernel of the next boot.
 
-use std::str::FromStr;
-
 use serde::Deserialize;
 
 use super::Config;
-use longshore_core::value::BadValue;
+use super::values::words;
 
 /// Conduct towards a newer kernel that is installed on the host and not booted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -19,25 +17,11 @@ pub enum NextKernelMode {
     Off,
 }
 
-impl FromStr for NextKernelMode {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        match text {
-            "prepare" => Ok(Self::Prepare),
-            "report" => Ok(Self::Report),
-            "off" => Ok(Self::Off),
-            _ => Err(BadValue::new(text, "prepare, report or off")),
-        }
-    }
-}
-
-impl TryFrom<String> for NextKernelMode {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
+words! {
+    NextKernelMode, "prepare, report or off";
+    "prepare" => Self::Prepare,
+    "report" => Self::Report,
+    "off" => Self::Off,
 }
 
 impl Config {

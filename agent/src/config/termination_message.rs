@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use longshore_core::from_string;
 use longshore_core::value::{AbsolutePath, BadValue};
 
 /// File that Kubernetes makes, and shows as the reason why a container ended (the pod's
@@ -39,13 +40,7 @@ impl FromStr for TerminationMessage {
     }
 }
 
-impl TryFrom<String> for TerminationMessage {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
-}
+from_string!(TerminationMessage);
 
 #[cfg(test)]
 mod tests {

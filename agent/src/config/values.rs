@@ -1,12 +1,12 @@
 //! Types of setting values, parsed alike from a file, the environment and a flag.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use longshore_core::flavour::Flavour;
+use longshore_core::from_string;
 use longshore_core::value::BadValue;
 
 /// Longest deadline that can be set.
@@ -15,6 +15,26 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
 fn bad(given: &str, wanted: &'static str) -> BadValue {
     BadValue::new(given, wanted)
 }
+
+/// Parses a setting of these words, also in a file; the error about another text names what is wanted.
+macro_rules! words {
+    ($kind:ty, $wanted:literal; $($word:pat => $value:expr),+ $(,)?) => {
+        impl std::str::FromStr for $kind {
+            type Err = longshore_core::value::BadValue;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $($word => Ok($value),)+
+                    _ => Err(longshore_core::value::BadValue::new(text, $wanted)),
+                }
+            }
+        }
+
+        longshore_core::from_string!($kind);
+    };
+}
+
+pub(super) use words;
 
 /// Selected driver version: `newest`, a branch (`535`) or a version (`535.261.03`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -51,29 +71,20 @@ impl FromStr for DriverSelector {
 pub struct FlavourSelector(Option<Flavour>);
 
 impl FlavourSelector {
+    /// The open modules.
+    pub(super) const OPEN: Self = Self(Some(Flavour::Open));
+
     /// Returns the flavour; None for auto.
     pub fn flavour(self) -> Option<Flavour> {
         self.0
     }
 }
 
-impl From<Flavour> for FlavourSelector {
-    fn from(flavour: Flavour) -> Self {
-        Self(Some(flavour))
-    }
-}
-
-impl FromStr for FlavourSelector {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        match text {
-            "auto" => Ok(Self(None)),
-            "open" => Ok(Self(Some(Flavour::Open))),
-            "proprietary" => Ok(Self(Some(Flavour::Proprietary))),
-            _ => Err(bad(text, "auto, open or proprietary")),
-        }
-    }
+words! {
+    FlavourSelector, "auto, open or proprietary";
+    "auto" => Self(None),
+    "open" => Self(Some(Flavour::Open)),
+    "proprietary" => Self(Some(Flavour::Proprietary)),
 }
 
 /// Number of parallel compile jobs: `1` to `65535`.
@@ -107,7 +118,7 @@ impl FromStr for CompileJobs {
 }
 
 /// A kernel module's name as the kernel writes it: `-` becomes `_`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize, derive_more::Display)]
 #[serde(try_from = "String")]
 pub struct ModuleName(String);
 
@@ -253,16 +264,10 @@ impl Reaction {
     }
 }
 
-impl FromStr for Reaction {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        match text {
-            "warn" => Ok(Self::Warn),
-            "refuse" => Ok(Self::Refuse),
-            _ => Err(bad(text, "warn or refuse")),
-        }
-    }
+words! {
+    Reaction, "warn or refuse";
+    "warn" => Self::Warn,
+    "refuse" => Self::Refuse,
 }
 
 /// Conduct on a host without a GPU.
@@ -283,16 +288,10 @@ impl NoGpu {
     }
 }
 
-impl FromStr for NoGpu {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        match text {
-            "exit" => Ok(Self::Exit),
-            "wait" => Ok(Self::Wait),
-            _ => Err(bad(text, "exit or wait")),
-        }
-    }
+words! {
+    NoGpu, "exit or wait";
+    "exit" => Self::Exit,
+    "wait" => Self::Wait,
 }
 
 /// Reaction to a driver of the kernel's own that is bound to a GPU: nouveau or nova_core.
@@ -313,16 +312,10 @@ impl ConflictingDrivers {
     }
 }
 
-impl FromStr for ConflictingDrivers {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        match text {
-            "unload-idle" => Ok(Self::UnloadIdle),
-            "refuse" => Ok(Self::Refuse),
-            _ => Err(bad(text, "unload-idle or refuse")),
-        }
-    }
+words! {
+    ConflictingDrivers, "unload-idle or refuse";
+    "unload-idle" => Self::UnloadIdle,
+    "refuse" => Self::Refuse,
 }
 
 /// A time span such as `20s`, `1m30s` or `500ms`, of at most an hour.
@@ -362,35 +355,7 @@ pub(super) fn parse_bool(text: &str) -> Result<bool, BadValue> {
     }
 }
 
-macro_rules! from_string {
-    ($($kind:ty),*) => {$(
-        impl TryFrom<String> for $kind {
-            type Error = BadValue;
-
-            fn try_from(text: String) -> Result<Self, BadValue> {
-                text.parse()
-            }
-        }
-    )*};
-}
-
-from_string!(
-    ConflictingDrivers,
-    DriverSelector,
-    FlavourSelector,
-    Reaction,
-    ModuleName,
-    NoGpu,
-    OnBusy,
-    SizeBound,
-    BoundedDuration
-);
-
-impl fmt::Display for ModuleName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+from_string!(DriverSelector, ModuleName, OnBusy, SizeBound, BoundedDuration);
 
 #[cfg(test)]
 mod tests {

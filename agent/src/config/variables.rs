@@ -18,7 +18,6 @@ use super::values::{
 };
 use longshore_build::BuildUser;
 use longshore_build::build_root::BuildRootSource;
-use longshore_core::flavour::Flavour;
 use longshore_core::image_reference::{Host, Repository};
 use longshore_core::value::{AbsolutePath, Uri};
 use longshore_debian::max_age::MaxAge;
@@ -57,7 +56,7 @@ impl Variable for FlavourSelector {
             // The GPU operator's older variable; false left the choice to the driver container.
             "OPEN_KERNEL_MODULES_ENABLED" => {
                 let open = parse_bool(text).map_err(|e| e.to_string())?;
-                Ok(open.then_some(Flavour::Open.into()))
+                Ok(open.then_some(Self::OPEN))
             }
             _ => some(text.parse()),
         }
