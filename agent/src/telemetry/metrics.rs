@@ -66,10 +66,8 @@ pub fn families(live: &Live, seen: &HostSample) -> Vec<Family> {
 }
 
 fn phases(live: &Live) -> Vec<Family> {
-    let phase = |phase: Phase| {
-        let is_it = live.phase == Some(phase);
-        labelled([("phase", phase.to_string())], f64::from(u8::from(is_it)))
-    };
+    let phase =
+        |phase: Phase| labelled([("phase", phase.to_string())], one_if(live.phase == Some(phase)));
     let seconds = live.phase_seconds.iter().map(|(phase, s)| labelled([("phase", phase)], *s));
     let failure = live.last_failure.iter().map(|failure| {
         let code = failure.code.map_or_else(|| "none".to_owned(), |code| code.to_string());
@@ -77,25 +75,15 @@ fn phases(live: &Live) -> Vec<Family> {
         labelled([("code", code), ("phase", phase)], since_epoch(failure.time))
     });
     vec![
-        gauge(
-            "longshore_ready",
-            "",
-            "1 if the driver is installed and every required daemon serves",
-        )
-        .with([plain(f64::from(u8::from(live.ready)))]),
-        gauge("longshore_phase", "", "1 if the agent is in this phase").with(Phase::ALL.map(phase)),
-        gauge(
-            "longshore_phase_entered_timestamp_seconds",
-            "seconds",
-            "Start time of the present phase",
-        )
-        .with(live.phase_since.map(|at| plain(since_epoch(at)))),
-        counter("longshore_phase_seconds", "seconds", "Time spent in each phase").with(seconds),
-        counter("longshore_failures", "", "Failures of this agent")
-            .with([plain(live.failures as f64)]),
+        gauge("longshore_ready", "1 if the driver is installed and every required daemon serves")
+            .with([plain(one_if(live.ready))]),
+        gauge("longshore_phase", "1 if the agent is in this phase").with(Phase::ALL.map(phase)),
+        gauge("longshore_phase_entered_timestamp_seconds", "Start time of the present phase")
+            .with(live.phase_since.map(|at| plain(since_epoch(at)))),
+        counter("longshore_phase_seconds", "Time spent in each phase").with(seconds),
+        counter("longshore_failures", "Failures of this agent").with([plain(live.failures as f64)]),
         gauge(
             "longshore_last_failure_timestamp_seconds",
-            "seconds",
             "Time of the last failure of this agent or an earlier one, with its exit code",
         )
         .with(failure),
@@ -118,19 +106,11 @@ fn steps(live: &Live) -> Vec<Family> {
         .iter()
         .map(|at| labelled([("step", at.step.as_str()), ("subject", &at.subject)], at.seconds));
     vec![
-        counter("longshore_steps", "", "Steps carried out or undone, by outcome").with(counts),
-        gauge(
-            "longshore_step_last_duration_seconds",
-            "seconds",
-            "Time that each step took the last time",
-        )
-        .with(seconds),
-        gauge(
-            "longshore_step_running_seconds",
-            "seconds",
-            "Time the step in progress has taken so far",
-        )
-        .with(running),
+        counter("longshore_steps", "Steps carried out or undone, by outcome").with(counts),
+        gauge("longshore_step_last_duration_seconds", "Time that each step took the last time")
+            .with(seconds),
+        gauge("longshore_step_running_seconds", "Time the step in progress has taken so far")
+            .with(running),
     ]
 }
 
@@ -154,7 +134,7 @@ fn driver(live: &Live, seen: &HostSample) -> Vec<Family> {
     let next = live
         .next_kernel
         .iter()
-        .map(|next| labelled([("release", &next.release)], f64::from(u8::from(next.ready))));
+        .map(|next| labelled([("release", &next.release)], one_if(next.ready)));
     let references =
         seen.references.iter().map(|(name, count)| labelled([("module", name)], *count as f64));
     let expected = live.gpus.map(|gpus| plain(gpus.expected as f64));
@@ -164,7 +144,7 @@ fn driver(live: &Live, seen: &HostSample) -> Vec<Family> {
         let is_live = daemon.state == super::DaemonState::Live;
         let required = daemon.required.to_string();
         let labels = [("daemon", daemon.name.clone()), ("required", required)];
-        labelled(labels, f64::from(u8::from(is_live)))
+        labelled(labels, one_if(is_live))
     });
     let restarts = daemons().map(|d| labelled([("daemon", &d.name)], d.restarts as f64));
     vec![
@@ -182,18 +162,17 @@ fn driver(live: &Live, seen: &HostSample) -> Vec<Family> {
         .with(patches),
         gauge(
             "longshore_next_kernel_ready",
-            "",
             "1 if everything for the kernel of the next boot is in the store",
         )
         .with(next),
-        gauge("longshore_module_references", "", "References to a module of the driver")
+        gauge("longshore_module_references", "References to a module of the driver")
             .with(references),
-        gauge("longshore_driver_holders", "", "Processes that hold a device of the driver")
+        gauge("longshore_driver_holders", "Processes that hold a device of the driver")
             .with(seen.holders.map(|count| plain(count as f64))),
-        gauge("longshore_gpus_expected", "", "GPUs that the driver is to have").with(expected),
-        gauge("longshore_gpus_bound", "", "GPUs that the driver has").with(bound),
-        gauge("longshore_daemon_up", "", "1 if a daemon of the driver serves").with(up),
-        counter("longshore_daemon_restarts", "", "Restarts of a daemon").with(restarts),
+        gauge("longshore_gpus_expected", "GPUs that the driver is to have").with(expected),
+        gauge("longshore_gpus_bound", "GPUs that the driver has").with(bound),
+        gauge("longshore_daemon_up", "1 if a daemon of the driver serves").with(up),
+        counter("longshore_daemon_restarts", "Restarts of a daemon").with(restarts),
     ]
 }
 
@@ -205,12 +184,11 @@ fn findings(live: &Live) -> Vec<Family> {
         labelled([("code", code.to_string()), ("severity", severity.as_str().to_owned())], 1.0)
     });
     let help = "1 for each finding of the last plan, the last recheck and the next kernel";
-    vec![gauge("longshore_finding", "", help).with(samples)]
+    vec![gauge("longshore_finding", help).with(samples)]
 }
 
 fn changes(live: &Live) -> Vec<Family> {
-    let held = f64::from(u8::from(live.holders.is_some()));
-    let cordoned = live.node.map(|node| plain(f64::from(u8::from(node.cordoned))));
+    let cordoned = live.node.map(|node| plain(one_if(node.cordoned)));
     let evictions = live.node.into_iter().flat_map(|node| {
         [("accepted", node.evicted), ("blocked", node.blocked)]
             .map(|(outcome, count)| labelled([("outcome", outcome)], count as f64))
@@ -218,13 +196,12 @@ fn changes(live: &Live) -> Vec<Family> {
     vec![
         gauge(
             "longshore_change_held",
-            "",
             "1 if the driver is to be changed or unloaded, and its users prevent it",
         )
-        .with([plain(held)]),
-        gauge("longshore_node_cordoned", "", "1 if longshore has cordoned the node for a change")
+        .with([plain(one_if(live.holders.is_some()))]),
+        gauge("longshore_node_cordoned", "1 if longshore has cordoned the node for a change")
             .with(cordoned),
-        counter("longshore_evictions", "", "Evictions of pods that use the driver, by outcome")
+        counter("longshore_evictions", "Evictions of pods that use the driver, by outcome")
             .with(evictions),
     ]
 }
@@ -234,11 +211,9 @@ fn store(live: &Live, seen: &HostSample) -> Vec<Family> {
     let free = seen.store.map(|store| plain(store.free as f64));
     let limit = live.store_limit_bytes.map(|bytes| plain(bytes as f64));
     vec![
-        gauge("longshore_store_bytes", "bytes", "Size of the store on its disk").with(bytes),
-        gauge("longshore_store_limit_bytes", "bytes", "Size at which the store is cleaned up")
-            .with(limit),
-        gauge("longshore_store_free_bytes", "bytes", "Free space on the store's file system")
-            .with(free),
+        gauge("longshore_store_bytes", "Size of the store on its disk").with(bytes),
+        gauge("longshore_store_limit_bytes", "Size at which the store is cleaned up").with(limit),
+        gauge("longshore_store_free_bytes", "Free space on the store's file system").with(free),
     ]
 }
 
@@ -249,24 +224,21 @@ fn sources(live: &Live) -> Vec<Family> {
         labelled(labels, errors.count as f64)
     });
     let name = |what| {
-        serde_json::to_value(what)
-            .ok()
-            .and_then(|v| v.as_str().map(str::to_owned))
-            .unwrap_or_default()
+        let name = serde_json::to_value(what).ok();
+        name.and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
     };
     let hits = live.cache_hits.iter().map(|(what, n)| labelled([("cache", name(what))], *n as f64));
     let misses =
         live.cache_misses.iter().map(|(what, n)| labelled([("cache", name(what))], *n as f64));
     vec![
-        counter("longshore_fetched_bytes", "bytes", "Bytes from archives, mirrors and registries")
+        counter("longshore_fetched_bytes", "Bytes from archives, mirrors and registries")
             .with([plain(live.fetched_bytes as f64)]),
-        counter("longshore_cache_hits", "", "Items that were available already").with(hits),
-        counter("longshore_cache_misses", "", "Items that had to be made or fetched").with(misses),
-        counter("longshore_source_errors", "", "Failures of sources, with the exit code of each")
+        counter("longshore_cache_hits", "Items that were available already").with(hits),
+        counter("longshore_cache_misses", "Items that had to be made or fetched").with(misses),
+        counter("longshore_source_errors", "Failures of sources, with the exit code of each")
             .with(errors),
         gauge(
             "longshore_last_compile_duration_seconds",
-            "seconds",
             "Time that this agent's last compile of a set took",
         )
         .with(live.last_compile_seconds.map(plain)),
@@ -275,47 +247,50 @@ fn sources(live: &Live) -> Vec<Family> {
 
 fn process(live: &Live, seen: &HostSample) -> Vec<Family> {
     let process = &seen.process;
-    let bytes = |name, help, bytes: Option<u64>| {
-        gauge(name, "bytes", help).with(bytes.map(|bytes| plain(bytes as f64)))
-    };
+    let number = |number: u64| plain(number as f64);
     let build = [("version", live.version.as_str()), ("arch", std::env::consts::ARCH)];
     vec![
         info_family("longshore_build", "The program").with([labelled(build, 1.0)]),
-        counter("longshore_agent_starts", "", "Agents started on this host since it was booted")
-            .with(live.starts.map(|starts| plain(starts as f64))),
-        gauge("process_start_time_seconds", "seconds", "Start time of the agent")
+        counter("longshore_agent_starts", "Agents started on this host since it was booted")
+            .with(live.starts.map(number)),
+        gauge("process_start_time_seconds", "Start time of the agent")
             .with([plain(since_epoch(live.started))]),
-        counter("process_cpu_seconds", "seconds", "Processor time that the agent has used")
+        counter("process_cpu_seconds", "Processor time that the agent has used")
             .with(process.cpu_seconds.map(plain)),
-        bytes(
-            "process_resident_memory_bytes",
-            "Memory that the agent has in use",
-            process.resident_bytes,
-        ),
-        bytes("process_virtual_memory_bytes", "Address space of the agent", process.virtual_bytes),
-        gauge("process_open_fds", "", "Open files of the agent")
-            .with(process.open_fds.map(|count| plain(count as f64))),
-        gauge("process_max_fds", "", "Limit of the agent's open files")
-            .with(process.max_fds.map(|count| plain(count as f64))),
+        gauge("process_resident_memory_bytes", "Memory that the agent has in use")
+            .with(process.resident_bytes.map(number)),
+        gauge("process_virtual_memory_bytes", "Address space of the agent")
+            .with(process.virtual_bytes.map(number)),
+        gauge("process_open_fds", "Open files of the agent").with(process.open_fds.map(number)),
+        gauge("process_max_fds", "Limit of the agent's open files")
+            .with(process.max_fds.map(number)),
     ]
 }
 
-fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Family {
+/// Units, with which a name ends.
+const UNITS: [&str; 2] = ["seconds", "bytes"];
+
+fn gauge(name: &'static str, help: &'static str) -> Family {
+    let unit = UNITS.into_iter().find(|unit| name.ends_with(unit)).unwrap_or_default();
     Family { name, kind: Kind::Gauge, unit, help, samples: Vec::new() }
 }
 
-fn counter(name: &'static str, unit: &'static str, help: &'static str) -> Family {
-    Family { kind: Kind::Counter, ..gauge(name, unit, help) }
+fn counter(name: &'static str, help: &'static str) -> Family {
+    Family { kind: Kind::Counter, ..gauge(name, help) }
 }
 
 fn info_family(name: &'static str, help: &'static str) -> Family {
-    Family { kind: Kind::Info, ..gauge(name, "", help) }
+    Family { kind: Kind::Info, ..gauge(name, help) }
 }
 
 impl Family {
     fn with(self, samples: impl IntoIterator<Item = Sample>) -> Self {
         Self { samples: samples.into_iter().collect(), ..self }
     }
+}
+
+fn one_if(is_so: bool) -> f64 {
+    f64::from(u8::from(is_so))
 }
 
 fn plain(value: f64) -> Sample {

@@ -10,19 +10,17 @@ pub(super) fn builder(live: &Live) -> Vec<Family> {
     let tries = [("pushed", status.pushed), ("failed", status.failed)];
     let seconds = status.building.as_ref().map_or(0.0, |(_, seconds)| *seconds);
     vec![
-        gauge("longshore_builder_sets", "", "Sets that a builder is asked for, by state")
+        gauge("longshore_builder_sets", "Sets that a builder is asked for, by state")
             .with(states.map(|(state, count)| labelled([("state", state)], count as f64))),
-        counter("longshore_builder_tries", "", "Sets that a builder compiled, by outcome")
+        counter("longshore_builder_tries", "Sets that a builder compiled, by outcome")
             .with(tries.map(|(outcome, count)| labelled([("outcome", outcome)], count as f64))),
         gauge(
             "longshore_builder_building_seconds",
-            "seconds",
             "Time the compile in progress has taken so far, 0 without one",
         )
         .with([plain(seconds)]),
         gauge(
             "longshore_builder_kernels_left_out",
-            "",
             "Kernels that are asked for beyond those that a builder builds for",
         )
         .with([plain(status.left_out as f64)]),
