@@ -1,14 +1,16 @@
 //! Wait for modules that no registry has yet.
 
-use std::fmt;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Telemetry;
 
 /// Modules that an agent waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display(
+    "modules of driver {driver} ({flavour}) for kernel {kernel} in {}",
+    registries.join(", ")
+)]
 pub struct Awaited {
     /// Driver version, branch or `newest`.
     pub driver: String,
@@ -22,22 +24,11 @@ pub struct Awaited {
     pub since: Timestamp,
 }
 
-impl fmt::Display for Awaited {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { driver, flavour, kernel, registries, .. } = self;
-        write!(
-            f,
-            "modules of driver {driver} ({flavour}) for kernel {kernel} in {}",
-            registries.join(", ")
-        )
-    }
-}
-
 impl Telemetry {
     /// Records the modules that the agent waits for; None at the end of the wait.
     pub fn awaits(&self, awaited: Option<Awaited>) {
-        if self.state().awaited != awaited {
-            self.change(|state| state.awaited = awaited);
+        if self.state().reported.awaited != awaited {
+            self.change(|state| state.reported.awaited = awaited);
         }
     }
 }

@@ -17,7 +17,7 @@ use longshore_host::facts::in_use::InUse;
 use longshore_host::values::DriverUser;
 
 /// State of an agent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Live {
     /// Version of longshore.
     pub version: String,
@@ -280,9 +280,7 @@ impl FailureRecord {
             phase,
         }
     }
-}
 
-impl FailureRecord {
     /// Returns the record of an agent that a signal has just killed.
     pub fn killed(code: u8, signal: &str) -> Self {
         Self {
@@ -348,47 +346,26 @@ impl State {
             outcome,
             count,
         };
+        let errors = |(&(source, code), &count)| SourceErrors { source, code, count };
         Live {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started: self.started,
-            starts: self.starts,
             phase: self.phase.map(|(phase, ..)| phase),
             phase_since: self.phase.map(|(_, _, since)| since),
             ready: not_ready.is_empty(),
             not_ready,
-            ready_since: Some(self.ready.1),
             phase_seconds: self.phase_seconds(Instant::now()),
             current_step: current_step.map(|(step, _)| step),
-            steps: self.steps.clone(),
             step_counts: self.counts.iter().map(count).collect(),
-            driver: self.driver.clone(),
-            wanted: self.wanted.clone(),
-            prebuilt: self.prebuilt,
-            next_kernel: self.next_kernel.clone(),
-            kept: self.kept,
-            fetched_bytes: self.fetched_bytes,
-            cache_hits: self.reused.clone(),
-            cache_misses: self.missed.clone(),
-            holders: self.holders.clone(),
-            daemons: self.daemons.clone(),
             findings: self.findings(),
-            plan_findings: self.watched.plan_findings.clone(),
-            patches: self.watched.patches.clone(),
-            source_errors: self.watched.source_errors(),
-            last_compile_seconds: self.watched.last_compile.map(|took| took.as_secs_f64()),
-            store_limit_bytes: self.watched.store_limit,
-            node: self.watched.node,
+            source_errors: self.source_errors.iter().map(errors).collect(),
             gpus: self.condition.gpus,
-            awaited: self.awaited.clone(),
             builder: self.builder.as_ref().map(super::builder::Builder::status),
-            failures: self.failures,
-            last_failure: self.last_failure.clone(),
+            ..self.reported.clone()
         }
     }
 
     fn findings(&self) -> Vec<Finding> {
         let mut findings = self.condition.findings.clone();
-        findings.extend(self.next_kernel.as_ref().and_then(NextKernel::finding));
+        findings.extend(self.reported.next_kernel.as_ref().and_then(NextKernel::finding));
         findings
     }
 
@@ -404,7 +381,7 @@ impl State {
             }
             None => why.push("the agent is starting".to_owned()),
         }
-        for daemon in &self.daemons {
+        for daemon in &self.reported.daemons {
             if daemon.required && daemon.state != DaemonState::Live {
                 why.push(format!("{} is {}", daemon.name, daemon.state));
             }

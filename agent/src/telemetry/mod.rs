@@ -13,10 +13,10 @@ pub mod metrics;
 mod watched;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -36,14 +36,16 @@ use crate::logging::About;
 use crate::steps::Step;
 use longshore_core::failure::Failure;
 use longshore_core::progress::Reused;
+use longshore_core::source_id::SourceId;
 use longshore_host::facts::in_use::InUse;
 
 /// Upper limit of steps whose last outcome is kept: a plan has some twenty.
 const MOST_STEPS: usize = 64;
 
 /// Origin of the loaded modules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display)]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum Origin {
     /// The driver was loaded already: nothing was loaded.
     Adopted,
@@ -60,8 +62,9 @@ pub enum Origin {
 }
 
 /// Outcome of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Display)]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum StepOutcome {
     /// It was carried out.
     Done,
@@ -80,8 +83,9 @@ pub enum StepOutcome {
 }
 
 /// State of a daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display)]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum DaemonState {
     /// It was started, and does not serve yet.
     Starting,
@@ -111,66 +115,42 @@ struct Shared {
 /// Reported state of an agent.
 #[derive(Debug)]
 struct State {
-    started: Timestamp,
+    /// What is reported as it is; [`State::live`] makes the rest of a report of the other fields.
+    reported: Live,
     phase: Option<(Phase, Instant, Timestamp)>,
     /// The phase before it.
     before: Option<Phase>,
     /// Seconds in each phase before the present one, in the order of [`Phase::ALL`].
     phases: [Duration; Phase::ALL.len()],
     current_step: Option<(CurrentStep, Instant)>,
-    /// The last outcome of each step, the oldest first.
-    steps: Vec<StepRecord>,
     counts: BTreeMap<(&'static str, StepOutcome), u64>,
-    driver: Option<DriverInfo>,
-    wanted: Option<String>,
-    prebuilt: Option<bool>,
-    next_kernel: Option<NextKernel>,
-    kept: bool,
     origin: Option<Origin>,
-    fetched_bytes: u64,
-    reused: BTreeMap<Reused, u64>,
-    missed: BTreeMap<Reused, u64>,
-    holders: Option<Holders>,
-    daemons: Vec<Daemon>,
     condition: Condition,
-    /// True if the driver is ready, and the time since which that is so.
-    ready: (bool, Timestamp),
-    starts: Option<u64>,
-    failures: u64,
-    last_failure: Option<FailureRecord>,
-    watched: watched::Watched,
-    awaited: Option<Awaited>,
+    /// Patches of the set that the last plan loads.
+    planned_patches: Vec<String>,
+    source_errors: BTreeMap<(SourceId, u8), u64>,
     builder: Option<builder::Builder>,
 }
 
 impl Default for State {
     fn default() -> Self {
+        let started = Timestamp::now();
         Self {
-            started: Timestamp::now(),
+            reported: Live {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started,
+                ready_since: Some(started),
+                ..Live::default()
+            },
             phase: None,
             before: None,
             phases: Default::default(),
             current_step: None,
-            steps: Vec::new(),
             counts: BTreeMap::new(),
-            driver: None,
-            wanted: None,
-            prebuilt: None,
-            next_kernel: None,
-            kept: false,
             origin: None,
-            fetched_bytes: 0,
-            reused: BTreeMap::new(),
-            missed: BTreeMap::new(),
-            holders: None,
-            daemons: Vec::new(),
             condition: Condition::default(),
-            ready: (false, Timestamp::now()),
-            starts: None,
-            failures: 0,
-            last_failure: None,
-            watched: watched::Watched::default(),
-            awaited: None,
+            planned_patches: Vec::new(),
+            source_errors: BTreeMap::new(),
             builder: None,
         }
     }
@@ -185,13 +165,13 @@ impl State {
         }
         match phase {
             Phase::Removed | Phase::Idle => {
-                self.driver = None;
+                self.reported.driver = None;
+                self.reported.holders = None;
+                self.reported.patches.clear();
                 self.origin = None;
-                self.holders = None;
                 self.condition = Condition::default();
-                self.watched.removed();
             }
-            Phase::Ready => self.holders = None,
+            Phase::Ready => self.reported.holders = None,
             _ => {}
         }
     }
@@ -214,8 +194,9 @@ impl Telemetry {
             let mut state = self.state();
             let result = change(&mut state);
             let ready = state.not_ready().is_empty();
-            if state.ready.0 != ready {
-                state.ready = (ready, Timestamp::now());
+            if state.reported.ready != ready {
+                state.reported.ready = ready;
+                state.reported.ready_since = Some(Timestamp::now());
             }
             result
         };
@@ -283,11 +264,14 @@ impl Telemetry {
             let origin = driver.origin.or(state.origin.take()).unwrap_or(Origin::Stored);
             match origin {
                 Origin::Adopted => {}
-                Origin::Stored => *state.reused.entry(Reused::Set).or_default() += 1,
-                _ => *state.missed.entry(Reused::Set).or_default() += 1,
+                Origin::Stored => {
+                    *state.reported.cache_hits.entry(Reused::Set).or_default() += 1;
+                }
+                _ => *state.reported.cache_misses.entry(Reused::Set).or_default() += 1,
             }
-            state.watched.installed();
-            state.driver = Some(DriverInfo { origin: Some(origin), ..driver });
+            // Those of the last plan, whose modules are loaded.
+            state.reported.patches.clone_from(&state.planned_patches);
+            state.reported.driver = Some(DriverInfo { origin: Some(origin), ..driver });
         });
     }
 
@@ -298,44 +282,44 @@ impl Telemetry {
             self.0.about.set_driver(version);
         }
         self.change(|state| {
-            state.wanted = Some(version.to_owned());
-            state.prebuilt = prebuilt;
+            state.reported.wanted = Some(version.to_owned());
+            state.reported.prebuilt = prebuilt;
         });
     }
 
     /// Records the modules for the kernel of the next boot; None where that is not known.
     pub fn next_kernel(&self, next: Option<NextKernel>) {
-        if self.state().next_kernel != next {
-            self.change(|state| state.next_kernel = next);
+        if self.state().reported.next_kernel != next {
+            self.change(|state| state.reported.next_kernel = next);
         }
     }
 
     /// Records that the agent ends, and that the driver stays for the next one.
     pub fn kept(&self) {
-        self.change(|state| state.kept = true);
+        self.change(|state| state.reported.kept = true);
     }
 
     /// Adds to the number of fetched bytes.
     pub fn fetched(&self, bytes: u64) {
         let mut state = self.state();
-        state.fetched_bytes = state.fetched_bytes.saturating_add(bytes);
+        state.reported.fetched_bytes = state.reported.fetched_bytes.saturating_add(bytes);
     }
 
     /// Adds to the numbers of items that were available, and that had to be made or fetched.
     pub fn reused(&self, what: Reused, hits: u64, misses: u64) {
         let mut state = self.state();
-        *state.reused.entry(what).or_default() += hits;
-        *state.missed.entry(what).or_default() += misses;
+        *state.reported.cache_hits.entry(what).or_default() += hits;
+        *state.reported.cache_misses.entry(what).or_default() += misses;
     }
 
     /// Records the users that prevent unloading the driver; None as soon as there are none.
     pub fn holders(&self, in_use: Option<&InUse>) {
-        self.change(|state| state.holders = in_use.map(Holders::from));
+        self.change(|state| state.reported.holders = in_use.map(Holders::from));
     }
 
     /// Records the state of a daemon. A second start counts as a restart.
     pub fn daemon(&self, name: &str, required: bool, state: DaemonState) {
-        self.change(|all| match all.daemons.iter_mut().find(|daemon| daemon.name == name) {
+        self.change(|all| match all.reported.daemons.iter_mut().find(|one| one.name == name) {
             Some(daemon) => {
                 let again = state == DaemonState::Starting && daemon.state != state;
                 daemon.restarts += u64::from(again);
@@ -343,7 +327,8 @@ impl Telemetry {
                 daemon.required = required;
             }
             None => {
-                all.daemons.push(Daemon { name: name.to_owned(), required, state, restarts: 0 });
+                let name = name.to_owned();
+                all.reported.daemons.push(Daemon { name, required, state, restarts: 0 });
             }
         });
     }
@@ -355,20 +340,20 @@ impl Telemetry {
 
     /// Records the number of agent starts since the host was booted, including this one.
     pub fn starts(&self, starts: u64) {
-        self.state().starts = Some(starts);
+        self.state().reported.starts = Some(starts);
     }
 
     /// Records the failure of an earlier agent.
     pub fn failed_before(&self, failure: Option<FailureRecord>) {
-        self.change(|state| state.last_failure = failure);
+        self.change(|state| state.reported.last_failure = failure);
     }
 
     /// Records a failure of this agent, which may continue after it.
     pub fn failed(&self, failure: &Failure) {
         let record = self.record(failure);
         self.change(|state| {
-            state.failures += 1;
-            state.last_failure = Some(record);
+            state.reported.failures += 1;
+            state.reported.last_failure = Some(record);
         });
     }
 
@@ -411,52 +396,14 @@ impl StepTimer<'_> {
         let is_same = |r: &StepRecord| {
             (r.step == self.kind) && r.subject == self.subject && r.undo == self.undo
         };
-        state.steps.retain(|record| !is_same(record));
-        if state.steps.len() == MOST_STEPS {
-            state.steps.remove(0);
+        let steps = &mut state.reported.steps;
+        steps.retain(|record| !is_same(record));
+        if steps.len() == MOST_STEPS {
+            steps.remove(0);
         }
         let Self { kind, subject, undo, .. } = self;
-        state.steps.push(StepRecord { step: kind.to_owned(), subject, undo, outcome, seconds });
+        steps.push(StepRecord { step: kind.to_owned(), subject, undo, outcome, seconds });
         seconds
-    }
-}
-
-impl fmt::Display for StepOutcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Done => "done",
-            Self::StillOurs => "still-ours",
-            Self::NotOurs => "not-ours",
-            Self::Failed => "failed",
-            Self::Undone => "undone",
-            Self::Kept => "kept",
-            Self::NotUndone => "not-undone",
-        })
-    }
-}
-
-impl fmt::Display for DaemonState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Starting => "starting",
-            Self::Live => "live",
-            Self::BackingOff => "backing-off",
-            Self::Stopped => "stopped",
-            Self::Failed => "failed",
-        })
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Adopted => "adopted",
-            Self::Stored => "stored",
-            Self::Compiled => "compiled",
-            Self::Pulled => "pulled",
-            Self::Imported => "imported",
-            Self::Packaged => "packaged",
-        })
     }
 }
 

@@ -1,6 +1,5 @@
 //! Reports beside the driver's own state: findings of the plan, failed sources, compiles, and the node's drain.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -38,36 +37,6 @@ pub struct NodeDrain {
     pub(crate) by_another: bool,
 }
 
-/// State behind these reports.
-#[derive(Debug, Default)]
-pub(super) struct Watched {
-    pub(super) plan_findings: Vec<Finding>,
-    /// Patches of the set that the last plan loads.
-    planned_patches: Vec<String>,
-    /// Patches of the installed driver's set.
-    pub(super) patches: Vec<String>,
-    source_errors: BTreeMap<(SourceId, u8), u64>,
-    pub(super) last_compile: Option<Duration>,
-    pub(super) node: Option<NodeDrain>,
-    pub(super) store_limit: Option<u64>,
-}
-
-impl Watched {
-    /// Takes over the patches of the last plan: its modules are loaded.
-    pub(super) fn installed(&mut self) {
-        self.patches.clone_from(&self.planned_patches);
-    }
-
-    pub(super) fn removed(&mut self) {
-        self.patches.clear();
-    }
-
-    pub(super) fn source_errors(&self) -> Vec<SourceErrors> {
-        let of = |(&(source, code), &count)| SourceErrors { source, code, count };
-        self.source_errors.iter().map(of).collect()
-    }
-}
-
 /// True for a whole version: a plan whose sources could not be read may have `newest`, or a branch.
 pub(super) fn is_version(driver: &str) -> bool {
     driver.contains('.')
@@ -77,28 +46,28 @@ impl Telemetry {
     /// Records the findings of the last plan, and the patches of the set that it loads.
     pub fn planned(&self, findings: &[Finding], patches: Vec<String>) {
         let mut state = self.state();
-        state.watched.plan_findings = findings.to_vec();
-        state.watched.planned_patches = patches;
+        state.reported.plan_findings = findings.to_vec();
+        state.planned_patches = patches;
     }
 
     /// Counts a source that failed.
     pub fn source_failed(&self, source: SourceId, failure: &Failure) {
         let key = (source, failure.code().number());
-        *self.state().watched.source_errors.entry(key).or_default() += 1;
+        *self.state().source_errors.entry(key).or_default() += 1;
     }
 
     /// Records the time that the compile of a set took.
     pub fn compiled(&self, took: Duration) {
-        self.state().watched.last_compile = Some(took);
+        self.state().reported.last_compile_seconds = Some(took.as_secs_f64());
     }
 
     /// Changes the record of the node's drain.
     pub fn drain(&self, change: impl FnOnce(&mut NodeDrain)) {
-        change(self.state().watched.node.get_or_insert_default());
+        change(self.state().reported.node.get_or_insert_default());
     }
 
     /// Records the size limit of the store in bytes; None is no limit.
     pub fn store_limit(&self, bytes: Option<u64>) {
-        self.state().watched.store_limit = bytes;
+        self.state().reported.store_limit_bytes = bytes;
     }
 }
