@@ -36,7 +36,8 @@ pub enum LogFormat {
 }
 
 /// Level from which on messages are logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 pub enum LogLevel {
     /// Nothing but the failure that ends a command.
     Off,
@@ -52,31 +53,17 @@ pub enum LogLevel {
     Trace,
 }
 
-/// Amount that a flag asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Amount that a flag asks for; its text is that of LONGSHORE_LOG.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Volume {
     /// Everything from a level on.
     Level(LogLevel),
     /// Debug messages of longshore, and what libraries log at `info`.
+    #[display("info,longshore=debug")]
     Verbose,
     /// Trace messages of longshore, and debug messages of libraries.
+    #[display("debug,longshore=trace")]
     Trace,
-}
-
-impl Volume {
-    /// Returns it as LONGSHORE_LOG has it.
-    fn filter(self) -> &'static str {
-        match self {
-            Self::Level(LogLevel::Off) => "off",
-            Self::Level(LogLevel::Error) => "error",
-            Self::Level(LogLevel::Warn) => "warn",
-            Self::Level(LogLevel::Info) => "info",
-            Self::Level(LogLevel::Debug) => "debug",
-            Self::Level(LogLevel::Trace) => "trace",
-            Self::Verbose => "info,longshore=debug",
-            Self::Trace => "debug,longshore=trace",
-        }
-    }
 }
 
 /// This process' log; clones share format and fields.
@@ -220,7 +207,7 @@ const QUIET: &str = "pgp=error";
 fn filter(volume: Option<Volume>, env: Env<'_>) -> Result<EnvFilter, Failure> {
     // Asked for in any case: it is a known variable.
     let variable = given(env, "LONGSHORE_LOG");
-    let text = volume.map(|volume| volume.filter().to_owned()).or(variable);
+    let text = volume.map(|volume| volume.to_string()).or(variable);
     let text = text.unwrap_or_else(|| "info".to_owned());
     EnvFilter::try_new(format!("{QUIET},{text}")).map_err(|e| {
         Failure::new(FailureKind::Usage, format!("environment variable LONGSHORE_LOG={text}"))

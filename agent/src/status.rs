@@ -270,14 +270,12 @@ fn modules(
 }
 
 fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbError> {
-    let mut mounts = Vec::new();
-    for entry in live {
-        if let Some(Mounted { target, count, .. }) = entry.step.mounted() {
-            let mounted = host.mounts_on(target)? > count;
-            mounts.push(MountStatus { target: target.to_path_buf(), mounted });
-        }
-    }
-    Ok(mounts)
+    let ours = live.iter().filter_map(|entry| entry.step.mounted());
+    let status = |Mounted { target, count, .. }: Mounted<'_>| -> Result<_, VerbError> {
+        let mounted = host.mounts_on(target)? > count;
+        Ok(MountStatus { target: target.to_path_buf(), mounted })
+    };
+    ours.map(status).collect()
 }
 
 /// Returns the nodes that are there, and as missing those that longshore is to make: once it has made nodes, it keeps

@@ -1,8 +1,6 @@
 //! Sets that are compiled on this host where signatures are required: they count if the key that signs what is
 //! published (`publish-key`) is among the trusted ones.
 
-use std::fmt;
-
 use super::{Config, PublishConfig, SignatureConfig};
 use longshore_core::environment::Env;
 use longshore_core::failure::Failure;
@@ -15,19 +13,27 @@ use longshore_modules::signature::{Role, Trust};
 /// Statements about a compiled set that are made where `publish-attest` is set, by their short names.
 pub const ATTESTED: [&str; 2] = ["provenance", "spdx"];
 
-/// Standing of a set that this host compiles and signs, among the required signatures.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Standing of a set that this host compiles and signs, among the required signatures; its text is the reason that
+/// the set does not count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, derive_more::Display)]
 pub enum OwnSignature {
     /// There is no key here that signs.
     #[default]
+    #[display("modules compiled here have no signature, which is required")]
     None,
     /// The key cannot be read.
+    #[display("{}: the publish key cannot be used: {_0}", Self::None)]
     Unreadable(String),
     /// The key is not among those that count.
+    #[display(
+        "modules compiled here would be signed by the publish key, which is none of the signature-keys"
+    )]
     Foreign,
     /// The key counts, and this attestation is required and not made here.
+    #[display("modules compiled here would lack the attestation {_0}, which is required")]
     Unattested(PredicateType),
     /// The key counts.
+    #[display("modules compiled here are signed by the publish key")]
     Counts,
 }
 
@@ -67,29 +73,6 @@ impl OwnSignature {
     /// True if a set that is compiled here may be loaded though signatures are required.
     pub fn counts(&self) -> bool {
         *self == Self::Counts
-    }
-}
-
-/// The reason that a set which is compiled here does not count.
-impl fmt::Display for OwnSignature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("modules compiled here have no signature, which is required"),
-            Self::Unreadable(why) => write!(
-                f,
-                "modules compiled here have no signature, which is required: the publish key cannot be \
-                 used: {why}"
-            ),
-            Self::Foreign => f.write_str(
-                "modules compiled here would be signed by the publish key, which is none of the \
-                 signature-keys",
-            ),
-            Self::Unattested(kind) => write!(
-                f,
-                "modules compiled here would lack the attestation {kind}, which is required"
-            ),
-            Self::Counts => f.write_str("modules compiled here are signed by the publish key"),
-        }
     }
 }
 

@@ -41,24 +41,18 @@ impl SignatureConfig {
     pub(super) fn with_defaults(all: &Fragment) -> Self {
         let keys = AbsolutePath::list(all.signature_keys.clone());
         let entries = all.trust.clone().unwrap_or_default();
-        let attestations = all.require_attestation.clone().unwrap_or_default();
-        let required = all.require_signature.unwrap_or(!keys.is_empty() || !entries.is_empty());
-        let denied = all.denied_sets.iter().flatten().map(|set| set.as_str().to_owned()).collect();
-        let attestation_max_age = all.attestation_max_age.map(LongSpan::duration);
-        let (index_required, index_minimum) =
-            (all.require_index.unwrap_or(false), all.index_minimum);
-        let index_minimum_file =
-            all.index_minimum_file.as_ref().map(|path| path.as_path().to_path_buf());
+        let denied = all.denied_sets.iter().flatten().map(|set| set.as_str().to_owned());
+        let index_minimum_file = all.index_minimum_file.as_ref().map(AbsolutePath::as_path);
         Self {
-            required,
+            required: all.require_signature.unwrap_or(!keys.is_empty() || !entries.is_empty()),
             keys,
             entries,
-            attestations,
-            attestation_max_age,
-            denied,
-            index_required,
-            index_minimum,
-            index_minimum_file,
+            attestations: all.require_attestation.clone().unwrap_or_default(),
+            attestation_max_age: all.attestation_max_age.map(LongSpan::duration),
+            denied: denied.collect(),
+            index_required: all.require_index.unwrap_or(false),
+            index_minimum: all.index_minimum,
+            index_minimum_file: index_minimum_file.map(Into::into),
         }
     }
 

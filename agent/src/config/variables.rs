@@ -26,27 +26,9 @@ use longshore_modules::registry::RegistrySource;
 use longshore_modules::signature::TrustEntry;
 use longshore_modules::signature::statement::PredicateType;
 
-impl Variable for AbsolutePath {
-    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
-        some(Self::strict(text))
-    }
-}
-
-impl Variable for TrustEntry {
-    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
-        some(Self::strict(text))
-    }
-}
-
 impl Variable for PathBuf {
     fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
         some(AbsolutePath::strict(text).map(|path| path.as_path().to_path_buf()))
-    }
-}
-
-impl Variable for bool {
-    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
-        some(parse_bool(text))
     }
 }
 
@@ -63,50 +45,28 @@ impl Variable for FlavourSelector {
     }
 }
 
-/// Values that a variable has as a flag has them.
-macro_rules! parsed_alike {
-    ($($kind:ty),+) => {$(
+/// Values of variables that a function parses.
+macro_rules! parsed {
+    ($parse:path: $($kind:ty),+ $(,)?) => {$(
         impl Variable for $kind {
             fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
-                some(text.parse())
+                some($parse(text))
             }
         }
     )+};
 }
 
-parsed_alike!(
-    BoundedDuration,
-    BuildRootSource,
-    BuildUser,
-    CompileJobs,
-    ConflictingDrivers,
-    ConfigDigest,
-    DriverCapability,
-    CdiSpecs,
-    DriverMinimum,
-    DriverSelector,
-    Hash,
-    Host,
-    Listen,
-    LongSpan,
-    MaxAge,
-    Reaction,
-    Mode,
-    ModuleName,
-    NextKernelMode,
-    NoGpu,
-    OnBusy,
-    RegistrySource,
-    PredicateType,
-    Repository,
-    SecondOrMore,
-    SetDigest,
-    SizeBound,
-    String,
-    TerminationMessage,
-    Uri,
-    u64
-);
+parsed!(Self::strict: AbsolutePath, TrustEntry);
+parsed!(parse_bool: bool);
+// As a flag has them.
+parsed! {
+    str::parse:
+    BoundedDuration, BuildRootSource, BuildUser, CdiSpecs, CompileJobs, ConfigDigest,
+    ConflictingDrivers, DriverCapability, DriverMinimum, DriverSelector, Hash, Host, Listen,
+    LongSpan, MaxAge, Mode, ModuleName, NextKernelMode, NoGpu, OnBusy, PredicateType, Reaction,
+    RegistrySource, Repository, SecondOrMore, SetDigest, SizeBound, String, TerminationMessage, u64,
+    Uri
+}
 
 fn some<T, E: Display>(parsed: Result<T, E>) -> Result<Option<T>, String> {
     parsed.map(Some).map_err(|e| e.to_string())

@@ -182,11 +182,7 @@ impl Look<'_> {
                     FailureKind::Download | FailureKind::NoSource => Code::ArchivesUnread,
                     _ => Code::SourcesUnread,
                 };
-                let mut found = Finding::refusal(code, failure.one_line());
-                if let Some(remedy) = failure.remedy_text() {
-                    found = found.remedy(remedy);
-                }
-                findings.push(found);
+                findings.push(refusal_by(&failure, code));
                 Ok(Planned { plan: None, findings, failed: Some(failure.code()) })
             }
         }
@@ -251,6 +247,15 @@ impl Look<'_> {
         let mut catalog = catalog::gather(self.config, facts, store_there, NOT_ASKED)?;
         Prebuilt::new(self.config)?.judge(&facts.kernel, &store, &mut catalog);
         Ok(catalog)
+    }
+}
+
+/// Returns a refusal for a failure, with its remedy where it has one.
+fn refusal_by(failure: &Failure, code: Code) -> Finding {
+    let found = Finding::refusal(code, failure.one_line());
+    match failure.remedy_text() {
+        Some(remedy) => found.remedy(remedy),
+        None => found,
     }
 }
 

@@ -1,6 +1,5 @@
 //! Client of an agent's own socket: for `longshore status`, and for probes that run a command.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,24 +21,15 @@ pub struct Answer {
 }
 
 /// Reason that no agent answered.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
     /// No agent serves in that directory: it is about to begin, or of a version that had no socket.
+    #[error("it has no socket in its state directory")]
     NotServed,
     /// An agent serves there, or may serve there, and its answer did not come or is not its own.
+    #[error("{0}")]
     Failed(io::Error),
 }
-
-impl fmt::Display for Unanswered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotServed => f.write_str("it has no socket in its state directory"),
-            Self::Failed(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Unanswered {}
 
 impl From<io::Error> for Unanswered {
     fn from(error: io::Error) -> Self {

@@ -50,17 +50,14 @@ impl Connections {
     }
 
     async fn make_room(&mut self) {
-        for _ in 0..ROUNDS {
+        for round in 0.. {
             self.forget_ended();
             if self.open.len() < MOST {
                 return;
             }
-            tokio::task::yield_now().await;
-        }
-        loop {
-            self.forget_ended();
-            if self.open.len() < MOST {
-                return;
+            if round < ROUNDS {
+                tokio::task::yield_now().await;
+                continue;
             }
             let all = self.open.iter().map(|one| (one.peer, one.answering.load(Ordering::Relaxed)));
             match gives_way(&all.collect::<Vec<_>>()) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Checked, Input, NOT_LOADED, found_or, passed, skipped};
-use crate::doctor::Look;
+use crate::doctor::{Look, refusal_by};
 use crate::endpoint::client;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Refused, State};
@@ -71,11 +71,7 @@ fn unread(failure: &Failure) -> Finding {
         FailureKind::Verification => Code::StateUnreadable,
         _ => Code::StateOutOfReach,
     };
-    let found = Finding::refusal(code, failure.one_line());
-    match failure.remedy_text() {
-        Some(remedy) => found.remedy(remedy),
-        None => found,
-    }
+    refusal_by(failure, code)
 }
 
 /// Returns a note about the agent that runs.
