@@ -66,7 +66,7 @@ impl BuilderFragment {
 }
 
 /// Returns each element once, in order.
-fn once<T: PartialEq>(all: Vec<T>) -> Vec<T> {
+pub(super) fn once<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut found = Vec::new();
     for one in all {
         if !found.contains(&one) {

@@ -26,14 +26,10 @@ impl Malformed {
     }
 
     pub(super) fn into_failure(self, path: &Path) -> Failure {
-        let mut cause = format!("configuration file {}", path.display());
-        if let Some(line) = self.line {
-            cause.push_str(&format!(", line {line}"));
-        }
-        if let Some(key) = self.key {
-            cause.push_str(&format!(", key {key}"));
-        }
-        cause.push_str(&format!(": {}", self.message));
+        let line = self.line.map_or_else(String::new, |line| format!(", line {line}"));
+        let key = self.key.map_or_else(String::new, |key| format!(", key {key}"));
+        let (path, message) = (path.display(), self.message);
+        let cause = format!("configuration file {path}{line}{key}: {message}");
         Failure::new(FailureKind::Usage, cause)
             .remedy("correct the file; `longshore run --help` lists every setting")
     }

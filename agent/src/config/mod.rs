@@ -415,15 +415,10 @@ impl Config {
 
 /// Returns each module once, in the order given, without the three that are always loaded.
 fn extra_modules(all: &Fragment) -> Vec<String> {
-    let mut extra: Vec<String> = Vec::new();
-    let names = all.extra_modules.iter().flatten().map(ModuleName::as_str);
-    for name in names.chain(all.operator.extra_modules()) {
-        let always = driver_modules::always().any(|module| module == name);
-        if !always && !extra.iter().any(|e| e == name) {
-            extra.push(name.to_owned());
-        }
-    }
-    extra
+    let named = all.extra_modules.iter().flatten().map(ModuleName::as_str);
+    let named = named.chain(all.operator.extra_modules());
+    let is_extra = |name: &&str| !driver_modules::always().any(|module| module == *name);
+    builder::once(named.filter(is_extra).map(str::to_owned))
 }
 
 #[cfg(test)]

@@ -12,8 +12,10 @@ const BEGIN: &str = "<!-- Generated from agent/src/config/table.rs and the secti
 const END: &str = "<!-- End of the generated part. -->\n";
 
 fn flag(setting: &Setting) -> String {
-    let Some(flag) = setting.flag() else { return String::new() };
-    let value = if setting.takes_value_behind_equals() { "[=BOOL]" } else { "" };
+    let (Some(flag), Some(whole)) = (setting.flag(), setting.flag_with_value()) else {
+        return String::new();
+    };
+    let value = if whole.ends_with("[=BOOL]") { "[=BOOL]" } else { "" };
     let repeat = if setting.is_repeatable() { " (repeat)" } else { "" };
     format!("`--{flag}{value}`{repeat}")
 }

@@ -18,7 +18,7 @@ const SHARED: &str = "/run/nvidia";
 /// Record directory where only [`SHARED`] is the host's; also that of every agent before this rule.
 const IN_SHARED: &str = "/run/nvidia/longshore";
 /// Host's root, through process 1.
-const FIRST_PROCESS: &str = "/proc/1/root";
+pub(super) const FIRST_PROCESS: &str = "/proc/1/root";
 /// Inode of the initial PID namespace: `PROC_PID_INIT_INO` (include/linux/proc_ns.h).
 const INITIAL_PIDS: &str = "pid:[4026531836]";
 

@@ -118,11 +118,6 @@ impl Setting {
         })
     }
 
-    /// True if the flag's value may be left out, and is written behind `=`.
-    pub fn takes_value_behind_equals(&self) -> bool {
-        !self.row.alone.is_empty()
-    }
-
     /// Returns the variables. The first that is set counts, but see [`Self::has_variables_of_parts`].
     pub fn variables(&self) -> &'static [&'static str] {
         self.row.variables

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::plain_path::plain;
+use super::record_place::FIRST_PROCESS;
 use longshore_core::bounded_call;
 use longshore_core::paths::Paths;
 use longshore_core::privileges;
@@ -16,8 +17,6 @@ use longshore_host::facts::Mount;
 use longshore_host::facts::mounts;
 use longshore_host::real::mount_from_host::HostNamespace;
 
-/// Host's root, through process 1.
-const FIRST_PROCESS: &str = "/proc/1/root";
 /// Directories of a store whose contents take minutes to make again.
 const COSTLY: [&str; 2] = ["sets", "userspace"];
 

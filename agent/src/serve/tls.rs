@@ -99,10 +99,8 @@ impl Tls {
         limit: Duration,
     ) -> io::Result<TlsStream<S>> {
         let handshake = async { self.acceptor().await?.accept(stream).await };
-        match tokio::time::timeout(limit, handshake).await {
-            Ok(accepted) => accepted,
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        }
+        let accepted = tokio::time::timeout(limit, handshake).await;
+        accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 

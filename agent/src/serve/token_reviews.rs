@@ -142,10 +142,8 @@ impl TokenReviews {
         if let Some(access) = self.kept(&key) {
             return access;
         }
-        match tokio::time::timeout(LIMIT, self.reviewed(key, token, path)).await {
-            Ok(access) => access,
-            Err(_) => Access::Unknown,
-        }
+        let reviewed = tokio::time::timeout(LIMIT, self.reviewed(key, token, path)).await;
+        reviewed.unwrap_or(Access::Unknown)
     }
 
     fn kept(&self, key: &Key) -> Option<Access> {

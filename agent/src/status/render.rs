@@ -75,15 +75,10 @@ impl StatusReport {
 
 impl ModuleStatus {
     fn render(&self) -> String {
-        let mut text = self.name.clone();
-        if let Some(version) = &self.version {
-            text.push_str(&format!(" {version}"));
-        }
-        text.push_str(&format!(", used by {}", self.refcount));
-        if !self.holders.is_empty() {
-            text.push_str(&format!(": {}", self.holders.join(", ")));
-        }
-        text
+        let Self { name, refcount, holders, version, .. } = self;
+        let version = version.as_ref().map_or_else(String::new, |version| format!(" {version}"));
+        let before = if holders.is_empty() { "" } else { ": " };
+        format!("{name}{version}, used by {refcount}{before}{}", holders.join(", "))
     }
 }
 
