@@ -63,10 +63,10 @@ pub struct Subject {
 /// Paths that a listener serves.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a process has two")]
-enum Served {
-    /// All of them: the caller is root.
+pub(super) enum Served {
+    /// All of them, on the agent's own socket: the caller is root.
     All,
-    /// `/metrics`, to clients that the reviews allow.
+    /// `/metrics` on an address, to clients that the reviews allow.
     Metrics(Option<TokenReviews>),
 }
 
@@ -110,17 +110,7 @@ impl Subject {
 }
 
 impl Answers {
-    /// Returns the answers of the agent's own socket.
-    pub(super) fn of_socket(subject: Arc<Subject>) -> Self {
-        Self::of(subject, Served::All)
-    }
-
-    /// Returns the answers of the metrics' address.
-    pub(super) fn of_metrics(subject: Arc<Subject>, reviews: Option<TokenReviews>) -> Self {
-        Self::of(subject, Served::Metrics(reviews))
-    }
-
-    fn of(subject: Arc<Subject>, served: Served) -> Self {
+    pub(super) fn of(subject: Arc<Subject>, served: Served) -> Self {
         let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
         Self { subject, served, others: Semaphore::new(OTHERS), looks, ready }
     }

@@ -32,7 +32,7 @@ use tokio::sync::{oneshot, watch};
 pub use answer::Subject;
 pub use liveness::{LivenessProbe, Responder};
 
-use answer::Answers;
+use answer::{Answers, Served};
 use connections::{Answering, Connections};
 use listener::Listener;
 use tls::Tls;
@@ -143,7 +143,7 @@ async fn socket(own: &Own, mut dir: watch::Receiver<Option<PathBuf>>) {
     let bind = async || Listener::private(own.published.bind(&dir)?);
     let listener = bound(&what, "make the state directory writable for root alone", bind).await;
     tracing::debug!("serving {what}");
-    let answers = Answers::of_socket(Arc::clone(&own.subject));
+    let answers = Answers::of(Arc::clone(&own.subject), Served::All);
     accept(&listener, &Arc::new(answers), None).await;
 }
 
@@ -172,7 +172,7 @@ async fn metrics(config: &ServingConfig, own: &Own) {
         Err(error) => tracing::warn!("serving {what}, but its address is unknown: {error}"),
     }
     let reviews = config.token_review.then(TokenReviews::of_pod);
-    let answers = Answers::of_metrics(Arc::clone(&own.subject), reviews);
+    let answers = Answers::of(Arc::clone(&own.subject), Served::Metrics(reviews));
     accept(&listener, &Arc::new(answers), tls.as_ref()).await;
 }
 
