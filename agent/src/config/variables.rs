@@ -58,7 +58,7 @@ macro_rules! parsed {
 
 parsed!(Self::strict: AbsolutePath, TrustEntry);
 parsed!(parse_bool: bool);
-// As a flag has them.
+// Types that a flag has, parsed in the same way.
 parsed! {
     str::parse:
     BoundedDuration, BuildRootSource, BuildUser, CdiSpecs, CompileJobs, ConfigDigest,

@@ -267,7 +267,7 @@ fn process(live: &Live, seen: &HostSample) -> Vec<Family> {
     ]
 }
 
-/// Units, with which a name ends.
+/// Units that a name may end with.
 const UNITS: [&str; 2] = ["seconds", "bytes"];
 
 fn gauge(name: &'static str, help: &'static str) -> Family {

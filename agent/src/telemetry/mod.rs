@@ -115,7 +115,7 @@ struct Shared {
 /// Reported state of an agent.
 #[derive(Debug)]
 struct State {
-    /// What is reported as it is; [`State::live`] makes the rest of a report of the other fields.
+    /// Parts that are reported as they are; [`State::live`] makes the others of the fields below.
     reported: Live,
     phase: Option<(Phase, Instant, Timestamp)>,
     /// The phase before it.
@@ -269,7 +269,7 @@ impl Telemetry {
                 }
                 _ => *state.reported.cache_misses.entry(Reused::Set).or_default() += 1,
             }
-            // Those of the last plan, whose modules are loaded.
+            // Patches of the last plan, whose modules are loaded.
             state.reported.patches.clone_from(&state.planned_patches);
             state.reported.driver = Some(DriverInfo { origin: Some(origin), ..driver });
         });
