@@ -4,7 +4,6 @@
 //! interrupted (docs/reference/deadlines.md). So it runs on a thread of its own, which is left behind where it
 //! hangs: its caller goes on.
 
-use std::fmt;
 use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -30,24 +29,15 @@ pub fn in_time<T: Send + 'static>(
 }
 
 /// Reason why a call has no result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoResult {
     /// It has not returned within its limit; its thread is left behind.
+    #[error("the time limit has passed")]
     Late,
     /// It panicked.
+    #[error("the thread panicked")]
     Panicked,
 }
-
-impl fmt::Display for NoResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Late => "the time limit has passed",
-            Self::Panicked => "the thread panicked",
-        })
-    }
-}
-
-impl std::error::Error for NoResult {}
 
 /// Like [`in_time`], for a caller on tokio's runtime: `work` runs on one of its threads for blocking
 /// calls.

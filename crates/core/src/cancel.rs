@@ -5,14 +5,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Cancel flag, set once, by a signal; never cleared.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct CancelFlag(Arc<watch::Sender<bool>>);
-
-impl Default for CancelFlag {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
-    }
-}
 
 impl CancelFlag {
     /// Sets the flag; returns true the first time.

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::is_sha256;
@@ -20,7 +21,8 @@ pub struct BadReference {
 /// A repository of a registry: `registry.example.com/nvidia/modules`.
 ///
 /// The host is always named; a leading `http://` means without TLS.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Display, Serialize, Deserialize)]
+#[display("{}{host}/{path}", if *plain_http { "http://" } else { "" })]
 #[serde(try_from = "String", into = "String")]
 pub struct Repository {
     /// Host and, if it is not the scheme's default, port.
@@ -81,26 +83,13 @@ impl Repository {
     }
 }
 
-impl fmt::Display for Repository {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.plain_http { "http://" } else { "" };
-        write!(f, "{scheme}{}/{}", self.host, self.path)
-    }
-}
-
 impl From<Repository> for String {
     fn from(repository: Repository) -> Self {
         repository.to_string()
     }
 }
 
-impl TryFrom<String> for Repository {
-    type Error = BadReference;
-
-    fn try_from(text: String) -> Result<Self, BadReference> {
-        text.parse()
-    }
-}
+crate::from_string!(Repository, Host);
 
 impl FromStr for Repository {
     type Err = BadReference;
@@ -208,14 +197,6 @@ impl FromStr for Host {
         } else {
             Err(bad(text, "a host is wanted here, without scheme and repository, as in HOST:PORT"))
         }
-    }
-}
-
-impl TryFrom<String> for Host {
-    type Error = BadReference;
-
-    fn try_from(text: String) -> Result<Self, BadReference> {
-        text.parse()
     }
 }
 

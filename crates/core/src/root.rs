@@ -163,11 +163,7 @@ impl Root {
     /// # Errors
     /// If that cannot be determined, with the path.
     pub fn exists(&self, inner: impl AsRef<Path>) -> io::Result<bool> {
-        match self.resolve(inner.as_ref(), OFlag::O_PATH) {
-            Ok(_) => Ok(true),
-            Err(e) if is_absent(&e) => Ok(false),
-            Err(e) => Err(e),
-        }
+        Ok(if_there(self.resolve(inner.as_ref(), OFlag::O_PATH))?.is_some())
     }
 
     fn resolve(&self, inner: &Path, flags: OFlag) -> io::Result<OwnedFd> {
@@ -200,6 +196,17 @@ pub fn read_below(root: &Path, path: &Path) -> io::Result<Vec<u8>> {
 /// True if an error means that the file does not exist.
 pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Returns what was found; None where [`is_absent`] says that it is not there.
+///
+/// # Errors
+/// Any other error.
+pub fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(e) if is_absent(&e) => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// The errno inside an error of [`Root`].

@@ -1,10 +1,10 @@
 //! Values of settings that more than one part parses: the error of a wrong one, absolute paths, and
 //! URIs.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// A setting's value could not be parsed; names the expected form.
@@ -87,9 +87,11 @@ impl TryFrom<String> for AbsolutePath {
 
 /// An absolute URI that names something: a type, a builder. It is compared, and nothing is fetched
 /// from it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Display, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Uri(String);
+
+crate::from_string!(Uri);
 
 impl Uri {
     /// Maximum length.
@@ -119,20 +121,6 @@ impl FromStr for Uri {
             return Ok(Self(text.to_owned()));
         }
         Err(BadValue::new(text, "an absolute URI, such as https://example.com/type/v1"))
-    }
-}
-
-impl TryFrom<String> for Uri {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for Uri {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn make(dir: &Path) -> Result<(), Failure> {
     let closed = made.set_permissions(Permissions::from_mode(0o700));
     closed
         .and_then(|()| made.metadata())
-        .map_err(io_error)
+        .map_err(|e| e.to_string())
         .and_then(|now| match is_private(&now) {
             true => {
                 let was = found.mode() & 0o7777;
@@ -96,10 +96,6 @@ fn refuse_filled(dir: &Path, found: &Metadata) -> Result<(), Failure> {
     let cause =
         format!("others could write to {} (mode {mode:o}), and it is not empty", dir.display());
     Err(refusal(cause, dir))
-}
-
-fn io_error(error: io::Error) -> String {
-    error.to_string()
 }
 
 fn is_private(found: &Metadata) -> bool {
