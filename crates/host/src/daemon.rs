@@ -9,11 +9,11 @@
 pub(crate) mod output;
 pub mod process;
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use derive_more::Display;
 use longshore_core::digest::hex;
 use longshore_core::paths::DAEMONS;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,8 @@ pub const FABRICMANAGER_SOCKET: &str = "/run/nvidia-fabricmanager/socket";
 ///
 /// Two are equal if they run the same program the same way: the agent's time limits for it are not
 /// compared.
-#[derive(Debug, Clone, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Eq, Display, Serialize, Deserialize)]
+#[display("{name}")]
 #[serde(deny_unknown_fields)]
 pub struct Daemon {
     /// Its name, for example `nvidia-persistenced`.
@@ -143,10 +144,4 @@ pub enum Ending {
     Term,
     /// SIGKILL: it cannot.
     Kill,
-}
-
-impl fmt::Display for Daemon {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
-    }
 }

@@ -1,7 +1,7 @@
 //! The real host, below a root path: `/`, or a tree in a test.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -27,8 +27,8 @@ use crate::verbs::labels;
 use crate::verbs::published::{self, Place, Published};
 use crate::verbs::status_file::{self, Status};
 use crate::verbs::{Binding, Host, Image, ModuleState, Stage};
-use longshore_core::deadlines::Deadlines;
-use longshore_core::root::{Root, is_absent};
+use longshore_core::deadlines::{Deadlines, LOOK};
+use longshore_core::root::{Root, if_there};
 use text::{names_in, read};
 
 /// The real host below a root path; every path given to a verb is resolved below it.
@@ -52,9 +52,6 @@ pub struct RealHost {
 const TMPFS_OPTIONS: &str = "mode=0755,size=1m,nr_inodes=4096";
 /// Options of a driver root's tmpfs: no more than its directories fit.
 const ROOT_OPTIONS: &str = "mode=0755,size=64k";
-
-/// Default time limit for inspecting the processes.
-pub const LOOK: Duration = Duration::from_secs(3);
 
 impl RealHost {
     /// The host below `root`; `/` is the running one.
@@ -99,6 +96,12 @@ impl RealHost {
 
     fn module_dir(&self, name: &str) -> PathBuf {
         self.root.join("sys/module").join(name)
+    }
+
+    /// Returns what lies at a path, and follows no link there; None where there is nothing.
+    fn lstat(&self, path: &Path) -> Result<Option<Metadata>, VerbError> {
+        let found = if_there(fs::symlink_metadata(self.at(path)));
+        found.map_err(|e| VerbError::on_path("lstat", path, &e))
     }
 
     /// Makes a call. If its answer was lost because the child was killed, `done` checks on the host
@@ -336,11 +339,7 @@ impl Host for RealHost {
     }
 
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError> {
-        let found = match fs::symlink_metadata(self.at(path)) {
-            Ok(found) => found,
-            Err(e) if is_absent(&e) => return Ok(None),
-            Err(e) => return Err(VerbError::on_path("lstat", path, &e)),
-        };
+        let Some(found) = self.lstat(path)? else { return Ok(None) };
         if !found.file_type().is_char_device() {
             let what = format!("{} (no character device)", path.display());
             return Err(VerbError::new("mknod", what, Errno::EEXIST));
@@ -354,15 +353,13 @@ impl Host for RealHost {
     }
 
     fn link(&self, path: &Path) -> Result<Option<PathBuf>, VerbError> {
-        match fs::read_link(self.at(path)) {
-            Ok(target) => Ok(Some(target)),
-            Err(e) if is_absent(&e) => Ok(None),
-            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+        if_there(fs::read_link(self.at(path))).map_err(|e| match e.raw_os_error() {
+            Some(errno) if errno == Errno::EINVAL as i32 => {
                 let what = format!("{} (no symbolic link)", path.display());
-                Err(VerbError::new("symlink", what, Errno::EEXIST))
+                VerbError::new("symlink", what, Errno::EEXIST)
             }
-            Err(e) => Err(VerbError::on_path("readlink", path, &e)),
-        }
+            _ => VerbError::on_path("readlink", path, &e),
+        })
     }
 
     fn make_link(&self, path: &Path, target: &Path) -> Result<(), VerbError> {
@@ -382,11 +379,8 @@ impl Host for RealHost {
     }
 
     fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError> {
-        match fs::symlink_metadata(self.at(path)) {
-            Ok(found) => Ok((!found.is_dir()).then(|| FileId::of(&found))),
-            Err(e) if is_absent(&e) => Ok(None),
-            Err(e) => Err(VerbError::on_path("lstat", path, &e)),
-        }
+        let found = self.lstat(path)?.filter(|found| !found.is_dir());
+        Ok(found.map(|found| FileId::of(&found)))
     }
 
     fn status(&self, path: &Path) -> Result<Option<Status>, VerbError> {
@@ -413,12 +407,9 @@ impl Host for RealHost {
     }
 
     fn dir(&self, path: &Path) -> Result<Option<DirId>, VerbError> {
-        match fs::metadata(self.at(path)) {
-            Ok(found) if found.is_dir() => Ok(Some((found.dev(), found.ino()))),
-            Ok(_) => Ok(None),
-            Err(e) if is_absent(&e) => Ok(None),
-            Err(e) => Err(VerbError::on_path("stat", path, &e)),
-        }
+        let found = if_there(fs::metadata(self.at(path)));
+        let found = found.map_err(|e| VerbError::on_path("stat", path, &e))?;
+        Ok(found.filter(Metadata::is_dir).map(|found| (found.dev(), found.ino())))
     }
 
     fn published(&self, place: &Place<'_>) -> Result<Published, VerbError> {

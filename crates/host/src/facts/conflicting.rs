@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +16,12 @@ use crate::facts::process_files::Looker;
 use crate::facts::{LoadedModule, PciDevice};
 use crate::facts::{holders, known_holders, pci};
 use crate::values::DriverUsers;
-use longshore_core::root::{Root, is_absent};
+use longshore_core::deadlines::LOOK;
+use longshore_core::root::{Root, if_there};
 
 /// The kernel's own drivers of NVIDIA's GPUs, by module.
 pub const MODULES: [&str; 2] = ["nouveau", "nova_core"];
 
-/// Time limit for inspecting the processes.
-const LOOK: Duration = Duration::from_secs(3);
 const CONSOLES: &str = "sys/class/vtconsole";
 /// Limit of one parameter's value, in bytes: a page of sysfs.
 const VALUE: usize = 4096;
@@ -117,11 +115,8 @@ pub fn consoles_of(root: &Path, module: &str) -> io::Result<Vec<String>> {
         }
         consoles(&root, &frame_buffers)
     };
-    match read() {
-        // A device, or what is on it, went away meanwhile.
-        Err(e) if is_absent(&e) => Ok(Vec::new()),
-        found => found,
-    }
+    // A device, or what is on it, may go away meanwhile.
+    Ok(if_there(read())?.unwrap_or_default())
 }
 
 /// Returns the command that detaches a console.
@@ -234,19 +229,14 @@ fn assigned(name: &str, value: &str) -> String {
 
 /// Reads a file without its newline; None if it does not exist or may not be read.
 fn text_of(root: &Root, path: &str) -> io::Result<Option<String>> {
-    match root.read_to_string(path) {
-        Ok(text) => Ok(Some(text.trim_end_matches('\n').to_owned())),
-        Err(e) if is_absent(&e) => Ok(None),
+    match if_there(root.read_to_string(path)) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(None),
-        Err(e) => Err(e),
+        text => Ok(text?.map(|text| text.trim_end_matches('\n').to_owned())),
     }
 }
 
 fn names_in(root: &Root, dir: &str) -> io::Result<Vec<String>> {
-    match root.read_dir(dir) {
-        Err(e) if is_absent(&e) => Ok(Vec::new()),
-        other => other,
-    }
+    Ok(if_there(root.read_dir(dir))?.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::io;
 
 use crate::facts::SwitchManager;
-use longshore_core::root::{Root, is_absent};
+use longshore_core::root::{Root, if_there};
 
 const DEVICES: &str = "sys/class/infiniband";
 
@@ -18,12 +18,8 @@ const MANAGES: &[u8] = b"SW_MNG";
 /// If the devices cannot be listed. A device whose vital product data cannot be read is not
 /// counted.
 pub(super) fn read(root: &Root) -> io::Result<Vec<SwitchManager>> {
-    let names = match root.read_dir(DEVICES) {
-        Err(e) if is_absent(&e) => return Ok(Vec::new()),
-        other => other?,
-    };
     let mut managers = Vec::new();
-    for name in names {
+    for name in if_there(root.read_dir(DEVICES))?.unwrap_or_default() {
         let vpd = root.read(format!("{DEVICES}/{name}/device/vpd")).unwrap_or_default();
         if vpd.windows(MANAGES.len()).any(|part| part == MANAGES)
             && let Ok(gid) = root.read_to_string(format!("{DEVICES}/{name}/ports/1/gids/0"))

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::DeviceKind;
-use crate::facts::kmsg::KernelLog;
+use crate::facts::kmsg::{KernelLog, unwrapped};
 use crate::facts::pci;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::root::{Root, is_absent};
@@ -211,11 +211,6 @@ impl KernelMessages {
 /// True if a message is about the device: an Xid names it without its function (`PCI:0000:02:00`).
 fn names(text: &str, address: &str) -> bool {
     address.split('.').next().is_some_and(|device| text.contains(device))
-}
-
-/// Joins the lines of a record, with NVRM's prefix on the first only.
-fn unwrapped(message: &str) -> String {
-    message.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace(" NVRM:", "")
 }
 
 fn cut(text: &mut String) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::facts::module_files::kernel_name;
 use crate::facts::{Autoload, HostDriver, LoadRule};
-use longshore_core::root::{Root, is_absent};
+use longshore_core::root::{Root, if_there, is_absent};
 
 /// Directories where distributions and NVIDIA's installer put the libraries.
 const LIBRARIES: [&str; 7] = [
@@ -163,10 +163,7 @@ fn identity(host: &Root, dir: &str) -> Option<(u64, u64)> {
 }
 
 fn names(host: &Root, dir: &str) -> io::Result<Vec<String>> {
-    match host.read_dir(dir) {
-        Err(e) if is_absent(&e) => Ok(Vec::new()),
-        other => other,
-    }
+    Ok(if_there(host.read_dir(dir))?.unwrap_or_default())
 }
 
 /// The .conf files of a directory, by absolute path.

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 use longshore_core::kernel_id::is_release;
-use longshore_core::root::{Root, is_absent};
+use longshore_core::root::{Root, if_there};
 
 /// Directories with the modules of all kernels: the usual one, through any links, and /usr alone.
 const MODULE_DIRS: [&str; 2] = ["lib/modules", "usr/lib/modules"];
@@ -55,10 +55,7 @@ fn is_kernel(name: &str) -> bool {
 }
 
 fn names(host: &Root, dir: &str) -> io::Result<Vec<String>> {
-    match host.read_small_dir(dir, MOST_NAMES) {
-        Err(error) if is_absent(&error) => Ok(Vec::new()),
-        read => read,
-    }
+    Ok(if_there(host.read_small_dir(dir, MOST_NAMES))?.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -20,13 +20,8 @@ pub struct KernelLog(Option<File>);
 impl KernelLog {
     /// Starts at the log's end. `device` is /dev/kmsg.
     pub(crate) fn from_here(device: &Path) -> Self {
-        let open = || -> std::io::Result<File> {
-            let flags = OFlag::O_NONBLOCK.bits();
-            let mut file = OpenOptions::new().read(true).custom_flags(flags).open(device)?;
-            file.seek(SeekFrom::End(0))?;
-            Ok(file)
-        };
-        Self(open().ok())
+        let at_end = |mut file: File| file.seek(SeekFrom::End(0)).is_ok().then_some(file);
+        Self(Self::whole(device).0.and_then(at_end))
     }
 
     /// The kernel log from the oldest record still in its buffer.
@@ -38,40 +33,37 @@ impl KernelLog {
     /// Calls `see` with each message of the kernel's own, oldest first. Records that programs write
     /// into the log have another facility.
     pub(crate) fn each_of_kernel(self, mut see: impl FnMut(&str)) {
-        let Some(mut file) = self.0 else { return };
-        let mut record = vec![0; 8192];
-        for _ in 0..RECORDS {
-            match file.read(&mut record) {
-                Ok(0) => break,
-                Ok(n) if is_of_kernel(&record[..n]) => {
-                    text_of(&record[..n]).iter().for_each(|text| see(text));
-                }
-                Ok(_) => {}
-                Err(e) if e.raw_os_error() == Some(Errno::EPIPE as i32) => {}
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => break,
-            }
-        }
+        let records = self.records().take(RECORDS).filter(|record| is_of_kernel(record));
+        records.filter_map(|record| text_of(&record)).for_each(|text| see(&text));
     }
 
     /// The messages logged since, without their prefixes; one may have several lines.
     pub fn lines(self) -> Vec<String> {
-        let Some(mut file) = self.0 else { return Vec::new() };
-        let mut lines = Vec::new();
-        // One read returns one record (Documentation/ABI/testing/dev-kmsg).
-        let mut record = vec![0; 8192];
-        while lines.len() < LINES {
-            match file.read(&mut record) {
-                Ok(0) => break,
-                Ok(n) => lines.extend(text_of(&record[..n])),
-                // Records were overwritten before they were read: continue with the oldest.
-                Err(e) if e.raw_os_error() == Some(Errno::EPIPE as i32) => {}
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => break,
-            }
-        }
-        lines
+        self.records().filter_map(|record| text_of(&record)).take(LINES).collect()
     }
+
+    /// Reads the records until the log's end.
+    fn records(self) -> impl Iterator<Item = Vec<u8>> {
+        let (mut file, mut record) = (self.0, vec![0; 8192]);
+        std::iter::from_fn(move || {
+            loop {
+                // One read returns one record (Documentation/ABI/testing/dev-kmsg).
+                match file.as_mut()?.read(&mut record) {
+                    Ok(0) => return None,
+                    Ok(n) => return Some(record[..n].to_vec()),
+                    // Records were overwritten before they were read: continue with the oldest.
+                    Err(e) if e.raw_os_error() == Some(Errno::EPIPE as i32) => {}
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(_) => return None,
+                }
+            }
+        })
+    }
+}
+
+/// Joins the lines of a message, with NVRM's prefix on the first only.
+pub(crate) fn unwrapped(message: &str) -> String {
+    message.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace(" NVRM:", "")
 }
 
 /// True if a record has the kernel's facility, 0: the first number is the level in its low three

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use crate::facts::vgpu;
 use crate::facts::{DeviceKind, PciDevice};
-use longshore_core::root::{Root, errno_of, is_absent};
+use longshore_core::root::{Root, errno_of, if_there, is_absent};
 
 pub(crate) const DEVICES: &str = "sys/bus/pci/devices";
 const NVIDIA: u32 = 0x10de;
@@ -70,11 +70,8 @@ fn read_device(root: &Root, address: &str) -> io::Result<Option<PciDevice>> {
     if root.exists(format!("{dir}/physfn"))? {
         return Ok(None);
     }
-    let driver = match root.read_link(format!("{dir}/driver")) {
-        Ok(target) => target.file_name().map(|name| name.to_string_lossy().into_owned()),
-        Err(e) if is_absent(&e) => None,
-        Err(e) => return Err(e),
-    };
+    let driver = if_there(root.read_link(format!("{dir}/driver")))?;
+    let driver = driver.and_then(|target| Some(target.file_name()?.to_string_lossy().into_owned()));
     // For other users than root the file ends after 64 bytes. A bound device is not read: that would wake one which its
     // driver has suspended (pci_config_pm_runtime_get in drivers/pci/pci-sysfs.c).
     let config = || root.read(format!("{dir}/config"));

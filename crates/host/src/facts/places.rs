@@ -20,7 +20,7 @@ use crate::facts::{
 use crate::values::{DirId, FileId, TMPFS_SOURCE};
 use longshore_core::bounded_call;
 use longshore_core::paths::Paths;
-use longshore_core::root::{Root, is_absent};
+use longshore_core::root::{Root, if_there, is_absent};
 
 const PID_FILE: &str = "nvidia-driver.pid";
 const LONGEST_PID: u64 = 32;
@@ -101,13 +101,10 @@ impl Look<'_> {
         let mut files = Vec::new();
         let all = FILES.iter().map(|name| self.beside(name));
         for path in all.filter(|path| !self.recorded.files.contains(path)) {
-            match fs::symlink_metadata(self.root.display(&path)) {
-                // A directory with such a name is not one of that container's files.
-                Ok(found) if found.is_dir() => {}
-                Ok(found) => files.push(PlacedFile { path, id: FileId::of(&found) }),
-                Err(e) if is_absent(&e) => {}
-                Err(e) => return Err(e),
-            }
+            let found = if_there(fs::symlink_metadata(self.root.display(&path)))?;
+            // A directory with such a name is not one of that container's files.
+            let file = found.filter(|found| !found.is_dir());
+            files.extend(file.map(|found| PlacedFile { path, id: FileId::of(&found) }));
         }
         Ok(files)
     }

@@ -5,7 +5,6 @@
 //! may never answer. A thread in such a call cannot be interrupted: so there is at most one, and
 //! while it hangs no other inspection starts.
 
-use std::fmt;
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,14 +31,8 @@ struct Running {
 }
 
 /// The reason why nothing was inspected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub struct Unseen(String);
-
-impl fmt::Display for Unseen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 impl Looker {
     /// Returns the result of `look`, which runs on a thread called `name`. Blocks for `limit` at

@@ -7,6 +7,8 @@ use longshore_core::root::{Root, is_absent};
 /// The EFI variable, with the GUID of EFI's global variables (UEFI specification, 3.3).
 const SECURE_BOOT: &str =
     "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// File that every kernel has among its sysctls.
+const RELEASE: &str = "proc/sys/kernel/osrelease";
 
 /// Reads the rules; from `host` if a mount is missing in the container's own /sys.
 pub(super) fn read(root: &Root, host: &Root) -> Security {
@@ -69,41 +71,39 @@ fn chosen(text: &str) -> Option<&str> {
     Some(word)
 }
 
-fn sig_enforce(root: &Root) -> Probe<bool> {
-    match root.read_to_string("sys/module/module/parameters/sig_enforce") {
-        Ok(text) => Probe::Read(matches!(text.trim(), "Y" | "1")),
-        // Without CONFIG_MODULE_SIG the parameter does not exist (kernel/module/signing.c).
-        Err(e) if is_absent(&e) => match root.exists("sys/module") {
-            Ok(true) => Probe::Read(false),
-            _ => Probe::Unreadable(e.to_string()),
-        },
+/// Reads a setting of the kernel; it is `absent` where its file is not there, and `beside` is.
+fn setting<T>(
+    root: &Root,
+    file: &str,
+    beside: &str,
+    absent: T,
+    parse: impl FnOnce(&str) -> T,
+) -> Probe<T> {
+    match root.read_to_string(file) {
+        Ok(text) => Probe::Read(parse(text.trim())),
+        Err(e) if is_absent(&e) && root.exists(beside).unwrap_or(false) => Probe::Read(absent),
         Err(e) => Probe::Unreadable(e.to_string()),
     }
 }
 
+fn sig_enforce(root: &Root) -> Probe<bool> {
+    // Without CONFIG_MODULE_SIG the parameter does not exist (kernel/module/signing.c).
+    let file = "sys/module/module/parameters/sig_enforce";
+    setting(root, file, "sys/module", false, |text| matches!(text, "Y" | "1"))
+}
+
 fn module_loading(root: &Root) -> Probe<ModuleLoading> {
-    match root.read_to_string("proc/sys/kernel/modules_disabled") {
-        Ok(text) if text.trim() == "0" => Probe::Read(ModuleLoading::Allowed),
-        Ok(_) => Probe::Read(ModuleLoading::Disabled),
-        // The sysctl exists exactly with CONFIG_MODULES (kernel/module/main.c).
-        Err(e) if is_absent(&e) => match root.exists("proc/sys/kernel/osrelease") {
-            Ok(true) => Probe::Read(ModuleLoading::Unsupported),
-            _ => Probe::Unreadable(e.to_string()),
-        },
-        Err(e) => Probe::Unreadable(e.to_string()),
-    }
+    // The sysctl exists exactly with CONFIG_MODULES (kernel/module/main.c).
+    let file = "proc/sys/kernel/modules_disabled";
+    setting(root, file, RELEASE, ModuleLoading::Unsupported, |text| match text {
+        "0" => ModuleLoading::Allowed,
+        _ => ModuleLoading::Disabled,
+    })
 }
 
 /// Reads LoadPin's sysctl, which exists where LoadPin is active (security/loadpin/loadpin.c).
 fn load_pin(root: &Root) -> Probe<bool> {
-    match root.read_to_string("proc/sys/kernel/loadpin/enforce") {
-        Ok(text) => Probe::Read(text.trim() != "0"),
-        Err(e) if is_absent(&e) => match root.exists("proc/sys/kernel/osrelease") {
-            Ok(true) => Probe::Read(false),
-            _ => Probe::Unreadable(e.to_string()),
-        },
-        Err(e) => Probe::Unreadable(e.to_string()),
-    }
+    setting(root, "proc/sys/kernel/loadpin/enforce", RELEASE, false, |text| text != "0")
 }
 
 #[cfg(test)]

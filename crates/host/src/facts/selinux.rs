@@ -9,7 +9,7 @@ use nix::sys::statfs::{SELINUX_MAGIC, fstatfs};
 use serde::{Deserialize, Serialize};
 
 use crate::facts::Probe;
-use longshore_core::root::{Root, is_absent};
+use longshore_core::root::{Root, if_there};
 
 /// True if SELinux denies; it exists while a policy is loaded.
 const ENFORCE: &str = "sys/fs/selinux/enforce";
@@ -75,11 +75,8 @@ fn named(host: &Root, names: &[&str]) -> Result<String, String> {
 
 /// Returns the name of the host's policy.
 fn policy(host: &Root) -> Result<String, String> {
-    let text = match host.read_to_string(CONFIG) {
-        Ok(text) => text,
-        Err(e) if is_absent(&e) => String::new(),
-        Err(e) => return Err(e.to_string()),
-    };
+    let text = if_there(host.read_to_string(CONFIG)).map_err(|e| e.to_string())?;
+    let text = text.unwrap_or_default();
     let name = value(&text, "SELINUXTYPE").unwrap_or(POLICY);
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     match !name.is_empty() && name.bytes().all(is_plain) {

@@ -9,7 +9,7 @@ use super::read;
 use crate::facts::pci::{DEVICES, is_address, is_driver_name};
 use crate::verbs::Binding;
 use crate::verbs::VerbError;
-use longshore_core::root::is_absent;
+use longshore_core::root::if_there;
 
 /// Reads the driver of a device; None if there is no such device.
 pub(super) fn of(root: &Path, address: &str) -> Result<Option<Binding>, VerbError> {
@@ -19,11 +19,9 @@ pub(super) fn of(root: &Path, address: &str) -> Result<Option<Binding>, VerbErro
         return Ok(None);
     }
     let link = dir.join("driver");
-    let driver = match fs::read_link(&link) {
-        Ok(target) => target.file_name().map(|name| name.to_string_lossy().into_owned()),
-        Err(e) if is_absent(&e) => None,
-        Err(e) => return Err(VerbError::on_path("readlink", &link, &e)),
-    };
+    let driver = if_there(fs::read_link(&link));
+    let driver = driver.map_err(|e| VerbError::on_path("readlink", &link, &e))?;
+    let driver = driver.and_then(|target| Some(target.file_name()?.to_string_lossy().into_owned()));
     let only = read(&dir.join("driver_override"))?.filter(|name| name != "(null)");
     Ok(Some(Binding { driver, only: only.unwrap_or_default() }))
 }

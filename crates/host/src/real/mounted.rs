@@ -9,7 +9,7 @@ use super::RealHost;
 use crate::facts::{self, mounts};
 use crate::real::kernel_call::Call;
 use crate::verbs::VerbError;
-use longshore_core::root::is_absent;
+use longshore_core::root::if_there;
 
 /// Returns the mount options with that of an SELinux label, as container runtimes mount a container's
 /// own file systems (mount(8), `context`).
@@ -22,11 +22,8 @@ impl RealHost {
     /// The path below the root with its links resolved, as mountinfo has it; None where there is
     /// nothing.
     pub(super) fn real_path(&self, path: &Path) -> Result<Option<PathBuf>, VerbError> {
-        match self.at(path).canonicalize() {
-            Ok(real) => Ok(Some(real)),
-            Err(e) if is_absent(&e) => Ok(None),
-            Err(e) => Err(VerbError::on_path("realpath", path, &e)),
-        }
+        let real = if_there(self.at(path).canonicalize());
+        real.map_err(|e| VerbError::on_path("realpath", path, &e))
     }
 
     /// The mounts on exactly `target`, the topmost last.

@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::verbs::VerbError;
-use longshore_core::root::is_absent;
+use longshore_core::root::{if_there, is_absent};
 
 /// Reads a file's text without its last newline; None if the file does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<String>, VerbError> {
@@ -29,15 +29,11 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, VerbError> {
 
 pub(super) fn names_in(dir: &Path) -> Result<Vec<String>, VerbError> {
     let fail = |e: &io::Error| VerbError::on_path("read", dir, e);
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(e) if is_absent(&e) => return Ok(Vec::new()),
-        Err(e) => return Err(fail(&e)),
-    };
+    let entries = if_there(fs::read_dir(dir)).map_err(|e| fail(&e))?;
     let name = |entry: io::Result<fs::DirEntry>| {
         entry.map(|e| e.file_name().to_string_lossy().into_owned()).map_err(|e| fail(&e))
     };
-    let mut names = entries.map(name).collect::<Result<Vec<_>, _>>()?;
+    let mut names = entries.into_iter().flatten().map(name).collect::<Result<Vec<_>, _>>()?;
     names.sort();
     Ok(names)
 }

@@ -48,30 +48,21 @@ pub fn bring_up(
         if state.answers == Answers::Ours || cancel.is_set() {
             return Ok(());
         }
-        let last_output = || state.last_output.iter().cloned().collect::<Vec<_>>();
-        let subject = |what: &str| match &state.last_output {
-            Some(output) => format!("{daemon}, which {what} (last output: {output})"),
-            None => format!("{daemon}, which {what}"),
+        let failed = |what: &str, errno: Errno| {
+            let last = state.last_output.as_ref();
+            let said = last.map(|output| format!(" (last output: {output})")).unwrap_or_default();
+            let subject = format!("{daemon}, which {what}{said}");
+            let kernel_log = last.into_iter().cloned().collect();
+            Err(VerbError { kernel_log, ..VerbError::new("start", subject, errno) })
         };
         let overdue = since.elapsed() >= daemon.start_limit();
         if seen.elapsed() >= UNSEEN || (overdue && state.processes.is_empty()) {
-            let subject = subject("ended before it answered");
-            return Err(VerbError {
-                kernel_log: last_output(),
-                ..VerbError::new("start", subject, Errno::ECHILD)
-            });
+            return failed("ended before it answered", Errno::ECHILD);
         }
         if overdue {
-            let what = format!(
-                "did not answer on {} within {} s",
-                daemon.socket.display(),
-                daemon.ready_within
-            );
-            let subject = subject(&what);
-            return Err(VerbError {
-                kernel_log: last_output(),
-                ..VerbError::new("start", subject, Errno::ETIMEDOUT)
-            });
+            let (socket, seconds) = (daemon.socket.display(), daemon.ready_within);
+            let what = format!("did not answer on {socket} within {seconds} s");
+            return failed(&what, Errno::ETIMEDOUT);
         }
         thread::sleep(LOOK);
     }

@@ -1,13 +1,13 @@
 //! Failure of a verb.
 
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
 
 /// A verb that failed: the verb, its subject, and the kernel's errno.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Display)]
+#[display("{verb} {subject}: {}", self.answer())]
 pub struct VerbError {
     /// The system call or operation, for example `init_module`.
     pub verb: &'static str,
@@ -37,16 +37,11 @@ impl VerbError {
         let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         Self::new(verb, path.display().to_string(), errno)
     }
-}
 
-impl fmt::Display for VerbError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verb, subject, errno, .. } = self;
+    fn answer(&self) -> String {
         match self.unanswered {
-            Some(waited) => {
-                write!(f, "{verb} {subject}: no answer from the kernel within {waited:.0?}")
-            }
-            None => write!(f, "{verb} {subject}: {errno}"),
+            Some(waited) => format!("no answer from the kernel within {waited:.0?}"),
+            None => self.errno.to_string(),
         }
     }
 }

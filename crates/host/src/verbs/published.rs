@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::verbs::shared_dir::{Found, SharedDir};
-use longshore_core::root::{Root, errno_of, is_absent};
+use longshore_core::root::{Root, errno_of, if_there};
 
 /// Size limit of a file that is read: a spec has some tens of kilobytes.
 const LARGEST: u64 = 4 << 20;
@@ -54,10 +54,8 @@ pub enum Published {
 
 /// Reads the file.
 pub(crate) fn read(root: &Root, place: &Place<'_>) -> io::Result<Published> {
-    let dir = match open_dir(root, place) {
-        Err(e) if is_absent(&e) => return Ok(Published::NoDirectory),
-        dir => dir?,
-    };
+    let dir = if_there(directory(root, place.dir))?;
+    let Some(dir) = dir else { return Ok(Published::NoDirectory) };
     Ok(match SharedDir::of(&dir).read(place.name, LARGEST)? {
         Found::Nothing => Published::Nothing,
         Found::File(bytes) => Published::File(bytes),
@@ -69,7 +67,7 @@ pub(crate) fn read(root: &Root, place: &Place<'_>) -> io::Result<Published> {
 pub(crate) fn make_dir(root: &Root, place: &Place<'_>) -> io::Result<()> {
     let (parent, name) = parent(root, place)?;
     match mkdirat(&parent, name, Mode::from_bits_truncate(0o755)) {
-        Ok(()) => open_dir(root, place)?.set_permissions(Permissions::from_mode(0o755)),
+        Ok(()) => directory(root, place.dir)?.set_permissions(Permissions::from_mode(0o755)),
         Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -86,7 +84,7 @@ pub(crate) fn remove_dir(root: &Root, place: &Place<'_>) -> io::Result<()> {
 
 /// Writes the file: a reader sees all of it or nothing. What was in its place is replaced.
 pub(crate) fn write(root: &Root, place: &Place<'_>, bytes: &[u8]) -> io::Result<()> {
-    let opened = open_dir(root, place)?;
+    let opened = directory(root, place.dir)?;
     let dir = SharedDir::of(&opened);
     dir.sweep(place.name.as_ref());
     let new = dir.create(place.name.as_ref())?;
@@ -99,17 +97,10 @@ pub(crate) fn write(root: &Root, place: &Place<'_>, bytes: &[u8]) -> io::Result<
 
 /// Removes the file, unless `keeps`, and one that was not renamed.
 pub(crate) fn withdraw(root: &Root, place: &Place<'_>, keeps: bool) -> io::Result<()> {
-    let dir = match open_dir(root, place) {
-        Err(e) if is_absent(&e) => return Ok(()),
-        dir => dir?,
-    };
+    let Some(dir) = if_there(directory(root, place.dir))? else { return Ok(()) };
     let dir = SharedDir::of(&dir);
     dir.sweep(place.name.as_ref());
     if keeps { Ok(()) } else { dir.remove(place.name) }
-}
-
-fn open_dir(root: &Root, place: &Place<'_>) -> io::Result<File> {
-    directory(root, place.dir)
 }
 
 fn parent<'a>(root: &Root, place: &Place<'a>) -> io::Result<(File, &'a std::ffi::OsStr)> {

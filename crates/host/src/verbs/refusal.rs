@@ -3,6 +3,7 @@
 use nix::errno::Errno;
 
 use crate::VerbError;
+use crate::facts::kmsg::unwrapped;
 use longshore_core::failure::{Failure, FailureKind};
 
 /// Maximum number of kernel log lines in a failure.
@@ -137,67 +138,50 @@ fn logged(error: &VerbError) -> Option<(FailureKind, &'static str, &'static str)
     Some((*code, cause, remedy))
 }
 
-/// Joins a record's lines, with NVRM's prefix on the first only.
-fn unwrapped(record: &str) -> String {
-    record.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace(" NVRM:", "")
-}
-
 fn by_errno(errno: Errno) -> (FailureKind, &'static str, &'static str) {
-    let (code, cause, remedy) = match errno {
+    let kind = match errno {
+        Errno::ENODEV => FailureKind::NoDevice,
+        Errno::ENOSYS => FailureKind::HostUnsupported,
+        _ => FailureKind::KernelRefused,
+    };
+    let (cause, remedy) = match errno {
         Errno::ENODEV => (
-            FailureKind::NoDevice,
             "the driver finds no device that it supports",
             "check that a supported GPU is in this machine and bound to no other driver",
         ),
         Errno::ENOEXEC => (
-            FailureKind::KernelRefused,
             "the kernel does not accept the module's format or version magic",
             "the module is for another kernel or architecture: build it for this one",
         ),
         Errno::EKEYREJECTED | Errno::ENOKEY | Errno::EBADMSG => (
-            FailureKind::KernelRefused,
             "the kernel enforces module signatures, and knows no key that signed this one",
             "sign the modules with a key enrolled in the firmware (mokutil), or turn Secure Boot off",
         ),
         Errno::EPERM => (
-            FailureKind::KernelRefused,
             "loading modules is not permitted: no CAP_SYS_MODULE, kernel.modules_disabled=1, or \
              lockdown",
             "run the container privileged; see kernel.modules_disabled and \
              /sys/kernel/security/lockdown on the host",
         ),
         Errno::ENOENT => (
-            FailureKind::KernelRefused,
             "the module needs symbols that the running kernel does not have",
             "a module that it depends on is not loaded, or was left out of this kernel",
         ),
         Errno::EINVAL => (
-            FailureKind::KernelRefused,
             "the kernel does not accept the module or one of its parameters",
             "check the module's parameters, and that it was built for this very kernel",
         ),
-        Errno::ENOMEM => (
-            FailureKind::KernelRefused,
-            "the kernel has no memory for the module",
-            "free memory on the host",
-        ),
+        Errno::ENOMEM => ("the kernel has no memory for the module", "free memory on the host"),
         Errno::EEXIST => (
-            FailureKind::KernelRefused,
             "a module of that name is already loaded",
             "another program loaded it just now, or it is built in: run again",
         ),
-        Errno::ENOSYS => (
-            FailureKind::HostUnsupported,
-            "this kernel was built without loadable modules",
-            "use a kernel that can load modules",
-        ),
-        _ => (
-            FailureKind::KernelRefused,
-            "the kernel refused the request",
-            "see the kernel's log (dmesg) for the reason",
-        ),
+        Errno::ENOSYS => {
+            ("this kernel was built without loadable modules", "use a kernel that can load modules")
+        }
+        _ => ("the kernel refused the request", "see the kernel's log (dmesg) for the reason"),
     };
-    (code, cause, remedy)
+    (kind, cause, remedy)
 }
 
 /// The records about a module: its own, the driver's, the module loader's, and the integrity policy's.
