@@ -1,14 +1,14 @@
 //! User id that compilers run as.
 
-use std::fmt;
 use std::str::FromStr;
 
+use derive_more::Display;
 use serde::Deserialize;
 
 use longshore_core::value::BadValue;
 
 /// User id, and the same group id, that build programs run as in the sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, Deserialize)]
 #[serde(try_from = "i64")]
 pub struct BuildUser(u32);
 
@@ -30,12 +30,6 @@ impl BuildUser {
 impl Default for BuildUser {
     fn default() -> Self {
         Self(Self::DEFAULT)
-    }
-}
-
-impl fmt::Display for BuildUser {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Description of a running build, for processes that wait for it on the same host or on others.
 
-use std::fmt;
-
+use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +8,11 @@ use serde::{Deserialize, Serialize};
 const MOST_SHOWN: usize = 128;
 
 /// A process that builds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Display, Serialize, Deserialize)]
+#[display(
+    "{} (pid {pid}, since {}), which builds {}",
+    self.shown_host(), since.strftime("%Y-%m-%d %H:%M:%S UTC"), shown(what)
+)]
 pub struct Builder {
     /// Host name (`uname -n`): in a container that of the container or the pod.
     pub host: String,
@@ -36,14 +39,6 @@ impl Builder {
     /// Returns the host's name, escaped and shortened, because another process wrote it.
     pub fn shown_host(&self) -> String {
         shown(&self.host)
-    }
-}
-
-impl fmt::Display for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let since = self.since.strftime("%Y-%m-%d %H:%M:%S UTC");
-        let (host, what) = (self.shown_host(), shown(&self.what));
-        write!(f, "{host} (pid {}, since {since}), which builds {what}", self.pid)
     }
 }
 

@@ -109,7 +109,7 @@ impl Linking<'_> {
             finished::store_from(&modules, &of, &store)
         };
         let set = root::in_thread("reading the linked modules", linked).await?;
-        remove(work);
+        ScratchDir::remove(work);
         Ok(set)
     }
 
@@ -229,14 +229,6 @@ fn outputs(commands: &[LinkCommand]) -> Vec<(String, PathBuf)> {
     made.sort();
     made.dedup();
     made
-}
-
-/// Removes the directory; a leftover is removed by the next build.
-fn remove(work: Arc<ScratchDir>) {
-    let path = work.path().to_path_buf();
-    if let Some(Err(error)) = Arc::into_inner(work).map(ScratchDir::close) {
-        tracing::warn!("removing {}: {error}", path.display());
-    }
 }
 
 #[cfg(test)]

@@ -11,15 +11,16 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::outputs::{Entry, OutputDir};
+use super::outputs::{Entry, Kind, OutputDir};
 use longshore_core::digest::hex;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::ownership;
+use longshore_core::root::stays_inside;
 use longshore_modules::artifact::ModuleKey;
 
 /// Directory in which the driver's sources look for MOFED.
@@ -126,13 +127,6 @@ struct Limits {
     depth: usize,
 }
 
-#[derive(Debug)]
-enum Kind {
-    Directory,
-    Link(PathBuf),
-    File,
-}
-
 /// A tree whose names and kinds were read.
 struct Tree {
     dir: OutputDir,
@@ -218,34 +212,12 @@ fn make_dir(path: &Path) -> io::Result<()> {
 }
 
 fn kind(dir: &OutputDir, entry: &Entry, path: &Path) -> io::Result<Kind> {
-    if entry.is_dir() {
-        return Ok(Kind::Directory);
-    }
-    if entry.is_file() {
-        return Ok(Kind::File);
-    }
-    if !entry.is_link() {
-        return Err(refused(path, "is neither a file nor a directory nor a link"));
-    }
-    let target = dir.link(&entry.name)?;
-    match stays_inside(path, &target) {
-        true => Ok(Kind::Link(target)),
-        false => Err(refused(path, "is a link that leads out of the tree")),
-    }
-}
-
-/// True if the target of the link `path` is below the tree by its name.
-fn stays_inside(path: &Path, target: &Path) -> bool {
-    let mut depth = path.components().count().saturating_sub(1);
-    for part in target.components() {
-        match part {
-            Component::Normal(_) => depth += 1,
-            Component::CurDir => {}
-            Component::ParentDir if depth > 0 => depth -= 1,
-            _ => return false,
+    match dir.kind(entry)? {
+        Some(Kind::Link(target)) if !stays_inside(path, &target) => {
+            Err(refused(path, "is a link that leads out of the tree"))
         }
+        kind => kind.ok_or_else(|| refused(path, "is neither a file nor a directory nor a link")),
     }
-    true
 }
 
 #[cfg(test)]

@@ -32,6 +32,14 @@ pub(crate) struct Entry {
     stat: FileStat,
 }
 
+/// Kind of an entry.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Directory,
+    Link(PathBuf),
+    File,
+}
+
 impl Entry {
     /// True for a directory, not for a link to one.
     pub(crate) fn is_dir(&self) -> bool {
@@ -41,11 +49,6 @@ impl Entry {
     /// True for a regular file, not for a link to one.
     pub(crate) fn is_file(&self) -> bool {
         kind(&self.stat) == SFlag::S_IFREG
-    }
-
-    /// True for a symbolic link.
-    pub(crate) fn is_link(&self) -> bool {
-        kind(&self.stat) == SFlag::S_IFLNK
     }
 
     /// Owner and mode.
@@ -128,12 +131,19 @@ impl OutputDir {
         String::from_utf8(bytes).map_err(|e| io::Error::new(ErrorKind::InvalidData, e))
     }
 
-    /// Reads the target of the link `name`.
+    /// Returns the kind of one of its entries, with a link's target; None for devices, FIFOs and sockets.
     ///
     /// # Errors
     /// The errno of the system call.
-    pub(crate) fn link(&self, name: &OsStr) -> io::Result<PathBuf> {
-        Ok(readlinkat(&self.dir, name)?.into())
+    pub(crate) fn kind(&self, entry: &Entry) -> io::Result<Option<Kind>> {
+        Ok(match kind(&entry.stat) {
+            _ if entry.is_dir() => Some(Kind::Directory),
+            _ if entry.is_file() => Some(Kind::File),
+            kind if kind == SFlag::S_IFLNK => {
+                Some(Kind::Link(readlinkat(&self.dir, entry.name.as_os_str())?.into()))
+            }
+            _ => None,
+        })
     }
 
     /// Lists the directory's entries, at most `most`.

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::root::in_thread;
 use super::sandbox::Held;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_sources::driver;
@@ -64,18 +65,12 @@ impl Work {
         let what = format!("unpacking {}", source.describe());
         let (dir, source, store) = (Arc::clone(&self.dir), source.clone(), store.clone());
         let driver = driver.clone();
-        tokio::task::spawn_blocking(move || unpack(dir.path(), &source, &driver, &store))
-            .await
-            .or_fail(FailureKind::Bug, || what)?
+        in_thread(&what, move || unpack(dir.path(), &source, &driver, &store)).await
     }
 
     /// Removes the directory; a leftover is removed by the next build.
     pub(super) fn remove(self) {
-        let path = self.dir.path().to_path_buf();
-        let removed = Arc::into_inner(self.dir).map(ScratchDir::close);
-        if let Some(Err(error)) = removed {
-            tracing::warn!("removing {}: {error}", path.display());
-        }
+        ScratchDir::remove(self.dir);
     }
 }
 

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -207,6 +207,20 @@ pub fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
         Err(e) if is_absent(&e) => Ok(None),
         found => found.map(Some),
     }
+}
+
+/// True if the target of the link at the relative path `link` is below the same tree by its name.
+pub fn stays_inside(link: &Path, target: &Path) -> bool {
+    let mut depth = link.components().count().saturating_sub(1);
+    for part in target.components() {
+        match part {
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::ParentDir if depth > 0 => depth -= 1,
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// The errno inside an error of [`Root`].

@@ -8,6 +8,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::fcntl::Flock;
 use tempfile::TempDir;
@@ -36,6 +37,14 @@ impl ScratchDir {
     /// Removes the directory now, and reports a failure to do so.
     pub fn close(self) -> io::Result<()> {
         self.dir.close()
+    }
+
+    /// Removes the directory, unless it is still shared; a leftover is removed by a later claim.
+    pub fn remove(this: Arc<Self>) {
+        let path = this.path().to_path_buf();
+        if let Some(Err(error)) = Arc::into_inner(this).map(Self::close) {
+            tracing::warn!("removing {}: {error}", path.display());
+        }
     }
 
     /// Marks the directory as renamed to its final place: nothing is left to remove.

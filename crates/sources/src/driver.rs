@@ -150,7 +150,7 @@ pub fn find(
     flavour: Option<Flavour>,
 ) -> Result<AvailableDriver, Failure> {
     let matches = |driver: &&AvailableDriver| {
-        wanted.is_none_or(|wanted| is_of(&driver.version, wanted))
+        wanted.is_none_or(|wanted| DriverVersion::new(&driver.version).is_within(wanted))
             && flavour.is_none_or(|flavour| driver.flavour == flavour)
     };
     let is_first = |driver: &&AvailableDriver| wanted.is_some() || !driver.is_added();
@@ -310,11 +310,6 @@ fn named(driver: &AvailableDriver) -> (&str, &str) {
         DriverOrigin::Package { name, version, .. } => (name, version),
         DriverOrigin::RunFile { name } => (name, &driver.version),
     }
-}
-
-/// True if `version` equals `wanted`, or belongs to the branch `wanted`.
-fn is_of(version: &str, wanted: &str) -> bool {
-    version.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 fn none_of(drivers: &[AvailableDriver], wanted: Option<&str>, flavour: Option<Flavour>) -> Failure {

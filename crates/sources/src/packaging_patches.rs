@@ -6,14 +6,13 @@
 //! package. The layout is quilt(1)'s, the meaning dpkg-source(1)'s (3.0 quilt): `#` begins a comment, and a
 //! patch strips one directory of its paths (`-p1`).
 
-use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
 use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 
-use crate::diff::{Diff, Edits, is_plain};
+use crate::diff::{Diff, Edits, check_links, is_plain};
 use longshore_core::digest::hex;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::root::open_regular;
@@ -108,16 +107,10 @@ fn listed(line: &str) -> Result<Option<String>, String> {
 
 /// Reads a file of at most `most` bytes below the directory of the patches; a link on its path is refused.
 fn read(sources: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
-    let mut path = sources.to_path_buf();
-    for part in Path::new(DIRECTORY).join(name).iter() {
-        path.push(part);
-        if fs::symlink_metadata(&path)?.is_symlink() {
-            let link = path.strip_prefix(sources).unwrap_or(&path);
-            return Err(io::Error::other(format!("{} is a link", link.display())));
-        }
-    }
+    let path = Path::new(DIRECTORY).join(name);
+    check_links(sources, &path)?;
     let mut bytes = Vec::new();
-    open_regular(&path, OFlag::O_NOFOLLOW)?.take(most + 1).read_to_end(&mut bytes)?;
+    open_regular(&sources.join(path), OFlag::O_NOFOLLOW)?.take(most + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > most {
         true => Err(io::Error::other(format!("larger than {} KiB", most >> 10))),
         false => Ok(bytes),

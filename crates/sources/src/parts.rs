@@ -150,6 +150,11 @@ pub(crate) fn stem_of(package: &Package) -> String {
     if own == FIRMWARE_UNTIL_470 && firmware { FIRMWARE.to_owned() } else { own }
 }
 
+/// Returns the name of the source that a package was built from.
+pub(crate) fn source_of(package: &Package) -> &str {
+    package.source.as_deref().unwrap_or(&package.name)
+}
+
 /// True if a tree of this driver must have GSP firmware.
 pub(crate) fn wants_firmware(driver_version: &str) -> bool {
     let branch = DriverVersion::new(driver_version).branch();

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::bounds::{Count, DEEPEST, LIMITS};
 use super::unpack::{Refusal, Unpacking};
-use crate::outputs::{Entry, OutputDir};
+use crate::outputs::{Kind, OutputDir};
 use longshore_core::digest::hex;
 
 /// Directories at its top that a running system fills, and no build reads.
@@ -34,13 +34,6 @@ pub(super) struct Directory {
     entries: BTreeMap<PathBuf, Kind>,
     /// Bytes of all files together.
     pub(super) size: u64,
-}
-
-#[derive(Debug)]
-enum Kind {
-    Directory,
-    Link(PathBuf),
-    File,
 }
 
 /// An entry with its contents.
@@ -69,7 +62,7 @@ impl Directory {
                     entry.owner().check(&path).map_err(Refusal::Untrusted)?;
                 }
                 count.add(if entry.is_file() { entry.size() } else { 0 }).map_err(Refusal::Bad)?;
-                let Some(kind) = kind(&opened, &entry).map_err(|e| of(&path, &e))? else {
+                let Some(kind) = opened.kind(&entry).map_err(|e| of(&path, &e))? else {
                     continue;
                 };
                 if matches!(kind, Kind::Directory) {
@@ -162,16 +155,6 @@ fn not_too_deep(path: &Path) -> Outcome<PathBuf> {
         return Err(Refusal::Bad(format!("it has a path of more than {DEEPEST} directories")));
     }
     Ok(path.to_path_buf())
-}
-
-/// The kind of an entry; None for devices, FIFOs and sockets, which are left out.
-fn kind(dir: &OutputDir, entry: &Entry) -> io::Result<Option<Kind>> {
-    Ok(match entry {
-        _ if entry.is_dir() => Some(Kind::Directory),
-        _ if entry.is_file() => Some(Kind::File),
-        _ if entry.is_link() => Some(Kind::Link(dir.link(&entry.name)?)),
-        _ => None,
-    })
 }
 
 fn of(path: &Path, error: &io::Error) -> Refusal {

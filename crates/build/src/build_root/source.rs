@@ -1,11 +1,12 @@
 //! Places that a build root comes from, as a configuration names them.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use derive_more::Display;
 use serde::Deserialize;
 
+use longshore_core::from_string;
 use longshore_core::image_reference::{Reference, Repository};
 use longshore_core::value::AbsolutePath;
 
@@ -18,10 +19,11 @@ const SCHEME: &str = "oci://";
 pub struct BadBuildRoot(String);
 
 /// Place of a build root.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Display, Deserialize)]
 #[serde(try_from = "String")]
 pub enum BuildRootSource {
     /// An image in a registry.
+    #[display("{}{repository}@{digest}", SCHEME)]
     Image {
         /// Its repository.
         repository: Repository,
@@ -29,8 +31,11 @@ pub enum BuildRootSource {
         digest: String,
     },
     /// A directory with a file system or an OCI image layout, or a tar file of either.
+    #[display("{}", _0.display())]
     Path(PathBuf),
 }
+
+from_string!(BuildRootSource);
 
 impl FromStr for BuildRootSource {
     type Err = BadBuildRoot;
@@ -50,23 +55,6 @@ impl FromStr for BuildRootSource {
             ))
         })?;
         Ok(Self::Image { repository, digest })
-    }
-}
-
-impl TryFrom<String> for BuildRootSource {
-    type Error = BadBuildRoot;
-
-    fn try_from(text: String) -> Result<Self, BadBuildRoot> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for BuildRootSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Image { repository, digest } => write!(f, "{SCHEME}{repository}@{digest}"),
-            Self::Path(path) => path.display().fmt(f),
-        }
     }
 }
 

@@ -159,13 +159,10 @@ impl Unpacking {
         let removed = match name {
             OPAQUE => self.target.clear(dir),
             _ if name.starts_with(RESERVED) => Ok(()),
-            _ => match &name[WHITEOUT.len()..] {
-                b"" | b"." | b".." => {
-                    let what = format!("its whiteout {} names no entry", path.display());
-                    return Err(Refusal::Bad(what));
-                }
-                rest => self.target.remove_literal(&dir.join(OsStr::from_bytes(rest))),
-            },
+            _ => {
+                check_whiteout(path)?;
+                self.target.remove_literal(&dir.join(OsStr::from_bytes(&name[WHITEOUT.len()..])))
+            }
         };
         removed.map_err(|e| self.refusal(path, e))
     }
@@ -183,7 +180,7 @@ impl Unpacking {
         }
         if whiteout(path).is_some() {
             // In the lowest layer it removes nothing, and must still name an entry.
-            return if kind.is_dir() { Ok(()) } else { self.check_whiteout(path) };
+            return if kind.is_dir() { Ok(()) } else { check_whiteout(path) };
         }
         let mode = entry.header().mode().map_err(Refusal::Read)?;
         let made = match kind {
@@ -199,15 +196,6 @@ impl Unpacking {
             _ => Ok(()),
         };
         made.map_err(|e| self.refusal(path, e))
-    }
-
-    fn check_whiteout(&self, path: &Path) -> Outcome<()> {
-        match whiteout(path).map(|name| &name[WHITEOUT.len()..]) {
-            Some(b"" | b"." | b"..") => {
-                Err(Refusal::Bad(format!("its whiteout {} names no entry", path.display())))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn add_file(&mut self, path: &Path, mode: u32, entry: &mut Entry<'_, '_>) -> Outcome<()> {
@@ -275,6 +263,15 @@ fn of_path(error: &io::Error) -> bool {
                     | Errno::EMLINK
             )
         )
+}
+
+fn check_whiteout(path: &Path) -> Outcome<()> {
+    match whiteout(path).map(|name| &name[WHITEOUT.len()..]) {
+        Some(b"" | b"." | b"..") => {
+            Err(Refusal::Bad(format!("its whiteout {} names no entry", path.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the name of a whiteout; None for every other entry.

@@ -10,6 +10,7 @@ mod sources;
 use std::fmt;
 use std::path::{Component, Path};
 
+pub(crate) use sources::check_links;
 pub use sources::{Edits, Unfit};
 
 /// A parsed diff.

@@ -1,7 +1,6 @@
 //! Changes to files below a directory: collected in memory, and written only once all of them fit.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -37,16 +36,11 @@ struct Changed {
 }
 
 /// A change that does not fit the files.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Display)]
+#[display("{path}: {why}")]
 pub struct Unfit {
     path: String,
     why: String,
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.why)
-    }
 }
 
 impl<'a> Edits<'a> {
@@ -102,7 +96,7 @@ impl<'a> Edits<'a> {
         if let Some(changed) = self.changed.remove(path) {
             return Ok(changed);
         }
-        self.check_links(path)?;
+        check_links(self.root, path)?;
         let mut bytes = Vec::new();
         let file = open_regular(&self.root.join(path), OFlag::O_NOFOLLOW)?;
         file.take(MOST_FILE as u64 + 1).read_to_end(&mut bytes)?;
@@ -117,24 +111,11 @@ impl<'a> Edits<'a> {
         if self.changed.contains_key(path) {
             return there();
         }
-        match self.check_links(path) {
+        match check_links(self.root, path) {
             Ok(()) => there(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Refuses a path with a link in it; a missing part is an error of its own.
-    fn check_links(&self, path: &str) -> io::Result<()> {
-        let mut whole = self.root.to_path_buf();
-        for part in Path::new(path) {
-            whole.push(part);
-            if fs::symlink_metadata(&whole)?.is_symlink() {
-                let link = whole.strip_prefix(self.root).unwrap_or(&whole);
-                return Err(io::Error::other(format!("{} is a link", link.display())));
-            }
-        }
-        Ok(())
     }
 
     /// Bounds the comparisons of lines, so that no diff keeps a build busy for ever.
@@ -146,6 +127,19 @@ impl<'a> Edits<'a> {
             false => Ok(()),
         }
     }
+}
+
+/// Refuses a path with a link in it; a missing part is an error of its own.
+pub(crate) fn check_links(root: &Path, path: impl AsRef<Path>) -> io::Result<()> {
+    let mut whole = root.to_path_buf();
+    for part in path.as_ref() {
+        whole.push(part);
+        if fs::symlink_metadata(&whole)?.is_symlink() {
+            let link = whole.strip_prefix(root).unwrap_or(&whole);
+            return Err(io::Error::other(format!("{} is a link", link.display())));
+        }
+    }
+    Ok(())
 }
 
 /// Replaces a file and keeps its mode and times: conftest.sh is executed, and its time is the

@@ -4,14 +4,15 @@
 //! layout of structures, the mitigations and the options a kernel was configured for do not change.
 //! The third number and the distribution's own revision may differ.
 
-use std::fmt;
+use derive_more::Display;
 
 use super::parts::{COMPILER, needed};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_debian::archive::{Archive, Package};
 
 /// The parts of a compiler's version that must match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display("{kind} {major}.{minor}")]
 pub(super) struct Compiler {
     kind: Kind,
     /// Major version.
@@ -19,7 +20,8 @@ pub(super) struct Compiler {
     minor: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display(rename_all = "lowercase")]
 enum Kind {
     Gcc,
     Clang,
@@ -51,16 +53,6 @@ impl Compiler {
     /// True for gcc, which is the compiler that archives are asked for.
     pub(super) fn is_gcc(self) -> bool {
         self.kind == Kind::Gcc
-    }
-}
-
-impl fmt::Display for Compiler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            Kind::Gcc => "gcc",
-            Kind::Clang => "clang",
-        };
-        write!(f, "{kind} {}.{}", self.major, self.minor)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use crate::parts::source_of;
 use longshore_debian::archive::{Package, Requirement};
 
 /// Prefix of the headers packages, and of some parts.
@@ -73,10 +74,6 @@ fn is_part(package: &Package, headers: &Package) -> bool {
     let named = PREFIXES.iter().chain(&[KBUILD]).any(|prefix| package.name.starts_with(prefix));
     let holds_files = !package.name.starts_with(COMPILER);
     holds_files && (named || source_of(package) == source_of(headers))
-}
-
-fn source_of(package: &Package) -> &str {
-    package.source.as_deref().unwrap_or(&package.name)
 }
 
 #[cfg(test)]

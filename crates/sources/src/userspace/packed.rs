@@ -19,6 +19,7 @@ use longshore_core::driver_version::DriverVersion;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::machine::Machine;
+use longshore_core::root::stays_inside;
 use longshore_core::scratch::claim;
 use longshore_core::store::Store;
 
@@ -238,24 +239,11 @@ fn check_entry(path: &Path, entry: &Entry) -> Result<(), String> {
         Entry::File { sha256, .. } if !is_sha256(sha256) => {
             Err("its digest is not a sha256".into())
         }
-        Entry::Link { target } if leaves(path, target) => {
+        Entry::Link { target } if target.as_os_str().is_empty() || !stays_inside(path, target) => {
             Err(format!("it is a link to {}, which is outside", target.display()))
         }
         _ => Ok(()),
     }
-}
-
-fn leaves(link: &Path, target: &Path) -> bool {
-    let mut depth = link.components().count() - 1;
-    for part in target.components() {
-        match part {
-            Component::Normal(_) => depth += 1,
-            Component::CurDir => {}
-            Component::ParentDir if depth > 0 => depth -= 1,
-            _ => return true,
-        }
-    }
-    target.as_os_str().is_empty()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::parts::{Need, PARTS, Part, is_transitional, stem, stem_of, wants_firmware};
+use crate::parts::{Need, PARTS, Part, is_transitional, source_of, stem, stem_of, wants_firmware};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_debian::packages::Package;
 use longshore_debian::version;
@@ -86,10 +86,6 @@ impl<'a> Group<'a> {
             self.packages.extend(found.map(|p| (stem_of(p), *p)));
         }
     }
-}
-
-fn source_of(package: &Package) -> &str {
-    package.source.as_deref().unwrap_or(&package.name)
 }
 
 /// Returns the source's version of a package: a binary rebuild adds an ending (`+b1`).
