@@ -126,7 +126,7 @@ impl Request {
     }
 
     fn jobs(&self) -> usize {
-        self.jobs.unwrap_or_else(processors)
+        self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
     }
 
     /// True if a stored set may be returned instead of compiling. One with the same key may have been
@@ -349,10 +349,6 @@ fn wanted_modules(extra: &[impl AsRef<str>]) -> Result<Vec<&'static str>, Failur
     }
     let is_wanted = |module: &DriverModule| module.always || extra.iter().any(|e| e == module.stem);
     Ok(driver_modules::ALL.into_iter().filter(is_wanted).map(|module| module.stem).collect())
-}
-
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// # Errors

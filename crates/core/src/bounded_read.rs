@@ -4,11 +4,12 @@
 //! bounded in bytes and in time.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::bounded_call::in_time;
+use crate::root::read_up_to;
 
 /// Time limit for reading a file.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -40,13 +41,9 @@ fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8>> {
 }
 
 fn read_bounded(path: PathBuf, most: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        let why = format!("larger than {most} bytes");
-        return Err(io::Error::new(ErrorKind::InvalidData, why));
-    }
-    Ok(bytes)
+    let why = || format!("larger than {most} bytes");
+    let bytes = read_up_to(File::open(path)?, most)?;
+    bytes.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, why()))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat};
 use nix::sys::stat::Mode;
 
 pub use place::Place;
-pub use regular::{open_regular, reopen};
+pub use regular::{open_regular, read_up_to, reopen};
 
 /// Size limit of files that facts are read from; a larger one is an error.
 const LARGEST: u64 = 64 << 20;

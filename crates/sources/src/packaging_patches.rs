@@ -6,7 +6,7 @@
 //! package. The layout is quilt(1)'s, the meaning dpkg-source(1)'s (3.0 quilt): `#` begins a comment, and a
 //! patch strips one directory of its paths (`-p1`).
 
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::diff::{Diff, Edits, check_links, is_plain};
 use longshore_core::digest::hex;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::root::open_regular;
+use longshore_core::root::{open_regular, read_up_to};
 
 /// Directory of the patches, below that of the `Kbuild`.
 const DIRECTORY: &str = "debian/patches";
@@ -109,12 +109,8 @@ fn listed(line: &str) -> Result<Option<String>, String> {
 fn read(sources: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
     let path = Path::new(DIRECTORY).join(name);
     check_links(sources, &path)?;
-    let mut bytes = Vec::new();
-    open_regular(&sources.join(path), OFlag::O_NOFOLLOW)?.take(most + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > most {
-        true => Err(io::Error::other(format!("larger than {} KiB", most >> 10))),
-        false => Ok(bytes),
-    }
+    let bytes = read_up_to(open_regular(&sources.join(path), OFlag::O_NOFOLLOW)?, most)?;
+    bytes.ok_or_else(|| io::Error::other(format!("larger than {} KiB", most >> 10)))
 }
 
 #[cfg(test)]

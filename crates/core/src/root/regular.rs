@@ -30,18 +30,24 @@ impl Root {
     /// The kernel's error, with the path; invalid data for a larger file, a device or a FIFO.
     pub fn read_small_text(&self, inner: impl AsRef<Path>, most: u64) -> io::Result<String> {
         let inner = inner.as_ref();
-        let mut bytes = Vec::new();
         let found = self.found(inner)?;
-        reopen(&found)
-            .and_then(|file| file.take(most + 1).read_to_end(&mut bytes))
-            .and_then(|read| match read as u64 > most {
-                true => {
-                    Err(io::Error::new(ErrorKind::InvalidData, format!("larger than {most} bytes")))
-                }
-                false => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            })
-            .map_err(|e| at(&self.display(inner), e))
+        let read = reopen(&found).and_then(|file| read_up_to(file, most)).and_then(|bytes| {
+            let why = || format!("larger than {most} bytes");
+            bytes.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, why()))
+        });
+        let bytes = read.map_err(|e| at(&self.display(inner), e))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// Reads to the end; None where that is after more than `most` bytes.
+///
+/// # Errors
+/// The reader's error.
+pub fn read_up_to(from: impl Read, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= most).then_some(bytes))
 }
 
 /// Opens the regular file at `path` for reading; `more` is `O_NOFOLLOW` where it must be no link.

@@ -79,9 +79,7 @@ impl HostFacts {
     pub fn needs_of(&self, name: &str) -> Vec<String> {
         self.available.needs_of(name)
     }
-}
 
-impl HostFacts {
     /// Adds the state of the configured paths.
     #[must_use]
     pub fn with_places(mut self, paths: &Paths, recorded: &Recorded) -> Self {

@@ -5,7 +5,6 @@
 //! to other writers, and no link: whoever could replace one of them would choose what is attached.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -43,11 +42,13 @@ pub struct HostDir {
 }
 
 /// Reason why a directory of the host is not attached.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum NotAttached {
     /// The kernel or a filter of system calls refused it.
+    #[display("{}", refusal(*_0))]
     Refused(Errno),
     /// The kernel did not answer within this time; the call may still take effect.
+    #[display("the kernel has not answered in {} s", _0.as_secs_f64())]
     Unanswered(Duration),
 }
 
@@ -219,26 +220,19 @@ fn is_mounted(target: &Path) -> bool {
     mounts.is_ok_and(|mounts| mounts.iter().any(|mount| mount.target == target))
 }
 
-impl fmt::Display for NotAttached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(Errno::ENOSYS) => f.write_str(
-                "the kernel has no open_tree and move_mount (Linux 5.2 has), or the container's \
-                 seccomp profile refuses these or setns",
-            ),
-            Self::Refused(errno @ (Errno::EPERM | Errno::EACCES)) => write!(
-                f,
-                "setns, open_tree or move_mount was refused ({}): by the container's seccomp profile, \
-                 AppArmor or SELinux, or for want of CAP_SYS_ADMIN, CAP_SYS_CHROOT or CAP_SYS_PTRACE",
-                errno.desc()
-            ),
-            Self::Refused(errno) => {
-                write!(f, "setns, open_tree or move_mount failed: {}", errno.desc())
-            }
-            Self::Unanswered(waited) => {
-                write!(f, "the kernel has not answered in {} s", waited.as_secs_f64())
-            }
+fn refusal(errno: Errno) -> String {
+    match errno {
+        Errno::ENOSYS => {
+            "the kernel has no open_tree and move_mount (Linux 5.2 has), or the container's \
+             seccomp profile refuses these or setns"
+                .to_owned()
         }
+        Errno::EPERM | Errno::EACCES => format!(
+            "setns, open_tree or move_mount was refused ({}): by the container's seccomp profile, \
+             AppArmor or SELinux, or for want of CAP_SYS_ADMIN, CAP_SYS_CHROOT or CAP_SYS_PTRACE",
+            errno.desc()
+        ),
+        _ => format!("setns, open_tree or move_mount failed: {}", errno.desc()),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -17,7 +17,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, openat, renameat, rename
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use longshore_core::root::reopen;
+use longshore_core::root::{read_up_to, reopen};
 
 /// Flags of the open of a file of unknown kind, which neither follows a link nor reaches a driver.
 const FLAGS: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW).union(OFlag::O_PATH);
@@ -68,18 +68,14 @@ impl<'a> SharedDir<'a> {
         if !kind.is_file() {
             return Ok(Found::Other("no regular file".to_owned()));
         }
-        let mut bytes = Vec::new();
         let file = match reopen(&found) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Ok(Found::Other("under another program's lease".to_owned()));
             }
             opened => opened?,
         };
-        file.take(most + 1).read_to_end(&mut bytes)?;
-        Ok(match bytes.len() as u64 > most {
-            true => Found::Other(format!("larger than {}", size(most))),
-            false => Found::File(bytes),
-        })
+        let large = || Found::Other(format!("larger than {}", size(most)));
+        Ok(read_up_to(file, most)?.map_or_else(large, Found::File))
     }
 
     /// Makes a new file, mode 0600, that gets the name once it is complete.

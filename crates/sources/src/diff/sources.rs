@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 use super::{FileDiff, split};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::Failure;
-use longshore_core::root::open_regular;
+use longshore_core::root::{open_regular, read_up_to};
 
 /// Maximum size of a changed file; the largest source of today's drivers has 1 MiB.
 const MOST_FILE: usize = 8 << 20;
@@ -97,12 +97,9 @@ impl<'a> Edits<'a> {
             return Ok(changed);
         }
         check_links(self.root, path)?;
-        let mut bytes = Vec::new();
         let file = open_regular(&self.root.join(path), OFlag::O_NOFOLLOW)?;
-        file.take(MOST_FILE as u64 + 1).read_to_end(&mut bytes)?;
-        if bytes.len() > MOST_FILE {
-            return Err(io::Error::other(format!("larger than {} MiB", MOST_FILE >> 20)));
-        }
+        let large = || io::Error::other(format!("larger than {} MiB", MOST_FILE >> 20));
+        let bytes = read_up_to(file, MOST_FILE as u64)?.ok_or_else(large)?;
         Ok(Changed { bytes, made: false })
     }
 

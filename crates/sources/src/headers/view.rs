@@ -1,10 +1,10 @@
 //! View of another system's file system, with paths and links as that system sees them.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use longshore_core::root::{is_absent, open_regular};
+use longshore_core::root::{is_absent, open_regular, read_up_to};
 use nix::fcntl::OFlag;
 
 /// Maximum number of links followed one after the other: the kernel's own limit.
@@ -113,12 +113,8 @@ impl View {
 
 /// Reads a regular file of at most [`MOST`] bytes: a build root's files may be anybody's.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open_regular(path, OFlag::empty())?.take(MOST + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > MOST {
-        true => Err(io::Error::other(format!("it has more than {MOST} bytes"))),
-        false => Ok(bytes),
-    }
+    let bytes = read_up_to(open_regular(path, OFlag::empty())?, MOST)?;
+    bytes.ok_or_else(|| io::Error::other(format!("it has more than {MOST} bytes")))
 }
 
 /// Returns the parts of a path, the last first, without the root.

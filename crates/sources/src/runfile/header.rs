@@ -159,9 +159,7 @@ impl Header {
         self.arch = self.arch.or(arch);
         self
     }
-}
 
-impl Header {
     /// Returns the file's original name: a mirror may have renamed it.
     pub(crate) fn name(&self) -> Option<String> {
         let target = self.target.as_deref().filter(|t| t.starts_with("NVIDIA-Linux-"))?;

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,7 @@ use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::machine::Machine;
+use longshore_core::root::read_up_to;
 use longshore_core::store::Store;
 
 /// Attempts to rename a driver into place: each failure means that another process renamed or
@@ -366,12 +367,8 @@ fn listing_of(name: &str, tree: &Path) -> Result<Listing, Failure> {
 
 /// Reads a file of limited size.
 fn read_small(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MOST_TEXT + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST_TEXT {
-        return Err(io::Error::other(format!("more than {MOST_TEXT} bytes")));
-    }
-    Ok(bytes)
+    let bytes = read_up_to(File::open(path)?, MOST_TEXT)?;
+    bytes.ok_or_else(|| io::Error::other(format!("more than {MOST_TEXT} bytes")))
 }
 
 fn wrong(name: &str, what: String) -> Failure {

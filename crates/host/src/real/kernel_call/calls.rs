@@ -145,9 +145,7 @@ impl Call<'_> {
             Call::WriteAttribute { path, value } => write_attribute(path, value),
         }
     }
-}
 
-impl Call<'_> {
     /// The call's name in messages, before its subject.
     pub(super) fn verb(&self) -> &'static str {
         match self {
