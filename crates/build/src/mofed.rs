@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::outputs::{Entry, Kind, OutputDir};
-use longshore_core::digest::hex;
+use longshore_core::digest::{add_field, hex};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::ownership;
@@ -165,10 +165,7 @@ impl Tree {
 
     fn digest(&self) -> io::Result<String> {
         let mut hash = Sha256::new();
-        let mut field = |bytes: &[u8]| {
-            hash.update((bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
-        };
+        let mut field = |bytes: &[u8]| add_field(&mut hash, bytes);
         for (path, kind) in &self.entries {
             field(path.as_os_str().as_encoded_bytes());
             match kind {

@@ -126,20 +126,9 @@ pub enum Outcome {
     TooManyProcesses(usize),
 }
 
-/// Receiver of a command's output, line by line, both streams in the order they were written.
-pub trait Output: Send {
-    /// Receives one line, without its newline.
-    fn line(&mut self, line: &str);
-}
-
-impl<F: FnMut(&str) + Send> Output for F {
-    fn line(&mut self, line: &str) {
-        self(line);
-    }
-}
-
 /// Runs `spec` with `program` as helper (a program whose main function hands `__sandbox` and
-/// `__sandbox-init` to [`sandbox_main`]; `/proc/self/exe` for longshore itself).
+/// `__sandbox-init` to [`sandbox_main`]; `/proc/self/exe` for longshore itself). `output` receives the
+/// command's output line by line, without newlines, both streams in the order they were written.
 ///
 /// Dropping the future kills the command and everything it started.
 ///
@@ -149,7 +138,7 @@ pub async fn run(
     program: &Path,
     spec: &Spec,
     limit: Duration,
-    output: &mut dyn Output,
+    output: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Outcome, Failure> {
     let what = || format!("running {} in {}", spec.command.join(" "), spec.root.display());
     let (mut running, reader) = Running::start(program, spec)
@@ -177,14 +166,14 @@ pub async fn run(
 
 /// Passes lines on and keeps the last: it holds the error of a sandbox that could not be made.
 struct Tail<'a> {
-    output: &'a mut dyn Output,
+    output: &'a mut (dyn FnMut(&str) + Send),
     last: String,
 }
 
 impl Tail<'_> {
     fn take(&mut self, bytes: &[u8]) {
         let line = String::from_utf8_lossy(bytes);
-        self.output.line(&line);
+        (self.output)(&line);
         if !line.trim().is_empty() {
             line.trim().clone_into(&mut self.last);
         }

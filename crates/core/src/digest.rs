@@ -22,6 +22,12 @@ pub fn digest_of(mut reader: impl Read) -> io::Result<String> {
     }
 }
 
+/// Adds a field of a digest over several: its length, then its bytes.
+pub fn add_field(hash: &mut Sha256, bytes: &[u8]) {
+    hash.update((bytes.len() as u64).to_le_bytes());
+    hash.update(bytes);
+}
+
 /// True if `text` is 64 lower-case hex digits, and so safe as a file name.
 pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))

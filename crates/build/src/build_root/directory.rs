@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::bounds::{Count, DEEPEST, LIMITS};
 use super::unpack::{Refusal, Unpacking};
 use crate::outputs::{Kind, OutputDir};
-use longshore_core::digest::hex;
+use longshore_core::digest::{add_field, hex};
 
 /// Directories at its top that a running system fills, and no build reads.
 const LEFT_OUT: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
@@ -106,15 +106,15 @@ impl Directory {
     fn visit(&self, mut visit: impl FnMut(&Path, Node<'_>) -> Outcome<()>) -> Outcome<String> {
         let mut hash = Sha256::new();
         for (path, kind) in &self.entries {
-            field(&mut hash, path.as_os_str().as_encoded_bytes());
+            add_field(&mut hash, path.as_os_str().as_encoded_bytes());
             match kind {
                 Kind::Directory => {
-                    field(&mut hash, b"directory");
+                    add_field(&mut hash, b"directory");
                     visit(path, Node::Directory)?;
                 }
                 Kind::Link(target) => {
-                    field(&mut hash, b"link");
-                    field(&mut hash, target.as_os_str().as_encoded_bytes());
+                    add_field(&mut hash, b"link");
+                    add_field(&mut hash, target.as_os_str().as_encoded_bytes());
                     visit(path, Node::Link(target))?;
                 }
                 Kind::File => self.visit_file(path, &mut hash, &mut visit)?,
@@ -132,7 +132,7 @@ impl Directory {
         let file = self.dir.file(path).map_err(|e| of(path, &e))?;
         let meta = file.metadata().map_err(|e| of(path, &e))?;
         let (mode, size) = (meta.mode() & 0o777, meta.len());
-        field(hash, b"file");
+        add_field(hash, b"file");
         hash.update(mode.to_le_bytes());
         hash.update(size.to_le_bytes());
         let mut contents = Hashed { file: file.take(size.saturating_add(1)), hash, read: 0 };
@@ -143,11 +143,6 @@ impl Directory {
         }
         Err(Refusal::Bad(format!("{} changed while it was read", path.display())))
     }
-}
-
-fn field(hash: &mut Sha256, bytes: &[u8]) {
-    hash.update((bytes.len() as u64).to_le_bytes());
-    hash.update(bytes);
 }
 
 fn not_too_deep(path: &Path) -> Outcome<PathBuf> {

@@ -95,18 +95,7 @@ pub fn releases_in(root: &Path) -> Vec<String> {
 impl Headers {
     /// Returns headers that are in the build root already, beside their compiler.
     pub fn in_root(release: &str, stated: Stated, dirs: KernelDirs) -> Self {
-        Self {
-            release: release.to_owned(),
-            stated,
-            compiler: String::new(),
-            toolchain: Vec::new(),
-            parts: Vec::new(),
-            trees: None,
-            dirs: Some(dirs),
-            from: HeadersFrom::Named,
-            passed_over: Vec::new(),
-            _unpacked: None,
-        }
+        Self { dirs: Some(dirs), ..Self::bare(release, stated, HeadersFrom::Named) }
     }
 }
 

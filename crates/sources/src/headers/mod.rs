@@ -140,6 +140,22 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// Returns headers of which only what they state is known.
+    fn bare(release: &str, stated: Stated, from: HeadersFrom) -> Self {
+        Self {
+            release: release.to_owned(),
+            stated,
+            compiler: String::new(),
+            toolchain: Vec::new(),
+            parts: Vec::new(),
+            trees: None,
+            dirs: None,
+            from,
+            passed_over: Vec::new(),
+            _unpacked: None,
+        }
+    }
+
     /// Returns the compiler's program in the build root: the kernel's name for it, if that exists,
     /// or else the package's.
     pub fn compiler_program(&self, root: &Path) -> String {
@@ -245,16 +261,10 @@ async fn packaged(
     let compiler = toolchain::compiler_for(&found, &stated)?;
     let toolchain = toolchain::closure(archive, &found, &compiler, &stated)?;
     Ok(Headers {
-        release: wanted.release.to_owned(),
-        stated,
         compiler,
         parts: toolchain::parts_among(&found.package, &toolchain),
         toolchain,
-        trees: None,
-        dirs: None,
-        from: HeadersFrom::Archive,
-        passed_over: Vec::new(),
-        _unpacked: None,
+        ..Headers::bare(wanted.release, stated, HeadersFrom::Archive)
     })
 }
 
@@ -290,16 +300,12 @@ fn with_toolchain(
     let compiler = toolchain::compiler_package(&stated)?;
     let toolchain = toolchain::toolchain(archive, &compiler, &stated)?;
     Ok(Headers {
-        release: wanted.release.to_owned(),
-        stated,
         compiler,
         toolchain,
-        parts: Vec::new(),
         trees: Some(trees),
-        dirs: None,
-        from,
         passed_over,
         _unpacked: unpacked,
+        ..Headers::bare(wanted.release, stated, from)
     })
 }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::view::View;
-use longshore_core::digest::hex;
+use longshore_core::digest::{add_field, hex};
 use longshore_core::ownership;
 
 /// Maximum number of files: headers of one kernel are 100 MiB and 25 000 files; far more is
@@ -139,10 +139,7 @@ impl Trees {
         for part in &self.parts {
             let mut hash = Sha256::new();
             for (path, kind) in self.entries(part)? {
-                let mut field = |bytes: &[u8]| {
-                    hash.update((bytes.len() as u64).to_le_bytes());
-                    hash.update(bytes);
-                };
+                let mut field = |bytes: &[u8]| add_field(&mut hash, bytes);
                 field(path.as_os_str().as_encoded_bytes());
                 match &kind {
                     Kind::Directory => field(b"directory"),
