@@ -16,8 +16,7 @@ use crate::outputs::{Entry, OutputDir};
 use crate::sandbox::{self, Bind, Bound, Held, Outcome, Spec};
 use crate::{root, user};
 use longshore_core::durable::write_failure;
-use longshore_core::failure::FailureKind;
-use longshore_core::failure::{Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
@@ -91,7 +90,7 @@ impl Workshop<'_> {
             drop(work);
             stored::keep(unpacked, &file.name, &file.sha256, &store)
         };
-        tokio::task::spawn_blocking(keep).await.or_fail(FailureKind::Bug, || what)?
+        root::in_thread(&what, keep).await
     }
 
     /// Assembles a root with the programs that a script may call, from the archive's packages.

@@ -136,10 +136,10 @@ impl OutputDir {
     /// # Errors
     /// The errno of the system call.
     pub(crate) fn kind(&self, entry: &Entry) -> io::Result<Option<Kind>> {
-        Ok(match kind(&entry.stat) {
+        Ok(match entry {
             _ if entry.is_dir() => Some(Kind::Directory),
             _ if entry.is_file() => Some(Kind::File),
-            kind if kind == SFlag::S_IFLNK => {
+            _ if kind(&entry.stat) == SFlag::S_IFLNK => {
                 Some(Kind::Link(readlinkat(&self.dir, entry.name.as_os_str())?.into()))
             }
             _ => None,

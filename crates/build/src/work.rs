@@ -10,8 +10,7 @@ use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
-use longshore_sources::driver;
-use longshore_sources::driver::AvailableDriver;
+use longshore_sources::driver::{self, AvailableDriver};
 use longshore_sources::driver_source::DriverSource;
 use longshore_sources::packaging_patches::PackagingPatches;
 

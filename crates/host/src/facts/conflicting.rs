@@ -13,8 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::process_files::Looker;
-use crate::facts::{LoadedModule, PciDevice};
-use crate::facts::{holders, known_holders, pci};
+use crate::facts::{LoadedModule, PciDevice, holders, known_holders, pci};
 use crate::values::DriverUsers;
 use longshore_core::deadlines::LOOK;
 use longshore_core::root::{Root, if_there};

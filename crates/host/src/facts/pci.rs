@@ -4,8 +4,7 @@ use std::io::{self, ErrorKind::NotFound};
 
 use nix::errno::Errno;
 
-use crate::facts::vgpu;
-use crate::facts::{DeviceKind, PciDevice};
+use crate::facts::{DeviceKind, PciDevice, vgpu};
 use longshore_core::root::{Root, errno_of, if_there, is_absent};
 
 pub(crate) const DEVICES: &str = "sys/bus/pci/devices";

@@ -1,7 +1,6 @@
 //! The kernel's rules for loading modules.
 
-use crate::facts::{ModuleLoading, Probe, Security};
-use crate::facts::{keys, selinux};
+use crate::facts::{ModuleLoading, Probe, Security, keys, selinux};
 use longshore_core::root::{Root, is_absent};
 
 /// The EFI variable, with the GUID of EFI's global variables (UEFI specification, 3.3).

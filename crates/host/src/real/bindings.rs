@@ -7,8 +7,7 @@ use nix::errno::Errno;
 
 use super::read;
 use crate::facts::pci::{DEVICES, is_address, is_driver_name};
-use crate::verbs::Binding;
-use crate::verbs::VerbError;
+use crate::verbs::{Binding, VerbError};
 use longshore_core::root::if_there;
 
 /// Reads the driver of a device; None if there is no such device.

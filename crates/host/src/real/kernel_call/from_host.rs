@@ -18,8 +18,7 @@ use nix::sys::stat::Mode;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::read_only::MountPoint;
-use crate::facts::Propagation;
-use crate::facts::mounts;
+use crate::facts::{Propagation, mounts};
 
 /// Mount point of a trial. It exists wherever mounts can be read.
 const STAGE: &str = "/proc";

@@ -20,8 +20,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use crate::facts::Propagation;
-use crate::facts::mounts;
+use crate::facts::{Propagation, mounts};
 
 /// Mount point of the staged mount. It exists wherever mounts can be read.
 pub(super) const STAGE: &str = "/proc";
