@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use longshore_lab::host::error::{At, Error};
 
 /// A kernel and a driver that a cell booted, with all checks of its scenario passed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("cell {cell}, {date}, commit {commit}")]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Booted {
     /// Name of the cell.

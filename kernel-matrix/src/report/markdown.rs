@@ -50,10 +50,9 @@ struct Section {
 
 fn summary(merged: &Merged, differences: Option<&Differences<'_>>) -> String {
     let mut text = format!("## Kernel matrix: {}\n\n", merged.headline());
-    let counts: Vec<String> = Status::ALL
-        .into_iter()
-        .filter(|status| merged.count(*status) > 0)
-        .map(|s| format!("{} {} {}", s.symbol(), merged.count(s), s.word()))
+    let counts: Vec<String> = merged
+        .counts()
+        .map(|(status, count)| format!("{} {count} {}", status.symbol(), status.word()))
         .collect();
     let _ = writeln!(text, "{}  ", counts.join(" · "));
     let _ = writeln!(text, "Run {}, ended {}", code(merged.id().as_str()), time(merged.ended()));
@@ -151,9 +150,10 @@ fn table(merged: &Merged, words: bool) -> String {
     if !absent.is_empty() {
         let _ = writeln!(body, "\nWithout sources, and not in the table: {}", absent.join(", "));
     }
-    let used = Status::ALL.into_iter().filter(|status| merged.count(*status) > 0);
-    let legend: Vec<String> =
-        used.map(|s| format!("{} {}: {}", s.symbol(), s.word(), s.meaning())).collect();
+    let legend: Vec<String> = merged
+        .counts()
+        .map(|(s, _)| format!("{} {}: {}", s.symbol(), s.word(), s.meaning()))
+        .collect();
     let _ = writeln!(body, "\n<sub>{}; · not in the matrix</sub>", legend.join("; "));
     body
 }
@@ -190,10 +190,8 @@ fn left_out(merged: &Merged) -> Section {
     if !merged.excluded.is_empty() {
         body += "\n<details><summary>Left out</summary>\n\n";
         for exclusion in merged.excluded.iter().take(LISTED) {
-            let parts: Vec<String> =
-                exclusion.condition.iter().map(|(axis, value)| format!("{axis} {value}")).collect();
             let (count, reason) = (exclusion.count, code(exclusion.reason.as_str()));
-            let _ = writeln!(body, "- {} ({count} cells): {reason}", code(&parts.join(", ")));
+            let _ = writeln!(body, "- {} ({count} cells): {reason}", code(&exclusion.what()));
         }
         more(&mut body, merged.excluded.len());
         body += "\n</details>\n";

@@ -163,6 +163,12 @@ impl Merged {
         self.cells.iter().filter(|cell| cell.status() == status).count()
     }
 
+    /// Returns the statuses that cells have, with the number of cells, from the best to the worst.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (Status, usize)> {
+        let counts = Status::ALL.into_iter().map(move |status| (status, self.count(status)));
+        counts.filter(|(_, count)| *count > 0)
+    }
+
     /// Returns the number of cells whose answer is good: the scenario passed, or, where it only compiles, the
     /// modules compiled.
     pub(crate) fn good(&self) -> usize {

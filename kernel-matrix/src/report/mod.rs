@@ -141,11 +141,8 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 
 fn reported(options: &Options, merged: &Merged, differences: Option<&Differences<'_>>) -> Reported {
     let mut lines = vec![merged.headline()];
-    for status in status::Status::ALL {
-        match merged.count(status) {
-            0 => {}
-            count => lines.push(format!("{count:6} {:18} {}", status.word(), status.meaning())),
-        }
+    for (status, count) in merged.counts() {
+        lines.push(format!("{count:6} {:18} {}", status.word(), status.meaning()));
     }
     lines.extend(merged.problems.iter().chain(&merged.notes).cloned());
     let mut is_good = merged.is_answered();

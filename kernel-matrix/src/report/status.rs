@@ -145,7 +145,8 @@ pub(crate) fn reason(verdict: &Verdict) -> String {
     }
 }
 
-fn list(names: &[Line]) -> String {
+/// Returns names in one line.
+pub(crate) fn list(names: &[Line]) -> String {
     names.iter().map(Line::as_str).collect::<Vec<_>>().join(", ")
 }
 

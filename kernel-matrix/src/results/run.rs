@@ -180,3 +180,11 @@ pub struct Exclusion {
     /// Number of cells that it leaves out.
     pub count: u32,
 }
+
+impl Exclusion {
+    /// Returns the condition in one line: `driver 470, flavour rt`.
+    pub(crate) fn what(&self) -> String {
+        let parts = self.condition.iter().map(|(axis, value)| format!("{axis} {value}"));
+        parts.collect::<Vec<_>>().join(", ")
+    }
+}

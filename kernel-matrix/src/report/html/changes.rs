@@ -1,39 +1,36 @@
 //! Differences to the last run, at the top of the page.
 
-use std::fmt::Write;
+use maud::{Markup, html};
 
 use super::super::difference::{Change, Differences};
 use super::super::status::Status;
-use super::{Esc, badge, time};
+use super::{badge, time};
+use crate::results::Line;
 
 /// Number of names in a list of new or removed cells.
 const NAMED: usize = 500;
 
-pub(super) fn render(page: &mut String, differences: &Differences<'_>) {
-    let _ = write!(
-        page,
-        "<section class=\"changes\" aria-labelledby=\"changes\">\n<h2 id=\"changes\">Since the last run</h2>\n\
-         <p class=\"quiet\">{}, against run {} of {}</p>\n",
-        differences.summary(),
-        Esc(differences.id.as_str()),
-        time(differences.ended)
-    );
-    group(page, "Worse", &differences.worse);
-    group(page, "Better", &differences.better);
-    group(page, "Otherwise different", &differences.other);
-    let new: Vec<&str> =
-        differences.new.iter().map(|(_, cell)| cell.planned.name.as_str()).collect();
-    names(page, "new", &new);
-    let gone: Vec<&str> = differences.gone.iter().map(|name| name.as_str()).collect();
-    names(page, "no longer planned", &gone);
-    page.push_str("</section>\n");
+pub(super) fn render(differences: &Differences<'_>) -> Markup {
+    let new: Vec<&Line> = differences.new.iter().map(|(_, cell)| &cell.planned.name).collect();
+    html! {
+        section.changes aria-labelledby="changes" {
+            h2 id="changes" { "Since the last run" }
+            p.quiet {
+                (differences.summary()) ", against run " (differences.id)
+                " of " (time(differences.ended))
+            }
+            (group("Worse", &differences.worse))
+            (group("Better", &differences.better))
+            (group("Otherwise different", &differences.other))
+            (names("new", &new))
+            (names("no longer planned", &differences.gone))
+        }
+        "\n"
+    }
 }
 
-/// Writes changes; those of one kind and reason stand together.
-fn group(page: &mut String, title: &str, changes: &[Change<'_>]) {
-    if changes.is_empty() {
-        return;
-    }
+/// Lists changes; those of one kind and reason stand together.
+fn group(title: &str, changes: &[Change<'_>]) -> Markup {
     let mut alike: Vec<(Status, Status, String, Vec<&Change<'_>>)> = Vec::new();
     for change in changes {
         let (before, now, reason) = (change.before, change.cell.status(), change.cell.reason());
@@ -43,40 +40,43 @@ fn group(page: &mut String, title: &str, changes: &[Change<'_>]) {
             None => alike.push((before, now, reason, vec![change])),
         }
     }
-    let _ = writeln!(
-        page,
-        "<h3>{title} <span class=\"quiet\">{}</span></h3>\n<ul class=\"list\">",
-        changes.len()
-    );
-    for (before, now, reason, cells) in alike {
-        let _ = write!(
-            page,
-            "<li><span class=\"step\">{} <span aria-hidden=\"true\">→</span><span class=\"sr\"> now </span> {}</span> \
-             <div><p class=\"why\">{}</p><ul class=\"links\">",
-            badge(before),
-            badge(now),
-            Esc(&reason)
-        );
-        for Change { at, cell, .. } in cells {
-            let name = Esc(cell.planned.name.as_str());
-            let _ = write!(page, "<li><a href=\"#c{at}\">{name}</a></li>");
+    html! {
+        @if !changes.is_empty() {
+            h3 { (title) " " span.quiet { (changes.len()) } }
+            ul.list {
+                @for (before, now, reason, cells) in alike {
+                    li {
+                        span.step {
+                            (badge(before)) " " span aria-hidden="true" { "→" }
+                            span.sr { " now " } " " (badge(now))
+                        }
+                        " "
+                        div {
+                            p.why { (reason) }
+                            ul.links {
+                                @for Change { at, cell, .. } in cells {
+                                    li { a href={ "#c" (at) } { (cell.planned.name) } }
+                                }
+                            }
+                        }
+                    }
+                    "\n"
+                }
+            }
         }
-        page.push_str("</ul></div></li>\n");
     }
-    page.push_str("</ul>\n");
 }
 
-fn names(page: &mut String, what: &str, names: &[&str]) {
-    if names.is_empty() {
-        return;
+fn names(what: &str, names: &[&Line]) -> Markup {
+    html! {
+        @if !names.is_empty() {
+            details {
+                summary { (names.len()) " " (what) }
+                ul.names {
+                    @for name in names.iter().take(NAMED) { li { (name) } "\n" }
+                    @if names.len() > NAMED { li { "and " (names.len() - NAMED) " more" } }
+                }
+            }
+        }
     }
-    let _ =
-        writeln!(page, "<details><summary>{} {what}</summary>\n<ul class=\"names\">", names.len());
-    for name in names.iter().take(NAMED) {
-        let _ = writeln!(page, "<li>{}</li>", Esc(name));
-    }
-    if names.len() > NAMED {
-        let _ = writeln!(page, "<li>and {} more</li>", names.len() - NAMED);
-    }
-    page.push_str("</ul>\n</details>\n");
 }

@@ -1,179 +1,160 @@
 //! Details of each cell: reason, remedy, log, versions and times.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
+
+use longshore_core::sanitize::in_line;
+use maud::{Markup, html};
 
 use super::super::merge::{Cell, Merged};
+use super::super::status::list;
 use super::table::counted;
-use super::{Esc, badge, searchable};
+use super::{badge, searchable};
 use crate::results::{CellResult, Line, LogExcerpt, ResolvedCell, Times, Verdict};
 
-pub(super) fn render(page: &mut String, merged: &Merged) {
-    page.push_str("<section class=\"details\" aria-labelledby=\"details\">\n<h2 id=\"details\">Details</h2>\n");
-    for (at, cell) in merged.cells.iter().enumerate() {
-        // The anchor is within the element, so that a browser opens it without the script.
-        let _ = write!(
-            page,
-            "<details class=\"cell\" data-at=\"{at}\" data-status=\"{}\" data-text=\"{}\">\
-             <summary>{} <span class=\"name\">{}</span> <span class=\"why\">{}</span></summary>\n\
-             <div class=\"body\" id=\"c{at}\">\n",
-            cell.status().name(),
-            Esc(&searchable(merged, cell)),
-            badge(cell.status()),
-            Esc(cell.planned.name.as_str()),
-            Esc(&cell.reason()),
-        );
-        body(page, merged, cell);
-        page.push_str("</div>\n</details>\n");
-    }
-    page.push_str("</section>\n");
-}
-
-fn body(page: &mut String, merged: &Merged, cell: &Cell) {
-    match &cell.result {
-        None => paragraph(page, "reason", &cell.reason()),
-        Some(result) => {
-            explain(page, &result.verdict);
-            if let Some(log) = &result.log {
-                excerpt(page, log);
+pub(super) fn render(merged: &Merged) -> Markup {
+    html! {
+        section.details aria-labelledby="details" {
+            h2 id="details" { "Details" }
+            @for (at, cell) in merged.cells.iter().enumerate() {
+                "\n"
+                details.cell data-at=(at) data-status=(cell.status().name())
+                    data-text=(searchable(merged, cell)) {
+                    summary {
+                        (badge(cell.status())) " " span.name { (cell.planned.name) } " "
+                        span.why { (cell.reason()) }
+                    }
+                    // The anchor is within the element: a browser opens it without the script.
+                    div.body id={ "c" (at) } { (body(merged, cell)) }
+                }
             }
         }
+        "\n"
     }
-    page.push_str("<dl class=\"pairs\">\n");
-    if let Some(resolved) = cell.result.as_ref().and_then(|result| result.resolved.as_ref()) {
-        versions(page, resolved);
-    }
-    if let Some(result) = &cell.result {
-        measurements(page, result);
-    }
-    if let Some(booted) = merged.booted(cell) {
-        let (name, date, commit) = (&booted.cell, &booted.date, &booted.commit);
-        pair(page, "Booted", format_args!("cell {name}, {date}, commit {commit}"));
-    }
+}
+
+fn body(merged: &Merged, cell: &Cell) -> Markup {
     let planned = &cell.planned;
-    pair(
-        page,
-        "Cell",
-        format_args!("{}, rule {}, set {}", planned.scenario, planned.rule, planned.set),
-    );
-    pair(page, "Devices", counted(&planned.gpus));
-    page.push_str("</dl>\n");
-}
-
-fn explain(page: &mut String, verdict: &Verdict) {
-    match verdict {
-        Verdict::Works {} => paragraph(page, "reason", "All checks of the scenario passed."),
-        Verdict::WorksPatched { patches } => {
-            paragraph(
-                page,
-                "reason",
-                &format!("All checks passed, with patches: {}.", join(patches)),
-            );
-        }
-        Verdict::Compiled { patches } => {
-            let with = match &patches[..] {
-                [] => String::new(),
-                _ => format!(", with patches: {}", join(patches)),
-            };
-            paragraph(
-                page,
-                "reason",
-                &format!("The modules compiled{with}; nothing was booted in this run."),
-            );
-        }
-        Verdict::Refused { code, reason, remedy } => {
-            paragraph(page, "reason", &format!("{code}: {reason}"));
-            advise(page, remedy);
-        }
-        Verdict::DoesNotCompile { class, name, line, remedy } => {
-            let of = if name.is_empty() { String::new() } else { format!(": {name}") };
-            paragraph(page, "reason", &format!("Does not compile, {class}{of}."));
-            let _ = writeln!(page, "<pre class=\"failing\">{}</pre>", Esc(line.as_str()));
-            advise(page, remedy);
-        }
-        Verdict::Unavailable { part, why } => {
-            paragraph(page, "reason", &format!("The {} cannot be had: {why}", part.name()));
-        }
-        Verdict::Faulty { why } => faults(page, why),
-        Verdict::GuestEnded { class, why } => {
-            paragraph(page, "reason", &format!("The guest gave no verdict: {}.", class.name()));
-            faults(page, why);
-        }
-        Verdict::NotRun { why } => paragraph(page, "reason", why.as_str()),
-    }
-}
-
-fn faults(page: &mut String, why: &[Line]) {
-    page.push_str("<ul class=\"reason\">");
-    for why in why {
-        let _ = write!(page, "<li>{}</li>", Esc(why.as_str()));
-    }
-    page.push_str("</ul>\n");
-}
-
-fn paragraph(page: &mut String, class: &str, text: &str) {
-    let _ = writeln!(page, "<p class=\"{class}\">{}</p>", Esc(text));
-}
-
-fn advise(page: &mut String, remedy: &Line) {
-    if !remedy.is_empty() {
-        let _ = writeln!(page, "<p class=\"remedy\"><b>Remedy</b> {}</p>", Esc(remedy.as_str()));
-    }
-}
-
-fn excerpt(page: &mut String, log: &LogExcerpt) {
-    if !log.excerpt.is_empty() {
-        page.push_str("<pre class=\"log\" tabindex=\"0\" aria-label=\"Log\">");
-        for (at, line) in log.excerpt.iter().enumerate() {
-            let line = Esc(line.as_str());
-            if log.failing_line.is_some_and(|failing| u64::from(failing) == at as u64) {
-                let _ = writeln!(page, "<mark>{line}</mark>");
-            } else {
-                let _ = writeln!(page, "{line}");
+    let rule = format!("{}, rule {}, set {}", planned.scenario, planned.rule, planned.set);
+    html! {
+        @match &cell.result {
+            None => p.reason { (cell.reason()) },
+            Some(result) => {
+                (explain(&result.verdict))
+                @if let Some(log) = &result.log { (excerpt(log)) }
             }
         }
-        page.push_str("</pre>\n");
-    }
-    let (file, digest) = (Esc(log.file.as_str()), log.sha256.as_str());
-    let _ = writeln!(
-        page,
-        "<p class=\"quiet\">From <code>{file}</code>, {} bytes, <span title=\"{digest}\">sha256 {}…</span></p>",
-        log.bytes,
-        &digest[..12]
-    );
-}
-
-fn versions(page: &mut String, resolved: &ResolvedCell) {
-    pair(page, "Kernel", format_args!("{} ({})", resolved.kernel_release, resolved.kernel_version));
-    pair(page, "Headers", &resolved.headers);
-    pair(page, "Compiler", &resolved.compiler);
-    pair(page, "Driver", &resolved.driver_version);
-    pair(page, "Revision", &resolved.revision);
-    for refused in &resolved.refused_revisions {
-        pair(page, "Tried before", format_args!("{}: {}", refused.revision, refused.line));
-    }
-    pair(page, "Patches", join(&resolved.patches));
-    pair(page, "Module set", resolved.set.as_ref().map_or("", |set| set.as_str()));
-    for note in &resolved.notes {
-        pair(page, "Note", note);
+        "\n"
+        dl.pairs {
+            @if let Some(result) = &cell.result {
+                @if let Some(resolved) = &result.resolved { (versions(resolved)) }
+                (measurements(result))
+            }
+            @if let Some(booted) = merged.booted(cell) { (pair("Booted", booted)) }
+            (pair("Cell", rule))
+            (pair("Devices", counted(&planned.gpus)))
+        }
     }
 }
 
-fn measurements(page: &mut String, result: &CellResult) {
-    pair(page, "Times", times(result.times));
+fn explain(verdict: &Verdict) -> Markup {
+    html! {
+        @match verdict {
+            Verdict::Works {} => p.reason { "All checks of the scenario passed." },
+            Verdict::WorksPatched { patches } => {
+                p.reason { "All checks passed, with patches: " (list(patches)) "." }
+            }
+            Verdict::Compiled { patches } => {
+                p.reason {
+                    "The modules compiled"
+                    @if !patches.is_empty() { ", with patches: " (list(patches)) }
+                    "; nothing was booted in this run."
+                }
+            }
+            Verdict::Refused { code, reason, remedy } => {
+                p.reason { (code) ": " (reason) }
+                (advise(remedy))
+            }
+            Verdict::DoesNotCompile { class, name, line, remedy } => {
+                p.reason {
+                    "Does not compile, " (class) @if !name.is_empty() { ": " (name) } "."
+                }
+                pre.failing { (line) }
+                (advise(remedy))
+            }
+            Verdict::Unavailable { part, why } => {
+                p.reason { "The " (part.name()) " cannot be had: " (why) }
+            }
+            Verdict::Faulty { why } => (faults(why)),
+            Verdict::GuestEnded { class, why } => {
+                p.reason { "The guest gave no verdict: " (class.name()) "." }
+                (faults(why))
+            }
+            Verdict::NotRun { why } => p.reason { (why) },
+        }
+    }
+}
+
+fn faults(why: &[Line]) -> Markup {
+    html! {
+        ul.reason { @for why in why { li { (why) } } }
+    }
+}
+
+fn advise(remedy: &Line) -> Markup {
+    html! {
+        @if !remedy.is_empty() { p.remedy { b { "Remedy" } " " (remedy) } }
+    }
+}
+
+fn excerpt(log: &LogExcerpt) -> Markup {
+    let digest = log.sha256.as_str();
+    html! {
+        @if !log.excerpt.is_empty() {
+            pre.log tabindex="0" aria-label="Log" {
+                @for (at, line) in (0..).zip(&log.excerpt) {
+                    @if log.failing_line == Some(at) { mark { (line) } } @else { (line) }
+                    "\n"
+                }
+            }
+        }
+        p.quiet {
+            "From " code { (log.file) } ", " (log.bytes) " bytes, "
+            span title=(digest) { "sha256 " (&digest[..12]) "…" }
+        }
+    }
+}
+
+fn versions(resolved: &ResolvedCell) -> Markup {
+    let kernel = format!("{} ({})", resolved.kernel_release, resolved.kernel_version);
+    html! {
+        (pair("Kernel", kernel))
+        (pair("Headers", &resolved.headers))
+        (pair("Compiler", &resolved.compiler))
+        (pair("Driver", &resolved.driver_version))
+        (pair("Revision", &resolved.revision))
+        @for refused in &resolved.refused_revisions {
+            (pair("Tried before", format_args!("{}: {}", refused.revision, refused.line)))
+        }
+        (pair("Patches", list(&resolved.patches)))
+        (pair("Module set", resolved.set.as_ref().map_or("", |set| set.as_str())))
+        @for note in &resolved.notes { (pair("Note", note)) }
+    }
+}
+
+fn measurements(result: &CellResult) -> Markup {
     let phases: Vec<String> = result
         .phases
         .iter()
         .map(|phase| format!("{} {}", phase.name, seconds(phase.after_ms)))
         .collect();
-    pair(page, "Guest's phases", phases.join(" · "));
-    for (what, value) in &result.measured {
-        pair(page, what.as_str(), value);
-    }
-    if let Some(run) = &result.reused_from {
-        pair(page, "Taken from", format_args!("run {run}: no input has changed since"));
-    }
-    if let Some(key) = &result.key {
-        pair(page, "Key", key.as_str());
+    html! {
+        (pair("Times", times(result.times)))
+        (pair("Guest's phases", phases.join(" · ")))
+        @for (what, value) in &result.measured { (pair(what.as_str(), value)) }
+        @if let Some(run) = &result.reused_from {
+            (pair("Taken from", format_args!("run {run}: no input has changed since")))
+        }
+        @if let Some(key) = &result.key { (pair("Key", key.as_str())) }
     }
 }
 
@@ -199,14 +180,10 @@ fn seconds(ms: u64) -> String {
     format!("{}.{} s", ms / 1000, ms / 100 % 10)
 }
 
-fn join(lines: &[Line]) -> String {
-    lines.iter().map(Line::as_str).collect::<Vec<_>>().join(", ")
-}
-
-/// Writes a row, unless its value is empty.
-fn pair(page: &mut String, name: &str, value: impl Display) {
+/// Returns a row, unless its value is empty.
+fn pair(name: &str, value: impl Display) -> Markup {
     let value = value.to_string();
-    if !value.is_empty() {
-        let _ = writeln!(page, "<dt>{}</dt><dd>{}</dd>", Esc(name), Esc(&value));
+    html! {
+        @if !value.is_empty() { dt { (name) } dd { (in_line(&value)) } "\n" }
     }
 }

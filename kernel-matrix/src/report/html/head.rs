@@ -1,75 +1,62 @@
 //! Head of the page: the share of good cells, and the run with its sources.
 
-use std::fmt::Write;
+use longshore_core::sanitize::in_line;
+use maud::{Markup, html};
 
 use super::super::merge::Merged;
 use super::super::status::Status;
-use super::{Esc, time};
-use crate::results::{Digest, Run};
+use super::time;
+use crate::results::Run;
 
-pub(super) fn render(page: &mut String, merged: &Merged) {
-    let (good, all, verb) = (merged.good(), merged.with_sources(), merged.verb());
+pub(super) fn render(merged: &Merged) -> Markup {
+    let (good, all) = (merged.good(), merged.with_sources());
     let share = (good * 100).checked_div(all).unwrap_or(0);
     let absent = merged.count(Status::Unavailable);
-    let which = if absent > 0 { " that have sources" } else { "" };
-    let _ = write!(
-        page,
-        "<header class=\"top\">\n<h1>Kernel matrix</h1>\n\
-         <p class=\"lead\"><b>{good}</b> of <b>{all}</b> combinations of kernel and driver{which} {verb} \
-         <span class=\"quiet\">({share} %)</span></p>\n"
-    );
-    if absent > 0 {
-        let _ = writeln!(
-            page,
-            "<p class=\"quiet\">{absent} more have no sources: a package of theirs is not in the archives.</p>"
-        );
-    }
-    let _ = write!(
-        page,
-        "<p class=\"quiet\">Run {}, ended {}",
-        Esc(merged.id().as_str()),
-        time(merged.ended())
-    );
-    if let Some(run) = merged.runs.first() {
-        provenance(page, run);
-    }
-    if merged.runs.len() > 1 {
-        let _ = write!(page, " · {} shards", merged.runs.len());
-    }
-    page.push_str("</p>\n");
-    links(page, merged);
-    page.push_str("</header>\n");
-}
-
-fn provenance(page: &mut String, run: &Run) {
-    let _ = write!(page, " · longshore {}", Esc(run.agent.version.as_str()));
-    if let Some(commit) = &run.agent.commit {
-        let _ = write!(page, " of {}", Esc(commit.as_str()));
-    }
-    let qemu = run.machine.qemu.as_str();
-    if !qemu.is_empty() {
-        let _ = write!(page, " · QEMU {}", Esc(qemu));
-    }
-    let _ = write!(page, " · {} cores", run.machine.cores);
-    for (what, digest) in [("program", &run.agent.program), ("lock file", &run.lock)] {
-        match digest.as_ref().map(Digest::as_str) {
-            Some(hex) => {
-                let _ =
-                    write!(page, " · <span title=\"sha256 {hex}\">{what} {}…</span>", &hex[..12]);
+    html! {
+        header.top {
+            h1 { "Kernel matrix" }
+            p.lead {
+                b { (good) } " of " b { (all) } " combinations of kernel and driver"
+                @if absent > 0 { " that have sources" }
+                " " (merged.verb()) " " span.quiet { "(" (share) " %)" }
             }
-            None => {
-                let _ = write!(page, " · {what} not named");
+            @if absent > 0 {
+                p.quiet {
+                    (absent) " more have no sources: a package of theirs is not in the archives."
+                }
+            }
+            p.quiet {
+                "Run " (merged.id()) ", ended " (time(merged.ended()))
+                @if let Some(run) = merged.runs.first() { (provenance(run)) }
+                @if merged.runs.len() > 1 { " · " (merged.runs.len()) " shards" }
+            }
+            @if !merged.origin.links.is_empty() {
+                p.quiet {
+                    @for (at, link) in merged.origin.links.iter().enumerate() {
+                        @if at > 0 { " · " }
+                        a href=(in_line(&link.address)) { (in_line(&link.name)) }
+                    }
+                }
             }
         }
+        "\n"
     }
 }
 
-fn links(page: &mut String, merged: &Merged) {
-    let link = |link: &super::super::origin::Link| {
-        format!("<a href=\"{}\">{}</a>", Esc(&link.address), Esc(&link.name))
-    };
-    let links: Vec<String> = merged.origin.links.iter().map(link).collect();
-    if !links.is_empty() {
-        let _ = writeln!(page, "<p class=\"quiet\">{}</p>", links.join(" · "));
+fn provenance(run: &Run) -> Markup {
+    html! {
+        " · longshore " (run.agent.version)
+        @if let Some(commit) = &run.agent.commit { " of " (commit) }
+        @if !run.machine.qemu.is_empty() { " · QEMU " (run.machine.qemu) }
+        " · " (run.machine.cores) " cores"
+        @for (what, digest) in [("program", &run.agent.program), ("lock file", &run.lock)] {
+            " · "
+            @if let Some(digest) = digest {
+                @let hex = digest.as_str();
+                span title={ "sha256 " (hex) } { (what) " " (&hex[..12]) "…" }
+            } @else {
+                (what) " not named"
+            }
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The report as one HTML page, which loads nothing: style and script are in it, and its content security
 //! policy allows these two alone, by their digests.
 //!
-//! Every foreign text goes through [`Esc`], in text and in attributes; no attribute holds an address, a
+//! The templates escape every text, in elements and in attributes. Control characters are written out: in
+//! results by each [`Line`](crate::results::Line), elsewhere by [`in_line`]. No attribute holds an address, a
 //! style or a script from results. Without the script the page has all its contents; with it, a filter, keys
 //! in the table and a panel for details.
 
@@ -11,10 +12,10 @@ mod head;
 mod table;
 mod trend;
 
-use std::fmt::{self, Display, Write};
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use longshore_core::sanitize::in_line;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
 use super::absent::Axes;
@@ -22,6 +23,7 @@ use super::difference::Differences;
 use super::history::PastRun;
 use super::merge::{Cell, Merged};
 use super::status::Status;
+use crate::results::Shard;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -29,25 +31,6 @@ const SCRIPT: &str = include_str!("page.js");
 /// Width of a table's column and of its first one, in CSS pixels: page.css has them, too.
 const COLUMN: usize = 88;
 const FIRST_COLUMN: usize = 290;
-
-/// Foreign text, escaped for HTML text and double-quoted attributes.
-struct Esc<'a>(&'a str);
-
-impl Display for Esc<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in longshore_core::sanitize::in_line(self.0).chars() {
-            match c {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                c => f.write_char(c)?,
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Returns the page.
 pub(crate) fn render(
@@ -63,32 +46,37 @@ pub(crate) fn render(
         hash(&style),
         hash(SCRIPT)
     );
-    let mut page = String::new();
-    let title = format!("Kernel matrix: {}", merged.headline());
-    let _ = write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
-         <title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n\
-         <a class=\"skip\" href=\"#matrix\">Skip to the table</a>\n"
-    );
-    head::render(&mut page, merged);
-    page += "<main>\n";
-    problems(&mut page, merged);
-    if let Some(differences) = differences {
-        changes::render(&mut page, differences);
-    }
-    filter(&mut page, merged);
-    table::render(&mut page, merged, &axes);
-    trend::render(&mut page, trend);
-    details::render(&mut page, merged);
-    left_out(&mut page, merged);
-    page += "</main>\n";
-    foot(&mut page, merged);
-    let _ = write!(page, "<script>{SCRIPT}</script>\n</body>\n</html>\n");
-    page
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="referrer" content="no-referrer";
+                title { "Kernel matrix: " (merged.headline()) }
+                style { (PreEscaped(style)) }
+            }
+            body {
+                a.skip href="#matrix" { "Skip to the table" }
+                (head::render(merged))
+                main {
+                    (problems(merged))
+                    @if let Some(differences) = differences { (changes::render(differences)) }
+                    (filter(merged))
+                    (table::render(merged, &axes))
+                    (trend::render(trend))
+                    (details::render(merged))
+                    (left_out(merged))
+                }
+                (foot(merged))
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+        "\n"
+    };
+    page.into_string()
 }
 
 /// Returns the style with the width from which the table fits.
@@ -102,66 +90,71 @@ fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
 
-fn problems(page: &mut String, merged: &Merged) {
-    if merged.problems.is_empty() {
-        return;
+fn problems(merged: &Merged) -> Markup {
+    html! {
+        @if !merged.problems.is_empty() {
+            section.problems aria-labelledby="problems" {
+                h2 id="problems" { "This run is incomplete" }
+                ul {
+                    @for problem in &merged.problems { li { (in_line(problem)) } }
+                }
+            }
+        }
     }
-    page.push_str("<section class=\"problems\" aria-labelledby=\"problems\">\n");
-    page.push_str("<h2 id=\"problems\">This run is incomplete</h2>\n<ul>\n");
-    for problem in &merged.problems {
-        let _ = writeln!(page, "<li>{}</li>", Esc(problem));
-    }
-    page.push_str("</ul>\n</section>\n");
 }
 
-/// Writes the counts, which are the legend and with the script the filter.
-fn filter(page: &mut String, merged: &Merged) {
+/// Returns the counts, which are the legend and with the script the filter.
+fn filter(merged: &Merged) -> Markup {
     let all = merged.cells.len();
-    page.push_str(
-        "<section class=\"filter\" aria-labelledby=\"filter\">\n<h2 id=\"filter\">Cells</h2>\n\
-         <p class=\"search\" hidden><label for=\"search\">Filter</label> <input id=\"search\" type=\"search\" \
-         autocomplete=\"off\" spellcheck=\"false\" placeholder=\"550 open 6.12 rt\" aria-describedby=\"count\"> \
-         <span class=\"hint quiet\">press <kbd>/</kbd></span></p>\n<ul class=\"legend\">\n",
-    );
-    for status in Status::ALL.into_iter().filter(|status| merged.count(*status) > 0) {
-        let (name, count, meaning) = (status.name(), merged.count(status), status.meaning());
-        let _ = writeln!(
-            page,
-            "<li><label><input type=\"checkbox\" name=\"status\" value=\"{name}\" checked hidden> {} \
-             <b>{count}</b> <span class=\"meaning\">{meaning}</span></label></li>",
-            badge(status)
-        );
+    html! {
+        section.filter aria-labelledby="filter" {
+            h2 id="filter" { "Cells" }
+            p.search hidden {
+                label for="search" { "Filter" } " "
+                input id="search" type="search" autocomplete="off" spellcheck="false"
+                    placeholder="550 open 6.12 rt" aria-describedby="count";
+                " " span.hint.quiet { "press " kbd { "/" } }
+            }
+            ul.legend {
+                @for (status, count) in merged.counts() { (entry(status, count)) "\n" }
+            }
+            @if merged.reused() > 0 {
+                p.quiet {
+                    span.s.again { "dashed" } " " (merged.reused())
+                    " results are of an earlier run with the same inputs"
+                }
+            }
+            @if merged.booted_count() > 0 {
+                p.quiet {
+                    span.s.works { span aria-hidden="true" { "✓" } " booted" }
+                    " " (merged.booted_count()) " of these kernels and drivers also booted in a "
+                    "virtual machine, in a cell of longshore's own tests"
+                }
+            }
+            p.quiet id="count" role="status" aria-live="polite" { (all) " of " (all) " cells" }
+        }
+        "\n"
     }
-    page.push_str("</ul>\n");
-    if merged.reused() > 0 {
-        let _ = writeln!(
-            page,
-            "<p class=\"quiet\"><span class=\"s again\">dashed</span> {} results are of an earlier run with the same inputs</p>",
-            merged.reused()
-        );
+}
+
+fn entry(status: Status, count: usize) -> Markup {
+    html! {
+        li {
+            label {
+                input type="checkbox" name="status" value=(status.name()) checked hidden;
+                " " (badge(status)) " " b { (count) } " " span.meaning { (status.meaning()) }
+            }
+        }
     }
-    if merged.booted_count() > 0 {
-        let _ = writeln!(
-            page,
-            "<p class=\"quiet\"><span class=\"s works\"><span aria-hidden=\"true\">✓</span> booted</span> {} of these \
-             kernels and drivers also booted in a virtual machine, in a cell of longshore's own tests</p>",
-            merged.booted_count()
-        );
-    }
-    let _ = writeln!(
-        page,
-        "<p id=\"count\" class=\"quiet\" role=\"status\" aria-live=\"polite\">{all} of {all} cells</p>\n</section>"
-    );
 }
 
 /// Returns a status with its colour, symbol and word.
-fn badge(status: Status) -> String {
-    format!(
-        "<span class=\"s {}\"><span aria-hidden=\"true\">{}</span> {}</span>",
-        status.name(),
-        status.symbol(),
-        status.word()
-    )
+fn badge(status: Status) -> Markup {
+    html! {
+        span.s.(status.name()) {
+            span aria-hidden="true" { (status.symbol()) } " " (status.word())
+        }
+    }
 }
 
 /// Returns the texts that the filter searches in a cell.
@@ -178,47 +171,56 @@ fn searchable(merged: &Merged, cell: &Cell) -> String {
     words.join(" ").to_lowercase()
 }
 
-fn left_out(page: &mut String, merged: &Merged) {
-    if merged.excluded.is_empty() {
-        return;
+fn left_out(merged: &Merged) -> Markup {
+    html! {
+        @if !merged.excluded.is_empty() {
+            section aria-labelledby="left-out" {
+                h2 id="left-out" { "Left out" }
+                dl.pairs {
+                    @for exclusion in &merged.excluded {
+                        dt { (exclusion.what()) " " span.quiet { "(" (exclusion.count) ")" } }
+                        dd { (exclusion.reason) }
+                        "\n"
+                    }
+                }
+            }
+        }
     }
-    page.push_str("<section aria-labelledby=\"left-out\">\n<h2 id=\"left-out\">Left out</h2>\n<dl class=\"pairs\">\n");
-    for exclusion in &merged.excluded {
-        let parts: Vec<String> =
-            exclusion.condition.iter().map(|(axis, value)| format!("{axis} {value}")).collect();
-        let (parts, reason) = (parts.join(", "), Esc(exclusion.reason.as_str()));
-        let _ = writeln!(
-            page,
-            "<dt>{} <span class=\"quiet\">({})</span></dt><dd>{reason}</dd>",
-            Esc(&parts),
-            exclusion.count
-        );
-    }
-    page.push_str("</dl>\n</section>\n");
 }
 
-fn foot(page: &mut String, merged: &Merged) {
-    page.push_str("<footer class=\"quiet\">\n");
-    for note in &merged.notes {
-        let _ = writeln!(page, "<p>{}</p>", Esc(note));
+fn foot(merged: &Merged) -> Markup {
+    html! {
+        footer.quiet {
+            @for note in &merged.notes { p { (in_line(note)) } }
+            @for run in &merged.runs {
+                p {
+                    "Run " (run.id)
+                    @if let Some(Shard { index, count }) = run.shard {
+                        ", shard " (index) " of " (count)
+                    }
+                    ": " (time(run.began)) " to " (time(run.ended))
+                    @if !run.machine.backend.is_empty() {
+                        ", simulated GPU by " (run.machine.backend)
+                    }
+                }
+                "\n"
+            }
+            @if !merged.origin.command.is_empty() {
+                p { "Made by " code { (in_line(&merged.origin.command)) } }
+            }
+            p {
+                "The GPU of these runs is simulated: a driver loads and unloads, and computes "
+                "nothing."
+            }
+        }
+        "\n"
     }
-    for run in &merged.runs {
-        let shard =
-            run.shard.map(|s| format!(", shard {} of {}", s.index, s.count)).unwrap_or_default();
-        let backend = match run.machine.backend.as_str() {
-            "" => String::new(),
-            backend => format!(", simulated GPU by {}", Esc(backend)),
-        };
-        let (id, began, ended) = (Esc(run.id.as_str()), time(run.began), time(run.ended));
-        let _ = writeln!(page, "<p>Run {id}{shard}: {began} to {ended}{backend}</p>");
-    }
-    if !merged.origin.command.is_empty() {
-        let _ = writeln!(page, "<p>Made by <code>{}</code></p>", Esc(&merged.origin.command));
-    }
-    page.push_str("<p>The GPU of these runs is simulated: a driver loads and unloads, and computes nothing.</p>\n</footer>\n");
 }
 
-fn time(time: jiff::Timestamp) -> String {
-    let machine = time.strftime("%Y-%m-%dT%H:%M:%SZ");
-    format!("<time datetime=\"{machine}\">{}</time>", time.strftime("%Y-%m-%d %H:%M UTC"))
+fn time(time: jiff::Timestamp) -> Markup {
+    html! {
+        time datetime=(time.strftime("%Y-%m-%dT%H:%M:%SZ")) {
+            (time.strftime("%Y-%m-%d %H:%M UTC"))
+        }
+    }
 }

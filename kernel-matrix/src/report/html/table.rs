@@ -2,44 +2,48 @@
 //!
 //! The roles are stated, because a style that shows a table as cards takes them away.
 
-use std::fmt::Write;
+use longshore_core::sanitize::in_line;
+use maud::{Markup, html};
 
 use super::super::absent::Axes;
-use super::super::merge::{Cell, Merged};
-use super::Esc;
+use super::super::merge::Merged;
 use crate::results::{DriverAxis, KernelAxis, KernelState, Line};
 
-pub(super) fn render(page: &mut String, merged: &Merged, axes: &Axes<'_>) {
-    page.push_str(
-        "<section class=\"matrix\" aria-labelledby=\"matrix\">\n<h2 id=\"matrix\" class=\"sr\">Kernels by drivers</h2>\n\
-         <p id=\"keys\" class=\"sr\" hidden>Arrow keys move between cells, Enter opens the details of one.</p>\n\
-         <table role=\"table\" aria-labelledby=\"matrix\">\n",
-    );
-    head(page, merged, &axes.drivers);
+pub(super) fn render(merged: &Merged, axes: &Axes<'_>) -> Markup {
     let grid = merged.grid();
-    for kernels in axes.kernels.chunk_by(|a, b| group(a) == group(b)) {
-        let columns = axes.drivers.len() + 1;
-        let _ = writeln!(
-            page,
-            "<tbody role=\"rowgroup\">\n<tr role=\"row\" class=\"group\"><th role=\"rowheader\" scope=\"rowgroup\" colspan=\"{columns}\">{}</th></tr>",
-            Esc(&group(kernels[0]))
-        );
-        for kernel in kernels {
-            page.push_str("<tr role=\"row\">");
-            row_head(page, kernel);
-            for driver in &axes.drivers {
-                let cells = grid.get(&(&kernel.id, &driver.id)).map_or(&[][..], Vec::as_slice);
-                column(page, merged, driver, cells);
+    html! {
+        section.matrix aria-labelledby="matrix" {
+            h2.sr id="matrix" { "Kernels by drivers" }
+            p.sr id="keys" hidden {
+                "Arrow keys move between cells, Enter opens the details of one."
             }
-            page.push_str("</tr>\n");
+            table role="table" aria-labelledby="matrix" {
+                (head(merged, &axes.drivers))
+                @for kernels in axes.kernels.chunk_by(|a, b| group(a) == group(b)) {
+                    tbody role="rowgroup" {
+                        tr.group role="row" {
+                            th role="rowheader" scope="rowgroup" colspan=(axes.drivers.len() + 1) {
+                                (group(kernels[0]))
+                            }
+                        }
+                        @for kernel in kernels {
+                            tr role="row" {
+                                (row_head(kernel))
+                                @for driver in &axes.drivers {
+                                    @let cells = grid.get(&(&kernel.id, &driver.id));
+                                    (column(merged, driver, cells.map_or(&[][..], Vec::as_slice)))
+                                }
+                            }
+                            "\n"
+                        }
+                    }
+                }
+            }
+            p.quiet id="nothing" hidden { "No cell fits the filter." }
+            (absent(merged, axes))
         }
-        page.push_str("</tbody>\n");
+        "\n"
     }
-    page.push_str(
-        "</table>\n<p id=\"nothing\" class=\"quiet\" hidden>No cell fits the filter.</p>\n",
-    );
-    absent(page, merged, axes);
-    page.push_str("</section>\n");
 }
 
 fn group(kernel: &KernelAxis) -> String {
@@ -49,109 +53,97 @@ fn group(kernel: &KernelAxis) -> String {
     }
 }
 
-fn head(page: &mut String, merged: &Merged, drivers: &[&DriverAxis]) {
-    page.push_str("<thead role=\"rowgroup\">\n<tr role=\"row\"><th role=\"columnheader\" scope=\"col\" rowspan=\"2\">Kernel</th>");
-    for branch in drivers.chunk_by(|a, b| a.branch == b.branch) {
-        let (count, name) = (branch.len(), Esc(branch[0].branch.as_str()));
-        let _ = write!(
-            page,
-            "<th role=\"columnheader\" scope=\"colgroup\" colspan=\"{count}\">{name}</th>"
-        );
+fn head(merged: &Merged, drivers: &[&DriverAxis]) -> Markup {
+    html! {
+        thead role="rowgroup" {
+            tr role="row" {
+                th role="columnheader" scope="col" rowspan="2" { "Kernel" }
+                @for branch in drivers.chunk_by(|a, b| a.branch == b.branch) {
+                    th role="columnheader" scope="colgroup" colspan=(branch.len()) {
+                        (branch[0].branch)
+                    }
+                }
+            }
+            tr role="row" {
+                @for driver in drivers {
+                    th role="columnheader" scope="col" {
+                        (driver.flavour) " " span.version { (merged.version(driver)) }
+                    }
+                }
+            }
+        }
+        "\n"
     }
-    page.push_str("</tr>\n<tr role=\"row\">");
-    for driver in drivers {
-        let (flavour, version) = (Esc(driver.flavour.as_str()), merged.version(driver));
-        let _ = write!(
-            page,
-            "<th role=\"columnheader\" scope=\"col\">{flavour} <span class=\"version\">{}</span></th>",
-            Esc(&version)
-        );
-    }
-    page.push_str("</tr>\n</thead>\n");
 }
 
-fn row_head(page: &mut String, kernel: &KernelAxis) {
+fn row_head(kernel: &KernelAxis) -> Markup {
     let release = if kernel.release.is_empty() { &kernel.id } else { &kernel.release };
     let state = match kernel.state {
-        KernelState::Available => "",
-        KernelState::HeadersMissing => " <span class=\"state\">no headers</span>",
-        KernelState::Gone => " <span class=\"state\">gone from the archive</span>",
+        KernelState::Available => None,
+        KernelState::HeadersMissing => Some("no headers"),
+        KernelState::Gone => Some("gone from the archive"),
     };
-    let (flavour, release) = (Esc(kernel.flavour.as_str()), Esc(release.as_str()));
-    let _ = write!(
-        page,
-        "<th role=\"rowheader\" scope=\"row\"><span class=\"flavour\">{flavour}</span> <span class=\"release\">{release}</span>{state}</th>"
-    );
+    html! {
+        th role="rowheader" scope="row" {
+            span.flavour { (kernel.flavour) } " " span.release { (release) }
+            @if let Some(state) = state { " " span.state { (state) } }
+        }
+    }
 }
 
-fn column(page: &mut String, merged: &Merged, driver: &DriverAxis, cells: &[usize]) {
-    let (branch, flavour) = (Esc(driver.branch.as_str()), Esc(driver.flavour.as_str()));
-    let _ = write!(page, "<td role=\"cell\" data-driver=\"{branch} {flavour}\">");
-    if cells.is_empty() {
-        page.push_str("<span class=\"none\"><span aria-hidden=\"true\">·</span><span class=\"sr\">not in the matrix</span></span>");
-    }
-    for at in cells {
-        link(page, merged, driver, *at, cells.len() > 1);
-    }
+fn column(merged: &Merged, driver: &DriverAxis, cells: &[usize]) -> Markup {
     // Cells of one kernel and driver booted together.
-    if let Some(booted) = cells.iter().find_map(|at| merged.booted(&merged.cells[*at])) {
-        let title = format!("cell {}, {}, commit {}", booted.cell, booted.date, booted.commit);
-        let _ = write!(
-            page,
-            "<span class=\"s works\" title=\"{}\"><span aria-hidden=\"true\">✓</span> booted</span>",
-            Esc(&title)
-        );
+    let booted = cells.iter().find_map(|at| merged.booted(&merged.cells[*at]));
+    html! {
+        td role="cell" data-driver={ (driver.branch) " " (driver.flavour) } {
+            @if cells.is_empty() {
+                span.none { span aria-hidden="true" { "·" } span.sr { "not in the matrix" } }
+            }
+            @for at in cells { (link(merged, driver, *at, cells.len() > 1)) }
+            @if let Some(booted) = booted {
+                span.s.works title=(in_line(&booted.to_string())) {
+                    span aria-hidden="true" { "✓" } " booted"
+                }
+            }
+        }
     }
-    page.push_str("</td>");
 }
 
-fn link(page: &mut String, merged: &Merged, driver: &DriverAxis, at: usize, names_scenario: bool) {
-    let cell: &Cell = &merged.cells[at];
-    let status = cell.status();
-    let scenario = if names_scenario {
-        let planned = &cell.planned;
-        let named = format!("{} {}", planned.scenario, counted(&planned.gpus));
-        format!("<span class=\"scenario\">{}</span> ", Esc(named.trim_end()))
-    } else {
-        String::new()
-    };
-    let other = match cell.driver_version() {
-        version if version.is_empty() || version == merged.version(driver) => String::new(),
-        version => format!("<span class=\"scenario\">{}</span> ", Esc(version)),
-    };
-    let (name, symbol, word) = (status.name(), status.symbol(), status.word());
-    let (again, said) = match cell.is_reused() {
-        true => (" again", "<span class=\"sr\">, of an earlier run</span>"),
-        false => ("", ""),
-    };
+fn link(merged: &Merged, driver: &DriverAxis, at: usize, names_scenario: bool) -> Markup {
+    let cell = &merged.cells[at];
+    let (status, version) = (cell.status(), cell.driver_version());
     let reason: String = cell.reason().chars().take(200).collect();
-    let _ = write!(
-        page,
-        "<a class=\"s {name}{again}\" href=\"#c{at}\" title=\"{}\">{scenario}{other}<span aria-hidden=\"true\">{symbol}</span> {word}{said}</a>",
-        Esc(&reason)
-    );
+    html! {
+        a.s.(status.name()).again[cell.is_reused()] href={ "#c" (at) } title=(reason) {
+            @if names_scenario {
+                @let named = format!("{} {}", cell.planned.scenario, counted(&cell.planned.gpus));
+                span.scenario { (named.trim_end()) } " "
+            }
+            @if !version.is_empty() && version != merged.version(driver) {
+                span.scenario { (version) } " "
+            }
+            span aria-hidden="true" { (status.symbol()) } " " (status.word())
+            @if cell.is_reused() { span.sr { ", of an earlier run" } }
+        }
+    }
 }
 
-/// Writes drivers and kernels without sources, folded.
-fn absent(page: &mut String, merged: &Merged, axes: &Axes<'_>) {
+/// Lists drivers and kernels without sources, folded.
+fn absent(merged: &Merged, axes: &Axes<'_>) -> Markup {
     let absent = axes.absent(merged);
-    if absent.is_empty() {
-        return;
-    }
     let names: Vec<&str> = absent.iter().map(|(name, ..)| name.as_str()).collect();
-    let _ = writeln!(
-        page,
-        "<details class=\"absent\"><summary>Without sources, and not in the table: {}</summary>\n<dl class=\"pairs\">",
-        Esc(&names.join(", "))
-    );
-    for (name, count, reason) in &absent {
-        let (name, reason) = (Esc(name), Esc(reason));
-        let _ = writeln!(
-            page,
-            "<dt>{name} <span class=\"quiet\">({count})</span></dt><dd>{reason}</dd>"
-        );
+    html! {
+        @if !absent.is_empty() {
+            details.absent {
+                summary { "Without sources, and not in the table: " (names.join(", ")) }
+                dl.pairs {
+                    @for (name, count, reason) in &absent {
+                        dt { (name) " " span.quiet { "(" (count) ")" } } dd { (reason) } "\n"
+                    }
+                }
+            }
+        }
     }
-    page.push_str("</dl>\n</details>\n");
 }
 
 /// Returns devices with the number of each: `8 h100, 4 nvswitch`.
