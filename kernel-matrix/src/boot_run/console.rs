@@ -1,13 +1,12 @@
 //! Logs of a guest beside the results, and the excerpt that results show.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-
-use longshore_core::digest::digest_of;
+use std::path::Path;
 
 use super::verdict::Ran;
+use crate::build_run::keep_log;
 use crate::results::cell::EXCERPT_LINES;
-use crate::results::{Digest, Line, LogExcerpt, Verdict};
+use crate::results::{Line, LogExcerpt, Verdict};
 use crate::rules::Cell;
 use longshore_lab::host::error::{At, Error};
 use longshore_lab::judge::evidence::Evidence;
@@ -42,36 +41,18 @@ pub(super) fn keep(
         Verdict::GuestEnded { class, .. } => ran.line_of(*class).or_else(|| last(&ran.console)),
         _ => None,
     };
-    let console = write(dir, &cell.name, "console", &ran.console, failing)?;
+    let kept = |kind: &str, lines: &[String], failing: Option<usize>| {
+        let name = format!("{}.{kind}", cell.name);
+        keep_log(dir, &name, &text(lines), excerpt(lines, failing))
+    };
+    let console = kept("console", &ran.console, failing)?;
     match (verdict, evidence.records.section("agent-log")) {
         (Verdict::Faulty { .. } | Verdict::Refused { .. }, Ok(log)) if !log.is_empty() => {
             let error = log.iter().rposition(|line| line.to_ascii_lowercase().contains("error"));
-            write(dir, &cell.name, "agent", log, error.or_else(|| last(log)))
+            kept("agent", log, error.or_else(|| last(log)))
         }
         _ => Ok(console),
     }
-}
-
-fn write(
-    dir: &Path,
-    name: &str,
-    kind: &str,
-    lines: &[String],
-    failing: Option<usize>,
-) -> Result<LogExcerpt, Error> {
-    let file = PathBuf::from("logs").join(format!("{name}.{kind}.log"));
-    let (path, text) = (dir.join(&file), text(lines));
-    fs::create_dir_all(dir.join("logs")).at("make", &path)?;
-    fs::write(&path, &text).at("write", &path)?;
-    let (excerpt, failing_line) = excerpt(lines, failing);
-    Ok(LogExcerpt {
-        file: Line::new(&file.to_string_lossy()),
-        sha256: Digest::try_from(digest_of(text.as_bytes()).at("digest", &path)?)
-            .map_err(Error::Unexpected)?,
-        bytes: text.len() as u64,
-        failing_line,
-        excerpt,
-    })
 }
 
 fn text(lines: &[String]) -> String {

@@ -151,7 +151,7 @@ impl BootRun<'_> {
         let log = console::keep(self.builds.dir, cell, &ran, &evidence, &verdict)?;
         let inputs = [
             compiled.key.as_ref().map(Digest::as_str).unwrap_or_default(),
-            cell.scenario.name(),
+            &cell.scenario.to_string(),
             &cell.gpus.to_string(),
             &image_sha256,
         ];

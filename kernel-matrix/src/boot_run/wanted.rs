@@ -5,7 +5,7 @@ use toml::{Table, Value};
 
 use crate::build_run::suites;
 use crate::rules::lock::{Lock, LockedDriver};
-use crate::rules::{Cell, RuleScenario, flavour_name};
+use crate::rules::{Cell, RuleScenario};
 use longshore_lab::cell;
 use longshore_lab::host::error::Error;
 
@@ -30,7 +30,7 @@ pub(super) fn cell(cell: &Cell, driver: &LockedDriver, lock: &Lock) -> Result<ce
             "driver".to_owned(),
             table([
                 ("branch", version.into()),
-                ("flavour", flavour_name(cell.driver.flavour).into()),
+                ("flavour", cell.driver.flavour.to_string().into()),
                 ("archive-frozen", lock.is_frozen(&suites).into()),
             ]),
         ),
@@ -49,13 +49,13 @@ fn table<const N: usize>(keys: [(&str, Value); N]) -> Value {
 }
 
 /// Returns the scenario by whose rules the guest is judged; one that checks the harness never comes to it.
-fn scenario(of: RuleScenario) -> &'static str {
+fn scenario(of: RuleScenario) -> String {
     match of {
-        RuleScenario::Compile => "build",
+        RuleScenario::Compile => "build".to_owned(),
         RuleScenario::GuestPanic | RuleScenario::GuestHang | RuleScenario::GuestFullDisk => {
-            RuleScenario::RoundTrip.name()
+            RuleScenario::RoundTrip.to_string()
         }
-        other => other.name(),
+        other => other.to_string(),
     }
 }
 

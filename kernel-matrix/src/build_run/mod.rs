@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use longshore_core::digest::digest_of;
 use longshore_debian::archive::upstream;
 use longshore_debian::settings::ArchiveSource;
 use longshore_modules::artifact::ModuleSet;
@@ -26,7 +25,7 @@ use crate::results::{
     Verdict,
 };
 use crate::rules::lock::{Lock, LockedDriver, LockedKernel, Missing};
-use crate::rules::{Cell, KernelFlavour, flavour_name};
+use crate::rules::{Cell, KernelFlavour};
 use longshore_lab::cell::suite_below;
 use longshore_lab::host::cache::digest;
 use longshore_lab::host::error::{At, Error};
@@ -137,7 +136,7 @@ impl BuildRun<'_> {
         let mut command = Command::new(self.program);
         command
             .args(["build", "--kernel", &kernel.release, "--driver", version])
-            .args(["--flavour", flavour_name(cell.driver.flavour)])
+            .args(["--flavour", &cell.driver.flavour.to_string()])
             .arg("--store")
             .arg(self.store)
             .env("LONGSHORE_LOG_FORMAT", "json")
@@ -167,10 +166,7 @@ impl BuildRun<'_> {
         captured: &Captured,
         verdict: &Verdict,
     ) -> Result<LogExcerpt, Error> {
-        let file = PathBuf::from("logs").join(format!("{}.log", cell.name));
-        let (path, text) = (self.dir.join(&file), captured.err.text());
-        fs::create_dir_all(self.dir.join("logs")).at("make", &path)?;
-        fs::write(&path, &text).at("write", &path)?;
+        let text = captured.err.text();
         let lines: Vec<&str> = text.lines().collect();
         let excerpt: Vec<Line> = lines[lines.len().saturating_sub(EXCERPT_LINES)..]
             .iter()
@@ -178,15 +174,28 @@ impl BuildRun<'_> {
             .collect();
         let has_error = !matches!(verdict, Verdict::Compiled { .. });
         let last = u32::try_from(excerpt.len()).ok().and_then(|length| length.checked_sub(1));
-        let sha256 = digest_of(text.as_bytes()).at("digest", &path)?;
-        Ok(LogExcerpt {
-            file: Line::new(&file.to_string_lossy()),
-            sha256: Digest::try_from(sha256).map_err(Error::Unexpected)?,
-            bytes: text.len() as u64,
-            failing_line: last.filter(|_| has_error),
-            excerpt,
-        })
+        keep_log(self.dir, &cell.name, &text, (excerpt, last.filter(|_| has_error)))
     }
+}
+
+/// Keeps a log of a cell below `dir`, and returns it with these lines and the index of the failing one in them.
+pub(crate) fn keep_log(
+    dir: &Path,
+    name: &str,
+    text: &str,
+    (excerpt, failing_line): (Vec<Line>, Option<u32>),
+) -> Result<LogExcerpt, Error> {
+    let file = PathBuf::from("logs").join(format!("{name}.log"));
+    let path = dir.join(&file);
+    fs::create_dir_all(dir.join("logs")).at("make", &path)?;
+    fs::write(&path, text).at("write", &path)?;
+    Ok(LogExcerpt {
+        file: Line::new(&file.to_string_lossy()),
+        sha256: Digest::of_all(text.as_bytes()).at("digest", &path)?,
+        bytes: text.len() as u64,
+        failing_line,
+        excerpt,
+    })
 }
 
 /// Configuration of longshore with archives of the rules.

@@ -7,7 +7,7 @@ use crate::results::{
     Results, Revision, Run, Verdict,
 };
 use crate::rules::lock::{Lock, LockedKernel};
-use crate::rules::{Cell, Driver, Excluded, Kernel, Rules, flavour_name};
+use crate::rules::{Cell, Driver, Excluded, Kernel, Rules};
 
 /// Returns the results of `run`, which selected `planned` of all shards, and has `cells` so far.
 pub fn results(
@@ -39,7 +39,7 @@ fn kernel_axis(kernel: &Kernel, lock: &Lock) -> KernelAxis {
         id: Line::new(&kernel.id),
         suite: Line::new(&kernel.suite),
         line: kernel.line.as_deref().map(Line::new),
-        flavour: Line::new(kernel.flavour.name()),
+        flavour: Line::new(&kernel.flavour.to_string()),
         release: Line::new(locked.map_or("", |locked| &locked.release)),
         version: Line::new(image.map_or("", |image| &image.version)),
         state: locked.map_or(KernelState::Gone, state),
@@ -59,7 +59,7 @@ fn driver_axis(driver: &Driver, lock: &Lock) -> DriverAxis {
     DriverAxis {
         id: Line::new(&driver.id),
         branch: Line::new(&driver.branch),
-        flavour: Line::new(flavour_name(driver.flavour)),
+        flavour: Line::new(&driver.flavour.to_string()),
         revisions: revisions
             .iter()
             .map(|of| Revision {
@@ -87,7 +87,7 @@ fn planned_cell(cell: &Cell) -> PlannedCell {
         name: Line::new(&cell.name),
         set: Line::new("product"),
         rule: Line::new(&included.unwrap_or_else(|| cell.rule.clone())),
-        scenario: Line::new(cell.scenario.name()),
+        scenario: Line::new(&cell.scenario.to_string()),
         kernel: Line::new(&cell.kernel.id),
         driver: Line::new(&cell.driver.id),
         gpus: cell.gpus.devices().iter().map(|gpu| Line::new(&gpu.to_string())).collect(),
@@ -98,10 +98,7 @@ fn planned_cell(cell: &Cell) -> PlannedCell {
 pub fn one_line(verdict: &Verdict) -> String {
     let with = |patches: &[Line]| match patches {
         [] => String::new(),
-        patches => {
-            let names: Vec<&str> = patches.iter().map(Line::as_str).collect();
-            format!(" with patches {}", names.join(", "))
-        }
+        patches => format!(" with patches {}", Line::list(patches, ", ")),
     };
     match verdict {
         Verdict::Works {} => "works".to_owned(),
@@ -111,14 +108,10 @@ pub fn one_line(verdict: &Verdict) -> String {
         Verdict::DoesNotCompile { class, line, .. } => {
             format!("does not compile ({class}): {line}")
         }
-        Verdict::Unavailable { part, why } => format!("unavailable ({}): {why}", part.name()),
-        Verdict::Faulty { why } => {
-            let why: Vec<&str> = why.iter().map(Line::as_str).collect();
-            format!("FAULTY: {}", why.join("; "))
-        }
+        Verdict::Unavailable { part, why } => format!("unavailable ({part}): {why}"),
+        Verdict::Faulty { why } => format!("FAULTY: {}", Line::list(why, "; ")),
         Verdict::GuestEnded { class, why } => {
-            let why: Vec<&str> = why.iter().map(Line::as_str).collect();
-            format!("GUEST {}: {}", class.name().to_uppercase(), why.join("; "))
+            format!("GUEST {}: {}", class.to_string().to_uppercase(), Line::list(why, "; "))
         }
         Verdict::NotRun { why } => format!("NOT RUN: {why}"),
     }

@@ -25,8 +25,6 @@ use longshore_lab::host::checkout;
 use longshore_lab::host::error::{At, Error};
 use longshore_lab::host::process;
 
-use longshore_core::digest::digest_of;
-
 use super::reuse::{Reuse, Reuser};
 use super::{LockFile, SealKey, Selection, in_parallel, longshore};
 use crate::print;
@@ -197,7 +195,7 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).get();
     let version = process::run(Command::new(program).arg("--version"), process::LIMIT)?.join(" ");
     let version = version.strip_prefix("longshore ").unwrap_or(&version);
-    let sha256 = std::fs::File::open(program).and_then(digest_of).at("read", program)?;
+    let sha256 = std::fs::File::open(program).and_then(Digest::of_all).at("read", program)?;
     Ok(Run {
         id: Line::new(&format!("{}-{}", began.strftime("%Y%m%dT%H%M%SZ"), &nonce[..8])),
         nonce: Line::new(&nonce),
@@ -212,7 +210,7 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
         },
         agent: AgentUsed {
             version: Line::new(version),
-            program: Some(Digest::try_from(sha256).map_err(Error::Unexpected)?),
+            program: Some(sha256),
             commit: checkout::root()
                 .and_then(|root| checkout::commit(&root))
                 .map(|c| Line::new(&c)),

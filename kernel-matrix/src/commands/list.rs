@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kernel_matrix::rules::filter;
 use kernel_matrix::rules::lock::Lock;
-use kernel_matrix::rules::{Cell, Driver, Excluded, Kernel, Rules, flavour_name};
+use kernel_matrix::rules::{Cell, Driver, Excluded, Kernel, Rules};
 use longshore_lab::host::cache::Cache;
 use longshore_lab::host::error::Error;
 use serde::Serialize;
@@ -90,7 +90,7 @@ fn describe(cell: &Cell, release: &str) -> String {
         kernel.named.as_ref().map_or(&kernel.package, |named| &named.release),
         kernel.suite,
         driver.branch,
-        flavour_name(driver.flavour),
+        driver.flavour,
         cell.rule,
     );
     line.trim_end().to_owned()

@@ -59,7 +59,7 @@ fn kernel_line(kernel: &LockedKernel) -> String {
     let version = kernel.image.as_ref().map_or("", |image| &image.version);
     let state = match &kernel.unavailable {
         None => format!("{} header packages", kernel.headers.len()),
-        Some(missing) => format!("UNAVAILABLE {}: {}", missing.part.name(), missing.why),
+        Some(missing) => format!("UNAVAILABLE {}: {}", missing.part, missing.why),
     };
     format!("kernel {:28} {} {version}, {state}", kernel.id, kernel.release)
 }
@@ -72,7 +72,7 @@ fn driver_line(driver: &LockedDriver) -> String {
         .collect();
     let state = match &driver.unavailable {
         None => revisions.join(", "),
-        Some(missing) => format!("UNAVAILABLE {}: {}", missing.part.name(), missing.why),
+        Some(missing) => format!("UNAVAILABLE {}: {}", missing.part, missing.why),
     };
     format!("driver {:16} {state}", driver.id)
 }

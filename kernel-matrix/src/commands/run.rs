@@ -172,9 +172,9 @@ fn select<'a>(
     let mut run = build::run(lock, options.shard, &agent.program)?;
     if cells.iter().any(|cell| cell.scenario.boots()) {
         let image = std::fs::File::open(&agent.image)
-            .and_then(longshore_core::digest::digest_of)
+            .and_then(Digest::of_all)
             .at("read the agent's image", &agent.image)?;
-        run.agent.image = Some(Digest::try_from(image).map_err(Error::Unexpected)?);
+        run.agent.image = Some(image);
         let qemu = Qemu::find(&means.qemu, &Cache::of_user()?)?;
         run.machine.qemu = Line::new(&qemu.version.to_string());
         run.machine.backend = Line::new(qemu.backend.name());

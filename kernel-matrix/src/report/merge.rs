@@ -42,7 +42,7 @@ impl Cell {
 
     /// True if its scenario boots a guest.
     fn boots(&self) -> bool {
-        self.planned.scenario.as_str() != RuleScenario::Compile.name()
+        self.planned.scenario.as_str() != RuleScenario::Compile.to_string()
     }
 
     /// True if its result was taken from an earlier run.

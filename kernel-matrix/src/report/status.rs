@@ -129,25 +129,22 @@ impl From<&Verdict> for Status {
 pub(crate) fn reason(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Works {} => String::new(),
-        Verdict::WorksPatched { patches } | Verdict::Compiled { patches } => list(patches),
+        Verdict::WorksPatched { patches } | Verdict::Compiled { patches } => {
+            Line::list(patches, ", ")
+        }
         Verdict::Refused { code, reason, .. } => format!("{code}: {reason}"),
         Verdict::DoesNotCompile { class, name, line, .. } if name.is_empty() => {
             format!("{class}: {line}")
         }
         Verdict::DoesNotCompile { class, name, .. } => format!("{class}: {name}"),
-        Verdict::Unavailable { part, why } => format!("{}: {why}", part.name()),
+        Verdict::Unavailable { part, why } => format!("{part}: {why}"),
         Verdict::Faulty { why } => why.first().map(ToString::to_string).unwrap_or_default(),
         Verdict::GuestEnded { class, why } => {
             let why = why.first().map(Line::as_str).unwrap_or_default();
-            format!("{}: {why}", class.name())
+            format!("{class}: {why}")
         }
         Verdict::NotRun { why } => why.to_string(),
     }
-}
-
-/// Returns names in one line.
-pub(crate) fn list(names: &[Line]) -> String {
-    names.iter().map(Line::as_str).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -93,9 +93,12 @@ impl AgentUsed {
 }
 
 /// One of several parts of a matrix, from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display,
+)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[display("{index}/{count}")]
 pub struct Shard {
     /// Number of this shard, from 1 to `count`.
     pub index: u32,

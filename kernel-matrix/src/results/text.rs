@@ -1,6 +1,6 @@
 //! Texts in results: bounded, and without control characters.
 
-use std::fmt;
+use std::io::{self, Read};
 
 use longshore_core::digest;
 use longshore_core::sanitize::in_line;
@@ -10,7 +10,19 @@ use serde::{Deserialize, Serialize};
 pub(crate) const LINE_BYTES: usize = 2048;
 
 /// One line of text: a name, a reason, or a line of a log.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    derive_more::Display,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct Line(String);
 
@@ -38,6 +50,11 @@ impl Line {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// Returns several texts in one, with `between` between them.
+    pub fn list(lines: &[Self], between: &str) -> String {
+        lines.iter().map(Self::as_str).collect::<Vec<_>>().join(between)
+    }
 }
 
 impl TryFrom<String> for Line {
@@ -63,12 +80,6 @@ impl From<Line> for String {
     }
 }
 
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
 /// Returns the longest beginning of `text` of at most `bytes` bytes.
 fn beginning(text: &str, bytes: usize) -> &str {
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
@@ -84,6 +95,14 @@ impl Digest {
     /// Returns the digest of these bytes.
     pub fn of(bytes: &[u8; 32]) -> Self {
         Self(digest::hex(bytes))
+    }
+
+    /// Returns the digest of all bytes of `reader`.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of_all(reader: impl Read) -> io::Result<Self> {
+        digest::digest_of(reader).map(Self)
     }
 
     /// Returns the text.

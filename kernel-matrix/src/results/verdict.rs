@@ -73,9 +73,10 @@ pub enum Verdict {
 }
 
 /// Kind of a guest's end without a verdict.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum GuestEnd {
     /// It was still running at its deadline.
     Hung,
@@ -84,28 +85,18 @@ pub enum GuestEnd {
     /// A signal ended QEMU.
     Killed,
     /// It had no space left on a disk.
+    #[display("disk full")]
     DiskFull,
     /// Its script failed, or it ended without a reason that it gave.
+    #[display("ended early")]
     Silent,
 }
 
-impl GuestEnd {
-    /// Returns its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hung => "hung",
-            Self::Panicked => "panicked",
-            Self::Killed => "killed",
-            Self::DiskFull => "disk full",
-            Self::Silent => "ended early",
-        }
-    }
-}
-
 /// Part of a cell that an archive delivers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum Part {
     /// Package of the kernel's image or modules.
     Kernel,
@@ -117,19 +108,6 @@ pub enum Part {
     Driver,
     /// The suite itself.
     Suite,
-}
-
-impl Part {
-    /// Returns the part's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Headers => "headers",
-            Self::Compiler => "compiler",
-            Self::Driver => "driver",
-            Self::Suite => "suite",
-        }
-    }
 }
 
 impl Verdict {

@@ -40,8 +40,9 @@ enum Distribution {
 }
 
 /// Flavours of Debian's kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum KernelFlavour {
     /// `linux-image-amd64`.
     Generic,
@@ -52,18 +53,9 @@ pub enum KernelFlavour {
 }
 
 impl KernelFlavour {
-    /// Returns its name in rules and filters.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Generic => "generic",
-            Self::Cloud => "cloud",
-            Self::Rt => "rt",
-        }
-    }
-
     /// Returns the part of names that it adds; none for the generic one.
     fn part(self) -> String {
-        if self == Self::Generic { String::new() } else { format!("-{}", self.name()) }
+        if self == Self::Generic { String::new() } else { format!("-{self}") }
     }
 }
 
@@ -161,13 +153,11 @@ impl Selector {
         };
         fits(&self.suite, Some(&kernel.suite))
             && fits(&self.line, kernel.line.as_deref())
-            && fits(&self.kernel_flavour, Some(kernel.flavour.name()))
+            && fits(&self.kernel_flavour, Some(&kernel.flavour.to_string()))
             && fits(&self.branch, Some(&driver.branch))
-            && fits(&self.flavour, Some(flavour_name(driver.flavour)))
+            && fits(&self.flavour, Some(&driver.flavour.to_string()))
     }
-}
 
-impl Selector {
     /// Returns its keys and their patterns.
     pub fn conditions(&self) -> BTreeMap<String, String> {
         let keys = [
@@ -191,12 +181,26 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Returns the flavour of kernel modules as rules, filters and longshore's command line name it.
-pub fn flavour_name(flavour: Flavour) -> &'static str {
-    match flavour {
-        Flavour::Open => "open",
-        Flavour::Proprietary => "proprietary",
+/// Returns what all declarations give; refuses what an earlier one gives, too.
+fn declared<A, T>(
+    axes: &[Spanned<A>],
+    text: &Text<'_>,
+    of: impl Fn(&A) -> Result<Vec<T>, String>,
+    name: impl Fn(&T) -> String,
+) -> Result<Vec<T>, String> {
+    let mut found = Vec::new();
+    let mut lines = BTreeMap::new();
+    for spanned in axes {
+        let at = text.line(spanned);
+        for one in of(spanned.get_ref()).map_err(|e| at_line(at, &e))? {
+            let name = name(&one);
+            if let Some(first) = lines.insert(name.clone(), at) {
+                return Err(at_line(at, &format!("{name} is declared in line {first}, too")));
+            }
+            found.push(one);
+        }
     }
+    Ok(found)
 }
 
 /// Multiplies the kernels' axes.
@@ -204,23 +208,8 @@ pub(super) fn kernels(
     axes: &[Spanned<KernelAxis>],
     text: &Text<'_>,
 ) -> Result<Vec<Kernel>, String> {
-    let mut found = Vec::new();
-    let mut lines = BTreeMap::new();
-    for spanned in axes {
-        let (axis, at) = (spanned.get_ref(), text.line(spanned));
-        let of_axis = match axis.is_by_name() {
-            true => named(axis),
-            false => of_suites(axis),
-        };
-        for kernel in of_axis.map_err(|e| at_line(at, &e))? {
-            if let Some(first) = lines.insert(kernel.id.clone(), at) {
-                let what = format!("the kernel {} is declared in line {first}, too", kernel.id);
-                return Err(at_line(at, &what));
-            }
-            found.push(kernel);
-        }
-    }
-    Ok(found)
+    let of = |axis: &KernelAxis| if axis.is_by_name() { named(axis) } else { of_suites(axis) };
+    declared(axes, text, of, |kernel: &Kernel| format!("the kernel {}", kernel.id))
 }
 
 impl KernelAxis {
@@ -320,32 +309,23 @@ pub(super) fn drivers(
     axes: &[Spanned<DriverAxis>],
     text: &Text<'_>,
 ) -> Result<Vec<Driver>, String> {
-    let mut found = Vec::new();
-    let mut lines = BTreeMap::new();
-    for spanned in axes {
-        let (axis, at) = (spanned.get_ref(), text.line(spanned));
-        let (branches, flavours) = (&axis.branches, &axis.flavours);
-        let lengths = [
-            ("branches", branches.len()),
-            ("flavours", flavours.len()),
-            ("suites", axis.suites.len()),
-        ];
-        not_empty(&lengths).map_err(|e| at_line(at, &e))?;
-        let mut names = branches.iter().chain(&axis.suites);
-        names.try_for_each(|name| sound(name)).map_err(|e| at_line(at, &e))?;
-        for branch in branches {
-            for flavour in flavours {
-                let id = format!("{branch}-{}", flavour_name(*flavour));
-                if let Some(first) = lines.insert(id.clone(), at) {
-                    let what = format!("the driver {id} is declared in line {first}, too");
-                    return Err(at_line(at, &what));
-                }
-                let (branch, suites) = (branch.clone(), axis.suites.clone());
-                found.push(Driver { id, branch, flavour: *flavour, suites });
-            }
-        }
-    }
-    Ok(found)
+    declared(axes, text, of_branches, |driver: &Driver| format!("the driver {}", driver.id))
+}
+
+/// Returns the driver of each branch and flavour.
+fn of_branches(axis: &DriverAxis) -> Result<Vec<Driver>, String> {
+    let DriverAxis { branches, flavours, suites } = axis;
+    let (of_branches, of_flavours) = (("branches", branches.len()), ("flavours", flavours.len()));
+    not_empty(&[of_branches, of_flavours, ("suites", suites.len())])?;
+    branches.iter().chain(suites).try_for_each(|name| sound(name))?;
+    let driver = |branch: &String, flavour: Flavour| Driver {
+        id: format!("{branch}-{flavour}"),
+        branch: branch.clone(),
+        flavour,
+        suites: suites.clone(),
+    };
+    let of_branch = |branch| flavours.iter().map(move |flavour| (branch, *flavour));
+    Ok(branches.iter().flat_map(of_branch).map(|(b, f)| driver(b, f)).collect())
 }
 
 /// Adds the line to an error.

@@ -23,7 +23,7 @@ pub(super) fn scenarios(file: &File, text: &Text<'_>) -> Result<(), String> {
     for spanned in &file.rule {
         let (rule, at) = (spanned.get_ref(), text.line(spanned));
         let fault = |what: &str| Err(at_line(at, &format!("the rule `{}`: {what}", rule.name)));
-        let names: Vec<&str> = rule.scenarios.iter().map(|of| of.name()).collect();
+        let names: Vec<String> = rule.scenarios.iter().map(ToString::to_string).collect();
         if names.is_empty() {
             return fault("scenarios is empty, so that it gives nothing");
         }

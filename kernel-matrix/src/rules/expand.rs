@@ -74,7 +74,7 @@ fn cell(
         name = format!("{name}-{}", rule.suffix);
     }
     if scenario.boots() {
-        name = format!("{name}-{}-{gpus}", scenario.name());
+        name = format!("{name}-{scenario}-{gpus}");
     }
     Cell {
         name,

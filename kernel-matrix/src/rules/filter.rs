@@ -1,83 +1,59 @@
 //! Selection of cells of the rules: filters and shards.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::str::FromStr;
 
 use crate::results::Shard;
+use crate::rules::Cell;
 use crate::rules::lock::Lock;
 use crate::rules::pattern::Patterns;
-use crate::rules::{Cell, flavour_name};
 use longshore_lab::host::cache::digest;
 use longshore_lab::host::error::Error;
 
 /// `KEY=PATTERN[,PATTERN...]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Filter {
-    key: Key,
+    key: &'static str,
+    value: Value,
     patterns: Patterns,
 }
 
-/// Keys of filters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Key {
-    Kernel,
-    Suite,
-    Line,
-    KernelFlavour,
-    Driver,
-    Flavour,
-    Rule,
-    Scenario,
-    Gpus,
-    Name,
-}
+/// Returns the value that a cell has of a key, if it has one. The lock tells releases.
+type Value = fn(&Cell, Option<&Lock>) -> Option<String>;
 
-const KEYS: [(&str, Key); 10] = [
-    ("kernel", Key::Kernel),
-    ("suite", Key::Suite),
-    ("line", Key::Line),
-    ("kernel-flavour", Key::KernelFlavour),
-    ("driver", Key::Driver),
-    ("flavour", Key::Flavour),
-    ("rule", Key::Rule),
-    ("scenario", Key::Scenario),
-    ("gpus", Key::Gpus),
-    ("name", Key::Name),
+/// Key of releases, which only a lock has.
+const KERNEL: &str = "kernel";
+
+const KEYS: [(&str, Value); 10] = [
+    (KERNEL, |cell, lock| Some(lock?.kernel(&cell.kernel.id)?.release.clone())),
+    ("suite", |cell, _| Some(cell.kernel.suite.clone())),
+    ("line", |cell, _| cell.kernel.line.clone()),
+    ("kernel-flavour", |cell, _| Some(cell.kernel.flavour.to_string())),
+    ("driver", |cell, _| Some(cell.driver.branch.clone())),
+    ("flavour", |cell, _| Some(cell.driver.flavour.to_string())),
+    ("rule", |cell, _| Some(cell.rule.clone())),
+    ("scenario", |cell, _| Some(cell.scenario.to_string())),
+    ("gpus", |cell, _| Some(cell.gpus.to_string())),
+    ("name", |cell, _| Some(cell.name.clone())),
 ];
 
 impl FromStr for Filter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = || KEYS.map(|(name, _)| name).join(", ");
+        let all = || KEYS.map(|(name, _)| name).join(", ");
         let (key, patterns) = text
             .split_once('=')
-            .ok_or_else(|| format!("a filter is KEY=PATTERN, with one of the keys {}", known()))?;
-        let key = KEYS.iter().find(|(name, _)| *name == key).map(|(_, key)| *key);
-        let key = key.ok_or_else(|| format!("there are the keys {}", known()))?;
-        Ok(Self { key, patterns: Patterns::parse(patterns)? })
+            .ok_or_else(|| format!("a filter is KEY=PATTERN, with one of the keys {}", all()))?;
+        let known = KEYS.into_iter().find(|(name, _)| *name == key);
+        let (key, value) = known.ok_or_else(|| format!("there are the keys {}", all()))?;
+        Ok(Self { key, value, patterns: Patterns::parse(patterns)? })
     }
 }
 
 impl Filter {
     fn matches(&self, cell: &Cell, lock: Option<&Lock>) -> bool {
-        let (kernel, driver) = (&cell.kernel, &cell.driver);
-        let is_met = |value: &str| self.patterns.matches(value);
-        match self.key {
-            Key::Kernel => {
-                lock.and_then(|l| l.kernel(&kernel.id)).is_some_and(|k| is_met(&k.release))
-            }
-            Key::Suite => is_met(&kernel.suite),
-            Key::Line => kernel.line.as_deref().is_some_and(is_met),
-            Key::KernelFlavour => is_met(kernel.flavour.name()),
-            Key::Driver => is_met(&driver.branch),
-            Key::Flavour => is_met(flavour_name(driver.flavour)),
-            Key::Rule => is_met(&cell.rule),
-            Key::Scenario => is_met(cell.scenario.name()),
-            Key::Gpus => is_met(&cell.gpus.to_string()),
-            Key::Name => is_met(&cell.name),
-        }
+        (self.value)(cell, lock).is_some_and(|value| self.patterns.matches(&value))
     }
 }
 
@@ -90,12 +66,6 @@ impl FromStr for Shard {
             (1..=shard.count).contains(&shard.index).then_some(shard)
         });
         numbers.ok_or_else(|| format!("`{text}` is not I/N, with I of 1 to N"))
-    }
-}
-
-impl fmt::Display for Shard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.index, self.count)
     }
 }
 
@@ -127,14 +97,14 @@ pub fn select<'a>(
     shard: Option<Shard>,
     lock: Option<&Lock>,
 ) -> Result<Vec<&'a Cell>, Error> {
-    if lock.is_none() && filters.iter().any(|filter| filter.key == Key::Kernel) {
+    if lock.is_none() && filters.iter().any(|filter| filter.key == KERNEL) {
         let why = "kernel= is about releases, which are known after `kernel-matrix resolve`";
         return Err(Error::Matrix(why.into()));
     }
     for filter in filters {
         if !cells.iter().any(|cell| filter.matches(cell, lock)) {
-            let name = KEYS.iter().find(|(_, key)| *key == filter.key).map_or("", |(name, _)| name);
-            return Err(Error::Matrix(format!("no cell has {name}={}", filter.patterns)));
+            let Filter { key, patterns, .. } = filter;
+            return Err(Error::Matrix(format!("no cell has {key}={patterns}")));
         }
     }
     let is_met = |cell: &&Cell| filters.iter().all(|filter| filter.matches(cell, lock));

@@ -1,14 +1,13 @@
 //! Sets of simulated devices of a rule: `["t4"]`, `["8xH100", "4xNVSwitch"]`.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use longshore_lab::gpu::{self, Model, Spec};
 
-/// Devices of a cell, in the order of the rule.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Devices of a cell, in the order of the rule; shown as the end of its cells' names: `8xh100-4xnvswitch`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
+#[display("{}", self.parts().join("-").replace(':', "-"))]
 pub struct GpuSet(Vec<(usize, Spec)>);
 
 impl GpuSet {
@@ -62,13 +61,6 @@ impl TryFrom<Vec<String>> for GpuSet {
 impl From<GpuSet> for Vec<String> {
     fn from(set: GpuSet) -> Self {
         set.parts()
-    }
-}
-
-/// Shows the end of its cells' names: `8xh100-4xnvswitch`.
-impl fmt::Display for GpuSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.parts().join("-").replace(':', "-"))
     }
 }
 

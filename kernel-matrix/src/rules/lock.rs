@@ -45,7 +45,7 @@ pub struct LockedSuite {
 }
 
 /// A kernel.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LockedKernel {
     /// Its identifier in the rules.

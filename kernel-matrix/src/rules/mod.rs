@@ -28,7 +28,7 @@ use toml::Spanned;
 
 use longshore_lab::host::error::{At, Error};
 
-pub use axes::{Driver, Kernel, KernelFlavour, KernelPlace, NamedKernel, Selector, flavour_name};
+pub use axes::{Driver, Kernel, KernelFlavour, KernelPlace, NamedKernel, Selector};
 pub use gpu_set::GpuSet;
 pub use scenario::RuleScenario;
 

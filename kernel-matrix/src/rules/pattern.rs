@@ -72,7 +72,8 @@ impl fmt::Display for Pattern {
 }
 
 /// Alternatives: one pattern or a list.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{}", _0.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))]
 pub(crate) struct Patterns(Vec<Pattern>);
 
 impl Patterns {
@@ -87,13 +88,6 @@ impl Patterns {
     /// True if one of them fits.
     pub(crate) fn matches(&self, value: &str) -> bool {
         self.0.iter().any(|pattern| pattern.matches(value))
-    }
-}
-
-impl fmt::Display for Patterns {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&all.join(","))
     }
 }
 

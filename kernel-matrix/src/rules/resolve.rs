@@ -54,14 +54,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn kernel(&self, kernel: &Kernel) -> LockedKernel {
-        let mut locked = LockedKernel {
-            id: kernel.id.clone(),
-            release: String::new(),
-            unavailable: None,
-            build_root: None,
-            image: None,
-            headers: Vec::new(),
-        };
+        let mut locked = LockedKernel { id: kernel.id.clone(), ..LockedKernel::default() };
         let filled = match &kernel.named {
             Some(named) => self.fill_named(named, &mut locked),
             None => self.fill(kernel, &mut locked),

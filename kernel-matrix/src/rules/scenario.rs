@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 /// Procedure of a cell of the rules.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, derive_more::Display,
+)]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum RuleScenario {
     /// The modules are compiled; nothing is booted.
     #[default]
@@ -26,20 +29,6 @@ pub enum RuleScenario {
 }
 
 impl RuleScenario {
-    /// Returns its name in rules, filters and names of cells.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Compile => "compile",
-            Self::RoundTrip => "round-trip",
-            Self::InUse => "in-use",
-            Self::Restored => "restored",
-            Self::Interrupted => "interrupted",
-            Self::GuestPanic => "guest-panic",
-            Self::GuestHang => "guest-hang",
-            Self::GuestFullDisk => "guest-full-disk",
-        }
-    }
-
     /// True if its cells boot a VM.
     pub fn boots(self) -> bool {
         self != Self::Compile
@@ -62,7 +51,7 @@ mod tests {
             RuleScenario::GuestHang,
             RuleScenario::GuestFullDisk,
         ] {
-            assert_eq!(serde_json::to_value(scenario).unwrap(), scenario.name());
+            assert_eq!(serde_json::to_value(scenario).unwrap(), scenario.to_string());
             assert_eq!(scenario.boots(), scenario != RuleScenario::Compile);
         }
     }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Cell, Driver, Excluded, flavour_name};
+use super::{Cell, Driver, Excluded};
 use longshore_core::flavour::Flavour;
 use longshore_lab::gpu::Model;
 
@@ -88,7 +88,7 @@ impl Support {
             let reason = format!(
                 "{model:?} ({architecture}) has no GPU System Processor, which NVIDIA's open modules need"
             );
-            return Some((of("flavour", flavour_name(driver.flavour).to_owned()), reason));
+            return Some((of("flavour", driver.flavour.to_string()), reason));
         }
         let branch = branch(&driver.branch)?;
         if branch < *first {

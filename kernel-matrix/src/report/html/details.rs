@@ -6,7 +6,6 @@ use longshore_core::sanitize::in_line;
 use maud::{Markup, html};
 
 use super::super::merge::{Cell, Merged};
-use super::super::status::list;
 use super::table::counted;
 use super::{badge, searchable};
 use crate::results::{CellResult, Line, LogExcerpt, ResolvedCell, Times, Verdict};
@@ -61,12 +60,12 @@ fn explain(verdict: &Verdict) -> Markup {
         @match verdict {
             Verdict::Works {} => p.reason { "All checks of the scenario passed." },
             Verdict::WorksPatched { patches } => {
-                p.reason { "All checks passed, with patches: " (list(patches)) "." }
+                p.reason { "All checks passed, with patches: " (Line::list(patches, ", ")) "." }
             }
             Verdict::Compiled { patches } => {
                 p.reason {
                     "The modules compiled"
-                    @if !patches.is_empty() { ", with patches: " (list(patches)) }
+                    @if !patches.is_empty() { ", with patches: " (Line::list(patches, ", ")) }
                     "; nothing was booted in this run."
                 }
             }
@@ -82,11 +81,11 @@ fn explain(verdict: &Verdict) -> Markup {
                 (advise(remedy))
             }
             Verdict::Unavailable { part, why } => {
-                p.reason { "The " (part.name()) " cannot be had: " (why) }
+                p.reason { "The " (part) " cannot be had: " (why) }
             }
             Verdict::Faulty { why } => (faults(why)),
             Verdict::GuestEnded { class, why } => {
-                p.reason { "The guest gave no verdict: " (class.name()) "." }
+                p.reason { "The guest gave no verdict: " (class) "." }
                 (faults(why))
             }
             Verdict::NotRun { why } => p.reason { (why) },
@@ -135,7 +134,7 @@ fn versions(resolved: &ResolvedCell) -> Markup {
         @for refused in &resolved.refused_revisions {
             (pair("Tried before", format_args!("{}: {}", refused.revision, refused.line)))
         }
-        (pair("Patches", list(&resolved.patches)))
+        (pair("Patches", Line::list(&resolved.patches, ", ")))
         (pair("Module set", resolved.set.as_ref().map_or("", |set| set.as_str())))
         @for note in &resolved.notes { (pair("Note", note)) }
     }
