@@ -30,7 +30,7 @@ use super::{LockFile, SealKey, Selection, in_parallel, longshore};
 use crate::print;
 
 /// Time limit of a build: a slow machine's, with the download of a toolchain.
-pub(super) const LIMIT: Duration = Duration::from_secs(3600);
+const LIMIT: Duration = Duration::from_secs(3600);
 /// Bytes of a run's nonce.
 const NONCE: usize = 16;
 
@@ -66,14 +66,6 @@ pub(crate) struct Build {
     longshore: Option<PathBuf>,
 }
 
-/// A run over the rules that is going on.
-struct Going<'a> {
-    builds: BuildRun<'a>,
-    reuser: Reuser,
-    log: Mutex<(RunLog<'a>, Vec<CellResult>)>,
-    ending: &'a Ending,
-}
-
 /// Compiles the selected cells. True if each has a verdict, and none is a fault.
 pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     let cache = Cache::of_user()?;
@@ -83,38 +75,33 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     let program = longshore(options.longshore.as_deref())?;
     let dir = options.out.clone().unwrap_or_else(|| cache.dir("build"));
     let store = cache.dir(Supply::Archive.store());
-    let builds = BuildRun {
-        lock: &lock,
-        archives: &rules.archives,
-        program: &program,
-        store: &store,
-        dir: &dir,
-        limit: LIMIT,
-    };
     let key = options.seal_key.read(&cache)?;
+    let place = Place { rules: &rules, lock: &lock, cache: &cache, key: &key, dir: &dir, ending };
+    let builds = place.builds(&program, &store);
     let earlier = options.reuse.earlier(&cache, &key)?;
-    let Chosen { planned, mut cells, keys } = Chosen::of(options, &compiled, &builds, ending)?;
+    let Chosen { planned, cells, keys } = Chosen::of(options, &compiled, &builds, ending)?;
     if ending.signal().is_some() {
         return Ok(false);
     }
-    let count = cells.len();
     lock.covers(&cells)?;
     let changed_only = options.reuse.is_changed_only();
     let run = Run { changed_only, ..run(&lock, options.selection.shard, &program)? };
-    let (log, run, done) = open_log(&dir, run, &cells, options.resume, &key)?;
-    cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
+    let going = Going::begin(place, run, cells, options.resume)?;
     let reuser = Reuser { earlier, keys };
-    let going = Going { builds, reuser, log: Mutex::new((log, done)), ending };
-    let ended = in_parallel(&cells, options.jobs, |cell| going.one(cell));
-    // The log keeps other runs away from its directory.
-    let (_log, done) = going.log.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut results = results::results(&rules, &lock, run, &planned, done);
-    results.run.complete = results.cells.len() == count;
-    results.run.ended = Timestamp::now();
-    write(&mut results, &cache, &key, &dir)?;
-    ended?;
-    let is_fault = |cell: &CellResult| cell.verdict.may_be_of_machine();
-    Ok(results.run.complete && !results.cells.iter().any(is_fault))
+    let compile = |cell: &Cell| match reuser.outcome(cell, &builds)? {
+        Some(result) => Ok(result),
+        None => builds.build(cell),
+    };
+    going.go(options.jobs, &planned, compile, shown)
+}
+
+fn shown(cell: &Cell, result: &CellResult) -> String {
+    let verdict = results::one_line(&result.verdict);
+    let seconds = result.times.total_ms() / 1000;
+    match &result.reused_from {
+        Some(run) => format!("{:48} reused {verdict} (of {run})", cell.name),
+        None => format!("{:48} {seconds:4} s {verdict}", cell.name),
+    }
 }
 
 /// Cells of a run.
@@ -146,43 +133,9 @@ impl<'r> Chosen<'r> {
     }
 }
 
-/// Begins the log of a run over these cells in `dir`, or resumes it: with the run and its results so far.
-pub(super) fn open_log<'k>(
-    dir: &Path,
-    run: Run,
-    cells: &[&Cell],
-    is_resumed: bool,
-    key: &'k Key,
-) -> Result<(RunLog<'k>, Run, Vec<CellResult>), Error> {
-    let names: Vec<Line> = cells.iter().map(|cell| Line::new(&cell.name)).collect();
-    let path = dir.join("run.jsonl");
-    if !is_resumed {
-        return Ok((RunLog::begin(&path, &run, names, key)?, run, Vec::new()));
-    }
-    let (log, run, done) = RunLog::resume(&path, &run, &names, key)?;
-    print(&format!("resuming run {}: {} cells are done", run.id, done.len()));
-    Ok((log, run, done))
-}
-
 fn lock(options: &Build, cache: &Cache, rules: &Rules) -> Result<Lock, Error> {
     let path = options.lock.path(cache);
     if options.locked { Lock::read(&path) } else { super::resolve::resolved(cache, rules, &path) }
-}
-
-/// Writes the results of a run, and prints their summary.
-pub(super) fn write(
-    results: &mut Results,
-    cache: &Cache,
-    key: &Key,
-    dir: &Path,
-) -> Result<(), Error> {
-    let path = dir.join(RESULTS);
-    results.write(&path, key)?;
-    kept::keep(results, &path, &cache.dir(kept::DIRECTORY))?;
-    let state = if results.run.complete { "" } else { "; the run is not complete" };
-    print(&format!("{}{state}", results::summary(&results.cells)));
-    print(&format!("written to {}", path.display()));
-    Ok(())
 }
 
 /// Returns the run that begins now.
@@ -221,32 +174,110 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
     })
 }
 
-impl Going<'_> {
-    fn one(&self, cell: &Cell) -> Result<(), Error> {
-        if self.ending.signal().is_some() {
+/// Inputs of a run over rules, and the place of its results.
+pub(super) struct Place<'a> {
+    pub(super) rules: &'a Rules,
+    pub(super) lock: &'a Lock,
+    pub(super) cache: &'a Cache,
+    /// Key that seals the results.
+    pub(super) key: &'a Key,
+    pub(super) dir: &'a Path,
+    pub(super) ending: &'a Ending,
+}
+
+impl<'a> Place<'a> {
+    /// Returns the settings of its compiles by this program, with this store.
+    pub(super) fn builds(&self, program: &'a Path, store: &'a Path) -> BuildRun<'a> {
+        let (lock, archives, dir) = (self.lock, &self.rules.archives, self.dir);
+        BuildRun { lock, archives, program, store, dir, limit: LIMIT }
+    }
+}
+
+/// A run over rules that is going on.
+pub(super) struct Going<'a> {
+    place: Place<'a>,
+    run: Run,
+    /// Number of all its cells.
+    count: usize,
+    /// Cells without a result.
+    pub(super) cells: Vec<&'a Cell>,
+    /// Log, which keeps other runs away from its directory, and results so far.
+    log: Mutex<(RunLog<'a>, Vec<CellResult>)>,
+}
+
+impl<'a> Going<'a> {
+    /// Begins a run of these cells, or resumes it, with its results so far.
+    pub(super) fn begin(
+        place: Place<'a>,
+        run: Run,
+        mut cells: Vec<&'a Cell>,
+        is_resumed: bool,
+    ) -> Result<Self, Error> {
+        let names: Vec<Line> = cells.iter().map(|cell| Line::new(&cell.name)).collect();
+        let (path, count) = (place.dir.join("run.jsonl"), cells.len());
+        let (log, run, done) = if is_resumed {
+            let (log, run, done) = RunLog::resume(&path, &run, &names, place.key)?;
+            print(&format!("resuming run {}: {} cells are done", run.id, done.len()));
+            (log, run, done)
+        } else {
+            (RunLog::begin(&path, &run, names, place.key)?, run, Vec::new())
+        };
+        cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
+        Ok(Self { place, run, count, cells, log: Mutex::new((log, done)) })
+    }
+
+    /// Passes each cell to `act`, `jobs` at a time, prints its result as `shown` has it, and writes the results. True if
+    /// each cell has a verdict, and none is a fault.
+    pub(super) fn go(
+        self,
+        jobs: NonZeroUsize,
+        planned: &[&Cell],
+        act: impl Fn(&Cell) -> Result<CellResult, Error> + Sync,
+        shown: impl Fn(&Cell, &CellResult) -> String + Sync,
+    ) -> Result<bool, Error> {
+        let ended = in_parallel(&self.cells, jobs, |cell| self.one(cell, &act, &shown));
+        let Place { rules, lock, cache, key, dir, .. } = self.place;
+        let (_log, done) = self.log.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut results = results::results(rules, lock, self.run, planned, done);
+        results.run.complete = results.cells.len() == self.count;
+        results.run.ended = Timestamp::now();
+        write(&mut results, cache, key, dir)?;
+        ended?;
+        let is_fault = |cell: &CellResult| cell.verdict.may_be_of_machine();
+        Ok(results.run.complete && !results.cells.iter().any(is_fault))
+    }
+
+    fn one(
+        &self,
+        cell: &Cell,
+        act: impl Fn(&Cell) -> Result<CellResult, Error>,
+        shown: impl Fn(&Cell, &CellResult) -> String,
+    ) -> Result<(), Error> {
+        let is_ended = || self.place.ending.signal().is_some();
+        if is_ended() {
             return Ok(());
         }
-        let reused = self.reuser.outcome(cell, &self.builds)?;
-        let result = match reused {
-            Some(result) => result,
-            None => self.builds.build(cell)?,
-        };
-        // A build that the signal ended has no verdict.
-        if self.ending.signal().is_some() {
+        let result = act(cell)?;
+        // A cell that the signal ended has no verdict.
+        if is_ended() {
             return Ok(());
         }
         let mut held = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let (log, done) = &mut *held;
         log.add(&result)?;
-        let verdict = results::one_line(&result.verdict);
-        match &result.reused_from {
-            Some(run) => print(&format!("{:48} reused {verdict} (of {run})", cell.name)),
-            None => {
-                let seconds = result.times.total_ms() / 1000;
-                print(&format!("{:48} {seconds:4} s {verdict}", cell.name));
-            }
-        }
+        print(&shown(cell, &result));
         done.push(result);
         Ok(())
     }
+}
+
+/// Writes the results of a run, and prints their summary.
+fn write(results: &mut Results, cache: &Cache, key: &Key, dir: &Path) -> Result<(), Error> {
+    let path = dir.join(RESULTS);
+    results.write(&path, key)?;
+    kept::keep(results, &path, &cache.dir(kept::DIRECTORY))?;
+    let state = if results.run.complete { "" } else { "; the run is not complete" };
+    print(&format!("{}{state}", results::summary(&results.cells)));
+    print(&format!("written to {}", path.display()));
+    Ok(())
 }

@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
-use jiff::Timestamp;
 use kernel_matrix::boot_run::BootRun;
-use kernel_matrix::build_run::BuildRun;
-use kernel_matrix::build_run::log::RunLog;
 use kernel_matrix::build_run::results;
 use kernel_matrix::ending::Ending;
 use kernel_matrix::results::{CellResult, Digest, Line, Run, Shard};
@@ -26,8 +23,8 @@ use longshore_lab::judge::event::{Event, Sink};
 use longshore_lab::run::show::{self, Detail};
 use longshore_lab::vm::qemu::{self, Qemu};
 
-use super::build::{self, LIMIT};
-use super::{SealKey, in_parallel, resolve};
+use super::build::{self, Going, Place};
+use super::{SealKey, resolve};
 use crate::print;
 
 /// Options of `run` that are for longshore's test cells alone.
@@ -99,14 +96,6 @@ struct Selected<'a> {
     run: Run,
 }
 
-/// A run that is going on.
-struct Going<'a> {
-    boots: BootRun<'a>,
-    log: Mutex<(RunLog<'a>, Vec<CellResult>)>,
-    ending: &'a Ending,
-    detail: Option<Detail>,
-}
-
 /// Compiles and boots the selected cells. True if each has a verdict, and none is red.
 pub(crate) fn run_rules(
     options: &OverRules,
@@ -120,41 +109,38 @@ pub(crate) fn run_rules(
     let lock =
         if options.locked { Lock::read(&path)? } else { resolve::resolved(&cache, &rules, &path)? };
     let key = options.seal_key.read(&cache)?;
-    let selected = select(options, &rules, &lock, filters, &means)?;
-    let count = selected.cells.len();
+    let Selected { planned, cells, run } = select(options, &rules, &lock, filters, &means)?;
     let dir = options.out.clone().unwrap_or_else(|| cache.dir("run"));
-    lock.covers(&selected.cells)?;
-    let (log, run, done) =
-        build::open_log(&dir, selected.run, &selected.cells, options.resume, &key)?;
-    let mut cells = selected.cells;
-    cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
-    let suites = suites(&rules, &cells, &means.guests);
-    let (store, jobs) = (cache.dir(Supply::Archive.store()), means.jobs);
-    let program = means.agent.program.clone();
-    let builds = BuildRun {
-        lock: &lock,
-        archives: &rules.archives,
-        program: &program,
-        store: &store,
-        dir: &dir,
-        limit: LIMIT,
-    };
+    lock.covers(&cells)?;
+    let ending = means.ending;
+    let place = Place { rules: &rules, lock: &lock, cache: &cache, key: &key, dir: &dir, ending };
+    let (store, program) = (cache.dir(Supply::Archive.store()), means.agent.program.clone());
+    let builds = place.builds(&program, &store);
+    let going = Going::begin(place, run, cells, options.resume)?;
+    let suites = suites(&rules, &going.cells, &means.guests);
     run_dir::remove_leftovers(&cache)?;
     let workbench =
         Workbench::open_each(cache.clone(), means.guests, suites, means.agent, means.qemu)?;
     let cache_bytes = u64::from(options.cache_limit.unwrap_or(CACHE_LIMIT)) << 30;
     let boots = BootRun { builds, workbench: Mutex::new(workbench), cache_bytes };
-    let (log, detail) = (Mutex::new((log, done)), means.detail);
-    let going = Going { boots, log, ending: means.ending, detail };
-    let ended = in_parallel(&cells, jobs, |cell| going.one(cell));
-    // The log keeps other runs away from its directory.
-    let (_log, done) = going.log.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut results = results::results(&rules, &lock, run, &selected.planned, done);
-    results.run.complete = results.cells.len() == count;
-    results.run.ended = Timestamp::now();
-    build::write(&mut results, &cache, &key, &dir)?;
-    ended?;
-    Ok(results.run.complete && !results.cells.iter().any(|cell| cell.verdict.may_be_of_machine()))
+    going.go(means.jobs, &planned, |cell| boot(&boots, means.detail, cell), shown)
+}
+
+/// Runs a cell, and shows its events meanwhile.
+fn boot(boots: &BootRun<'_>, detail: Option<Detail>, cell: &Cell) -> Result<CellResult, Error> {
+    let began = Instant::now();
+    let take = |event: Event| {
+        let shown = detail.and_then(|d| show::line(&event, began.elapsed(), d));
+        if let Some(line) = shown {
+            print(&line);
+        }
+    };
+    boots.run(cell, &Sink::new(&cell.name, &take))
+}
+
+fn shown(cell: &Cell, result: &CellResult) -> String {
+    let seconds = result.times.total_ms() / 1000;
+    format!("{:56} {seconds:4} s {}", cell.name, results::one_line(&result.verdict))
 }
 
 fn select<'a>(
@@ -191,31 +177,4 @@ fn suites(rules: &Rules, cells: &[&Cell], guests: &Guests) -> BTreeMap<String, b
         *suites.entry(guests.default.suite.clone()).or_default() |= guests.default.archive_frozen;
     }
     suites
-}
-
-impl Going<'_> {
-    fn one(&self, cell: &Cell) -> Result<(), Error> {
-        if self.ending.signal().is_some() {
-            return Ok(());
-        }
-        let began = Instant::now();
-        let take = |event: Event| {
-            let shown = self.detail.and_then(|d| show::line(&event, began.elapsed(), d));
-            if let Some(line) = shown {
-                print(&line);
-            }
-        };
-        let result = self.boots.run(cell, &Sink::new(&cell.name, &take))?;
-        // A cell that the signal ended has no verdict.
-        if self.ending.signal().is_some() {
-            return Ok(());
-        }
-        let mut held = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let (log, done) = &mut *held;
-        log.add(&result)?;
-        let seconds = result.times.total_ms() / 1000;
-        print(&format!("{:56} {seconds:4} s {}", cell.name, results::one_line(&result.verdict)));
-        done.push(result);
-        Ok(())
-    }
 }
