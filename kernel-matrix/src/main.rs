@@ -9,7 +9,6 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
@@ -275,7 +274,13 @@ fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
     };
     match open(matrix.guests(), &cells, &options.vm) {
         Ok(workbench) => {
-            run_all(&cells, options.jobs().get(), &Mutex::new(workbench), ending, &take)
+            let workbench = Mutex::new(workbench);
+            commands::in_parallel(&cells, options.jobs(), |cell| {
+                if ending.signal().is_none() {
+                    longshore_lab::run::run(cell, &workbench, &Sink::new(&cell.name, &take));
+                }
+                Ok(())
+            })?;
         }
         Err(error) => cells.iter().for_each(|cell| {
             let outcome = Outcome::NotRun(error.to_string());
@@ -309,28 +314,6 @@ fn alone<T>(
         }
     };
     act(&cell, workbench, &Sink::new(name, &take))
-}
-
-fn run_all(
-    cells: &[&Cell],
-    jobs: usize,
-    workbench: &Mutex<Workbench>,
-    ending: &Ending,
-    take: &(dyn Fn(Event) + Sync),
-) {
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.min(cells.len()) {
-            scope.spawn(|| {
-                while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if ending.signal().is_some() {
-                        return;
-                    }
-                    longshore_lab::run::run(cell, workbench, &Sink::new(&cell.name, take));
-                }
-            });
-        }
-    });
 }
 
 fn open(guests: Guests, cells: &[&Cell], options: &VmOptions) -> Result<Workbench, Error> {

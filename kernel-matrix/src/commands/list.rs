@@ -9,7 +9,7 @@ use longshore_lab::host::cache::Cache;
 use longshore_lab::host::error::Error;
 use serde::Serialize;
 
-use super::{LockFile, Selection, json};
+use super::{LockFile, Selection};
 use crate::print;
 
 /// Options of `list`.
@@ -56,13 +56,11 @@ pub(crate) fn list(options: &List) -> Result<bool, Error> {
     let Selection { filters, shard } = &options.selection;
     let cells = filter::select(&rules.cells, filters, *shard, lock.as_ref())?;
     if options.json {
-        print(&json(&Listed {
-            format: 1,
-            kernels: &rules.kernels,
-            drivers: &rules.drivers,
-            excluded: &rules.excluded,
-            cells: &cells,
-        })?);
+        let Rules { kernels, drivers, excluded, .. } = &rules;
+        let listed = Listed { format: 1, kernels, drivers, excluded, cells: &cells };
+        let text = serde_json::to_string_pretty(&listed);
+        let no_form = |e| Error::Unexpected(format!("the list has no form in JSON: {e}"));
+        print(&text.map_err(no_form)?);
         return Ok(true);
     }
     for cell in &cells {

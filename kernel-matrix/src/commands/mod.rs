@@ -96,7 +96,7 @@ fn rules_path(given: Option<&Path>) -> Result<PathBuf, Error> {
 }
 
 /// Passes each item to `act`, `jobs` at a time, until all are done or one is an error.
-fn in_parallel<T: Sync>(
+pub(crate) fn in_parallel<T: Sync>(
     items: &[T],
     jobs: NonZeroUsize,
     act: impl Fn(&T) -> Result<(), Error> + Sync,
@@ -116,9 +116,4 @@ fn in_parallel<T: Sync>(
         }
     });
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-}
-
-fn json(value: &impl serde::Serialize) -> Result<String, Error> {
-    serde_json::to_string_pretty(value)
-        .map_err(|e| Error::Unexpected(format!("the list has no form in JSON: {e}")))
 }

@@ -6,7 +6,7 @@ use super::status::Status;
 use crate::results::{DriverAxis, KernelAxis, Line};
 
 /// The axes, each in two parts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Axes<'a> {
     /// Kernels of the table.
     pub kernels: Vec<&'a KernelAxis>,
@@ -30,14 +30,8 @@ impl<'a> Axes<'a> {
         let (absent_drivers, drivers): (Vec<_>, Vec<_>) =
             merged.drivers.iter().partition(|d| is_absent(&d.id, |cell| &cell.planned.driver));
         if kernels.is_empty() || drivers.is_empty() {
-            let (kernels, drivers) =
-                (merged.kernels.iter().collect(), merged.drivers.iter().collect());
-            return Self {
-                kernels,
-                drivers,
-                absent_kernels: Vec::new(),
-                absent_drivers: Vec::new(),
-            };
+            let kernels = merged.kernels.iter().collect();
+            return Self { kernels, drivers: merged.drivers.iter().collect(), ..Self::default() };
         }
         Self { kernels, drivers, absent_kernels, absent_drivers }
     }

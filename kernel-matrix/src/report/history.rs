@@ -1,8 +1,7 @@
 //! Earlier runs: one small file each in a directory.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -10,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::merge::Merged;
 use super::status::Status;
+use crate::results::read::bounded;
 use crate::results::{Digest, Line};
 use longshore_lab::host::disk::{self, json_files};
 use longshore_lab::host::error::{At, Error};
@@ -94,12 +94,7 @@ impl PastRun {
 
     fn read(path: &Path) -> Result<Self, Error> {
         let about = |why: String| Error::Unexpected(format!("history {}: {why}", path.display()));
-        let mut bytes = Vec::new();
-        let file = File::open(path).at("open", path)?;
-        file.take(FILE_BYTES + 1).read_to_end(&mut bytes).at("read", path)?;
-        if bytes.len() as u64 > FILE_BYTES {
-            return Err(about(format!("larger than {} MiB", FILE_BYTES >> 20)));
-        }
+        let bytes = bounded("history", path, FILE_BYTES)?;
         let run: Self = serde_json::from_slice(&bytes).map_err(|e| about(e.to_string()))?;
         if run.format != FORMAT {
             return Err(about(format!("format {}, {FORMAT} is expected", run.format)));

@@ -23,18 +23,12 @@ impl Results {
             return Err(format!("{} cells are planned, {CELLS} are allowed", planned.len()));
         }
         for cell in &self.planned {
-            let name = &cell.name;
-            if !kernels.contains(&cell.kernel) {
-                return Err(format!(
-                    "cell {name} is of kernel {}, which is not listed",
-                    cell.kernel
-                ));
-            }
-            if !drivers.contains(&cell.driver) {
-                return Err(format!(
-                    "cell {name} is of driver {}, which is not listed",
-                    cell.driver
-                ));
+            let (kernel, driver) = (&cell.kernel, &cell.driver);
+            for (axis, ids, id) in [("kernel", &kernels, kernel), ("driver", &drivers, driver)] {
+                if !ids.contains(id) {
+                    let name = &cell.name;
+                    return Err(format!("cell {name} is of {axis} {id}, which is not listed"));
+                }
             }
         }
         if let Some(cell) = self.cells.iter().find(|cell| !planned.contains(&cell.name)) {

@@ -29,7 +29,7 @@ impl Results {
     /// or was changed after this user sealed it.
     pub fn read(path: &Path, key: Option<&Key>) -> Result<(Self, Authenticity), Error> {
         let about = |why: String| Error::Unexpected(format!("results {}: {why}", path.display()));
-        let bytes = bounded(path)?;
+        let bytes = bounded("results", path, FILE_BYTES)?;
         let results = Self::parse(&bytes).map_err(about)?;
         let authenticity = results.authenticity(key).map_err(|e| about(e.to_string()))?;
         Ok((results, authenticity))
@@ -74,24 +74,28 @@ impl Results {
             .map_err(|e| Error::Unexpected(format!("the results as JSON: {e}")))?;
         bytes.push(b'\n');
         if bytes.len() as u64 > FILE_BYTES {
-            return Err(too_large(path));
+            return Err(too_large("results", path, FILE_BYTES));
         }
         disk::of_this_machine().write_atomically(path, &bytes).at("write", path)
     }
 }
 
-fn bounded(path: &Path) -> Result<Vec<u8>, Error> {
+/// Reads a file of `what`, which has at most `most` bytes.
+///
+/// # Errors
+/// It cannot be read, or is larger.
+pub(crate) fn bounded(what: &str, path: &Path, most: u64) -> Result<Vec<u8>, Error> {
     let file = File::open(path).at("open", path)?;
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES + 1).read_to_end(&mut bytes).at("read", path)?;
-    if bytes.len() as u64 > FILE_BYTES {
-        return Err(too_large(path));
+    file.take(most + 1).read_to_end(&mut bytes).at("read", path)?;
+    if bytes.len() as u64 > most {
+        return Err(too_large(what, path, most));
     }
     Ok(bytes)
 }
 
-fn too_large(path: &Path) -> Error {
-    Error::Unexpected(format!("results {}: larger than {} MiB", path.display(), FILE_BYTES >> 20))
+fn too_large(what: &str, path: &Path, most: u64) -> Error {
+    Error::Unexpected(format!("{what} {}: larger than {} MiB", path.display(), most >> 20))
 }
 
 fn explain(error: &serde_json::Error) -> String {
