@@ -84,7 +84,7 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
         return Ok(false);
     }
     lock.covers(&cells)?;
-    let changed_only = options.reuse.is_changed_only();
+    let changed_only = options.reuse.changed_only;
     let run = Run { changed_only, ..run(&lock, options.selection.shard, &program)? };
     let going = Going::begin(place, run, cells, options.resume)?;
     let reuser = Reuser { earlier, keys };
@@ -124,7 +124,7 @@ impl<'r> Chosen<'r> {
         let Selection { filters, shard } = &options.selection;
         let planned = filter::select(compiled, filters, None, Some(builds.lock))?;
         let mut cells = filter::select(compiled, filters, *shard, Some(builds.lock))?;
-        if !options.reuse.is_changed_only() {
+        if !options.reuse.changed_only {
             return Ok(Self { planned, cells, keys: BTreeMap::new() });
         }
         // Each shard asks for its own cells alone.

@@ -47,7 +47,7 @@ pub(super) fn resolved(cache: &Cache, rules: &Rules, path: &Path) -> Result<Lock
     // The store of the compiles, which need the same headers.
     let store = cache.dir(Supply::Archive.store());
     let archives = Archives::open_with(&store, &suites.collect(), &rules.archives)?;
-    let lock = Resolver::new(&archives).resolve(rules, &mut |kernel| {
+    let lock = Resolver { archives: &archives }.resolve(rules, &mut |kernel| {
         print(&format!("resolving {kernel}"));
     });
     check_outages(&lock)?;

@@ -30,7 +30,7 @@ pub(crate) struct Reuse {
     fresh: bool,
     /// Only cells whose set the registry does not have under the cell's key, where `push` puts it.
     #[arg(long, requires = "registry")]
-    changed_only: bool,
+    pub(super) changed_only: bool,
     /// Repository for --changed-only: HOST/REPOSITORY.
     #[arg(long, value_name = "REFERENCE", requires = "changed_only")]
     registry: Option<Reference>,
@@ -51,11 +51,6 @@ impl Reuse {
             earlier.add(results, &authenticity);
         }
         Ok(earlier)
-    }
-
-    /// True if cells are left out of the run.
-    pub(super) fn is_changed_only(&self) -> bool {
-        self.changed_only
     }
 
     /// Leaves out the cells whose set the registry has; returns the keys of the others.

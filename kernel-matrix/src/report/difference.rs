@@ -78,6 +78,16 @@ impl<'a> Differences<'a> {
         }
     }
 
+    /// Returns the changed cells in groups that are not empty, each with its title.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (&'static str, &[Change<'a>])> {
+        let groups: [(_, &[Change<'a>]); 3] = [
+            ("Worse", &self.worse),
+            ("Better", &self.better),
+            ("Otherwise different", &self.other),
+        ];
+        groups.into_iter().filter(|(_, changes)| !changes.is_empty())
+    }
+
     /// Returns the differences in numbers.
     pub(crate) fn summary(&self) -> String {
         let parts = [

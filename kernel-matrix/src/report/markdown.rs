@@ -84,15 +84,7 @@ fn time(time: jiff::Timestamp) -> String {
 
 fn changes(differences: &Differences<'_>) -> Section {
     let mut body = String::new();
-    let groups = [
-        ("Worse", &differences.worse),
-        ("Better", &differences.better),
-        ("Otherwise different", &differences.other),
-    ];
-    for (title, changes) in groups {
-        if changes.is_empty() {
-            continue;
-        }
+    for (title, changes) in differences.groups() {
         let _ =
             writeln!(body, "\n**{title}**\n\n| Cell | Before | Now | Reason |\n|---|---|---|---|");
         for Change { cell, before, .. } in changes.iter().take(LISTED) {

@@ -71,9 +71,4 @@ impl Results {
             seal: None,
         }
     }
-
-    /// Returns the result of this cell.
-    pub fn cell(&self, name: &Line) -> Option<&CellResult> {
-        self.cells.iter().find(|cell| cell.name == *name)
-    }
 }

@@ -91,7 +91,7 @@ mod tests {
         fs::write(&names[5], "{").unwrap();
         let mut earlier = Earlier::default();
         let left_out = add_to(&mut earlier, &results, &keys[0]).unwrap();
-        assert!(!earlier.is_empty());
+        assert!(!earlier.by_key.is_empty());
         assert_eq!(left_out.len(), 2, "{left_out:?}");
         assert!(left_out[0].contains("cut off") && left_out[1].contains("another machine"));
         assert!(left_out[1].starts_with("1 earlier results in "), "{left_out:?}");
@@ -103,6 +103,6 @@ mod tests {
         let key = Key::of(&dir.path().join("key")).unwrap();
         let mut earlier = Earlier::default();
         assert!(add_to(&mut earlier, &dir.path().join("none"), &key).unwrap().is_empty());
-        assert!(earlier.is_empty());
+        assert!(earlier.by_key.is_empty());
     }
 }

@@ -208,14 +208,11 @@ pub(super) fn kernels(
     axes: &[Spanned<KernelAxis>],
     text: &Text<'_>,
 ) -> Result<Vec<Kernel>, String> {
-    let of = |axis: &KernelAxis| if axis.is_by_name() { named(axis) } else { of_suites(axis) };
+    let of = |axis: &KernelAxis| match (&axis.name, axis.releases.as_slice(), &axis.build_root) {
+        (None, [], None) => of_suites(axis),
+        _ => named(axis),
+    };
     declared(axes, text, of, |kernel: &Kernel| format!("the kernel {}", kernel.id))
-}
-
-impl KernelAxis {
-    fn is_by_name(&self) -> bool {
-        self.name.is_some() || !self.releases.is_empty() || self.build_root.is_some()
-    }
 }
 
 /// Returns the newest kernel of each suite and flavour.

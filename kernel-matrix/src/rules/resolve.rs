@@ -23,15 +23,11 @@ const HEADERS: [&str; 3] = ["linux-headers-", "linux-kbuild-", "linux-compiler-"
 
 /// Archives that the rules are resolved against.
 pub struct Resolver<'a> {
-    archives: &'a Archives,
+    /// The suites.
+    pub archives: &'a Archives,
 }
 
-impl<'a> Resolver<'a> {
-    /// Resolves against these suites.
-    pub fn new(archives: &'a Archives) -> Self {
-        Self { archives }
-    }
-
+impl Resolver<'_> {
     /// Resolves every kernel and driver; `each` is told of each kernel before it is looked up.
     pub fn resolve(&self, rules: &Rules, each: &mut dyn FnMut(&str)) -> Lock {
         let suites = rules.suites().into_iter().map(|suite| LockedSuite {

@@ -19,9 +19,7 @@ pub(super) fn render(differences: &Differences<'_>) -> Markup {
                 (differences.summary()) ", against run " (differences.id)
                 " of " (time(differences.ended))
             }
-            (group("Worse", &differences.worse))
-            (group("Better", &differences.better))
-            (group("Otherwise different", &differences.other))
+            @for (title, changes) in differences.groups() { (group(title, changes)) }
             (names("new", &new))
             (names("no longer planned", &differences.gone))
         }
@@ -41,27 +39,25 @@ fn group(title: &str, changes: &[Change<'_>]) -> Markup {
         }
     }
     html! {
-        @if !changes.is_empty() {
-            h3 { (title) " " span.quiet { (changes.len()) } }
-            ul.list {
-                @for (before, now, reason, cells) in alike {
-                    li {
-                        span.step {
-                            (badge(before)) " " span aria-hidden="true" { "→" }
-                            span.sr { " now " } " " (badge(now))
-                        }
-                        " "
-                        div {
-                            p.why { (reason) }
-                            ul.links {
-                                @for Change { at, cell, .. } in cells {
-                                    li { a href={ "#c" (at) } { (cell.planned.name) } }
-                                }
+        h3 { (title) " " span.quiet { (changes.len()) } }
+        ul.list {
+            @for (before, now, reason, cells) in alike {
+                li {
+                    span.step {
+                        (badge(before)) " " span aria-hidden="true" { "→" }
+                        span.sr { " now " } " " (badge(now))
+                    }
+                    " "
+                    div {
+                        p.why { (reason) }
+                        ul.links {
+                            @for Change { at, cell, .. } in cells {
+                                li { a href={ "#c" (at) } { (cell.planned.name) } }
                             }
                         }
                     }
-                    "\n"
                 }
+                "\n"
             }
         }
     }
