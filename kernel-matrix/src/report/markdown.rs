@@ -88,8 +88,7 @@ fn changes(differences: &Differences<'_>) -> Section {
         let _ =
             writeln!(body, "\n**{title}**\n\n| Cell | Before | Now | Reason |\n|---|---|---|---|");
         for Change { cell, before, .. } in changes.iter().take(LISTED) {
-            let [before, now] =
-                [*before, cell.status()].map(|s| format!("{} {}", s.symbol(), s.word()));
+            let [before, now] = [*before, cell.status()].map(|status| mark(status, true));
             let name = code(cell.planned.name.as_str());
             let _ = writeln!(body, "| {name} | {before} | {now} | {} |", code(&cell.reason()));
         }
