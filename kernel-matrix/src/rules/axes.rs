@@ -312,8 +312,11 @@ pub(super) fn drivers(
 /// Returns the driver of each branch and flavour.
 fn of_branches(axis: &DriverAxis) -> Result<Vec<Driver>, String> {
     let DriverAxis { branches, flavours, suites } = axis;
-    let (of_branches, of_flavours) = (("branches", branches.len()), ("flavours", flavours.len()));
-    not_empty(&[of_branches, of_flavours, ("suites", suites.len())])?;
+    not_empty(&[
+        ("branches", branches.len()),
+        ("flavours", flavours.len()),
+        ("suites", suites.len()),
+    ])?;
     branches.iter().chain(suites).try_for_each(|name| sound(name))?;
     let driver = |branch: &String, flavour: Flavour| Driver {
         id: format!("{branch}-{flavour}"),
