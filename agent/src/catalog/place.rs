@@ -1,6 +1,5 @@
 //! Places of sets, and items of sources.
 
-use std::fmt;
 use std::path::Path;
 
 use longshore_core::source_id::SourceId;
@@ -9,7 +8,8 @@ use longshore_sources::finished::FinishedModules;
 use longshore_sources::runfile::AvailableRunFile;
 
 /// Location of a built set, or of finished modules.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{}", if self.is_store() { "the store" } else { at.as_str() })]
 pub struct SetPlace {
     /// Kind of the source.
     pub source: SourceId,
@@ -51,12 +51,6 @@ impl From<&FinishedModules> for SetPlace {
             at: format!("{} {} ({})", package.name, package.version, package.origin.text),
             digest: package.sha256.clone(),
         }
-    }
-}
-
-impl fmt::Display for SetPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_store() { f.write_str("the store") } else { f.write_str(&self.at) }
     }
 }
 

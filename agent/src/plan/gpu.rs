@@ -1,6 +1,5 @@
 //! Driver branches and flavours that support a GPU, from its PCI device id.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::catalog::Chip;
@@ -8,9 +7,10 @@ use longshore_core::driver_version::FIRST_OPEN_BRANCH;
 use longshore_core::flavour::Flavour;
 
 /// A GPU generation, oldest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
 pub enum Generation {
     /// Fermi and older.
+    #[display("Fermi or older")]
     Fermi,
     /// Kepler: K80, K40.
     Kepler,
@@ -27,6 +27,7 @@ pub enum Generation {
     /// Hopper on a card: H100, H200.
     Hopper,
     /// Hopper beside a Grace CPU: GH200.
+    #[display("Grace Hopper")]
     GraceHopper,
     /// Ada: L4, L40.
     Ada,
@@ -93,24 +94,6 @@ impl Generation {
             Flavour::Open => self >= Self::Turing,
             Flavour::Proprietary => !matches!(self, Self::GraceHopper | Self::Blackwell),
         }
-    }
-}
-
-impl fmt::Display for Generation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Fermi => "Fermi or older",
-            Self::Kepler => "Kepler",
-            Self::Maxwell => "Maxwell",
-            Self::Pascal => "Pascal",
-            Self::Volta => "Volta",
-            Self::Turing => "Turing",
-            Self::Ampere => "Ampere",
-            Self::Hopper => "Hopper",
-            Self::GraceHopper => "Grace Hopper",
-            Self::Ada => "Ada",
-            Self::Blackwell => "Blackwell",
-        })
     }
 }
 

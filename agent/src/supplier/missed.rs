@@ -1,6 +1,5 @@
 //! Failures to acquire a part of a plan.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use crate::catalog::SetPlace;
@@ -8,36 +7,24 @@ use crate::plan::BuildSet;
 use longshore_core::failure::{Failure, FailureKind};
 
 /// Reason why an acquisition failed.
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
 pub(super) enum Missed {
     /// A part failed; a plan without it may succeed.
     Part(LeftOut, Failure),
     /// No other source would help.
+    #[from]
     Failed(Failure),
 }
 
-impl From<Failure> for Missed {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
 /// Part of an acquisition that a plan can do without.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub(super) enum LeftOut {
     /// A set.
+    #[display("the set in {_0}")]
     Set(SetPlace),
     /// MOFED's headers for a kernel.
+    #[display("MOFED's headers in {}", place.display())]
     Mofed { release: String, place: PathBuf },
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Set(place) => write!(f, "the set in {place}"),
-            Self::Mofed { place, .. } => write!(f, "MOFED's headers in {}", place.display()),
-        }
-    }
 }
 
 /// Classifies a failure to acquire a set from `place`.
