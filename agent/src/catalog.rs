@@ -159,9 +159,7 @@ impl Catalog {
             apt: AptState::default(),
         }
     }
-}
 
-impl Catalog {
     /// Leaves out a signer that signs with a key, since its program is in no archive. Signatures made elsewhere
     /// need none.
     fn leave_out_key(&mut self, why: &str) {

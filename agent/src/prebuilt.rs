@@ -16,9 +16,8 @@ use longshore_fetch::http::{Policy, UnreachableHosts};
 use longshore_host::facts::Kernel;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
-use longshore_modules::registry::RegistrySource;
 use longshore_modules::registry::set_index::IndexRule;
-use longshore_modules::registry::{Judge, Registry, SetRequest};
+use longshore_modules::registry::{Found, Judge, Registry, RegistrySource, SetRequest};
 use longshore_modules::sets::SetStore;
 use longshore_modules::sets::index_versions::IndexVersions;
 use longshore_modules::signature::{Evidence, NotSigned, Trust, refusal};
@@ -175,17 +174,10 @@ impl<'a> Prebuilt<'a> {
     /// Exit code 2 for a configuration that permits no request at all.
     pub async fn ask_registries(&self, kernel: &Kernel, store: &Store) -> Result<Offers, Failure> {
         let mut offers = Offers::default();
-        let requested = SetRequest {
-            driver: self.config.driver.version.as_deref(),
-            flavour: self.config.driver.flavour,
-            kernel_release: &kernel.release,
-            arch: &kernel.arch,
-        };
         for source in &self.config.registries {
             let name = source.reference.to_string();
             let registry = self.open(source, store)?;
-            let found =
-                registry.find(requested, &Fit { of: self, registry: &registry, kernel }).await;
+            let found = self.find(&registry, kernel).await;
             if let Some(failure) = found.failed.filter(|_| found.taken.is_empty()) {
                 tracing::warn!("continuing without {name}: {}", failure.one_line());
                 offers.failures.push(SourceFailure::of(SourceId::Registry, name, failure));
@@ -210,6 +202,17 @@ impl<'a> Prebuilt<'a> {
             }
         }
         Ok(offers)
+    }
+
+    /// Searches a registry for the configured driver's sets for `kernel`.
+    async fn find(&self, registry: &Registry, kernel: &Kernel) -> Found<Unfit> {
+        let requested = SetRequest {
+            driver: self.config.driver.version.as_deref(),
+            flavour: self.config.driver.flavour,
+            kernel_release: &kernel.release,
+            arch: &kernel.arch,
+        };
+        registry.find(requested, &Fit { of: self, registry, kernel }).await
     }
 
     /// Checks that a set of a registry counts as signed and attested, where that is required.

@@ -26,6 +26,7 @@ use tracing::Instrument;
 
 use crate::config::{Config, PublishConfig};
 use crate::plan::BuildSet;
+use crate::plan::gpu::other;
 use crate::supplier::{ForRegistry, NotMade, Provisioner};
 use crate::telemetry::Telemetry;
 use budget::Budget;
@@ -290,8 +291,9 @@ impl<'a> BuildService<'a> {
             self.say(topic, &line);
         }
         self.queue.follow(self.works(&demand), due);
+        let left_out = demand.left_out.len() + demand.overdrawn.len();
+        self.telemetry.builder_asked(self.queue.count(), left_out);
         self.demand = demand;
-        self.tell();
     }
 
     /// Returns the sets of a demand: each driver in each flavour for each kernel.
@@ -309,11 +311,6 @@ impl<'a> BuildService<'a> {
             }
         }
         works
-    }
-
-    fn tell(&self) {
-        let left_out = self.demand.left_out.len() + self.demand.overdrawn.len();
-        self.telemetry.builder_asked(self.queue.count(), left_out);
     }
 
     /// Looks after the sets that are due at `now`, one after the other, until all were tried or [`ROUND`] is over. The
@@ -367,7 +364,9 @@ impl<'a> BuildService<'a> {
                 Ok(Tried::Pushed(manifest)) => {
                     self.telemetry.builder_tried(true);
                     self.queue.served(&work, ended);
-                    self.list(manifest);
+                    if let Some(index) = &mut self.index {
+                        index.add(manifest);
+                    }
                     // Written again in spite of a failure before.
                     unlisted = None;
                 }
@@ -407,12 +406,6 @@ impl<'a> BuildService<'a> {
         unlisted.map_or(Ok(()), Err)
     }
 
-    fn list(&mut self, manifest: String) {
-        if let Some(index) = &mut self.index {
-            index.add(manifest);
-        }
-    }
-
     /// Writes the index where it is due, and records it.
     ///
     /// # Errors
@@ -437,16 +430,9 @@ impl<'a> BuildService<'a> {
         let driver = match drivers.of(registry, work, work.flavour).await {
             Ok(driver) => driver,
             Err(failure) => {
-                let is_needless = self.config.builder.flavours.is_none() && {
-                    let other = BOTH.into_iter().find(|flavour| *flavour != work.flavour);
-                    let other = other.unwrap_or(work.flavour);
-                    drivers.of(registry, work, other).await.is_ok()
-                };
-                return if is_needless {
-                    Ok(Tried::Needless)
-                } else {
-                    Err(NotMade::Build(failure))
-                };
+                let is_needless = self.config.builder.flavours.is_none()
+                    && drivers.of(registry, work, other(work.flavour)).await.is_ok();
+                return is_needless.then_some(Tried::Needless).ok_or(NotMade::Build(failure));
             }
         };
         let version = driver.version.clone();
@@ -462,7 +448,12 @@ impl<'a> BuildService<'a> {
             signs: true,
         };
         if let Some(manifest) = registry.look(&build).await? {
-            if self.is_listed(registry, &manifest).await? {
+            // Without an index, whatever is found counts as there.
+            let is_listed = match &mut self.index {
+                Some(index) => index.has(&manifest, registry).await?,
+                None => true,
+            };
+            if is_listed {
                 tracing::debug!("{} has it: {manifest}", self.publish.reference);
                 self.telemetry.builder_not_ready(self.unlisted());
                 return Ok(Tried::There);
@@ -481,18 +472,6 @@ impl<'a> BuildService<'a> {
         let what = format!("{version} ({}) for {}", work.flavour, work.kernel);
         self.telemetry.builder_builds(Some(what));
         registry.make(&build).await.map(Tried::Pushed)
-    }
-
-    /// True if a signed set of the registry counts as there: by the index, or where none is written.
-    async fn is_listed(
-        &mut self,
-        registry: &ForRegistry<'_>,
-        manifest: &str,
-    ) -> Result<bool, NotMade> {
-        match &mut self.index {
-            Some(index) => index.has(manifest, registry).await,
-            None => Ok(true),
-        }
     }
 }
 

@@ -260,7 +260,7 @@ impl Question<'_> {
             return (requested, "asked for".into());
         }
         let (preferred, why) = self.preferred(version);
-        let other = other(preferred);
+        let other = gpu::other(preferred);
         let has = |flavour, built: bool| {
             same.iter().any(|c| c.flavour == flavour && (!built || c.from.is_built()))
         };
@@ -451,12 +451,5 @@ fn no_run_file(wanted: &str, candidates: &[Candidate<'_>], catalog: &Catalog) ->
             format!("no configured .run file has {wanted}; {}", offer(candidates)),
         )
         .remedy("select one of those, or configure the .run file of the wanted version"),
-    }
-}
-
-fn other(flavour: Flavour) -> Flavour {
-    match flavour {
-        Flavour::Open => Flavour::Proprietary,
-        Flavour::Proprietary => Flavour::Open,
     }
 }

@@ -150,16 +150,22 @@ pub fn flavour_fits(generation: Generation, branch: u64, flavour: Flavour) -> Re
     if generation.takes(flavour) {
         return Ok(());
     }
-    let (why, other) = match flavour {
-        Flavour::Open => {
-            ("has no GPU System Processor, which the open modules need", "proprietary")
-        }
-        Flavour::Proprietary => ("is supported by the open modules only", "open"),
+    let why = match flavour {
+        Flavour::Open => "has no GPU System Processor, which the open modules need",
+        Flavour::Proprietary => "is supported by the open modules only",
     };
     Err(Unfit {
         why: format!("{generation} {why}"),
-        remedy: format!("select flavour {other} or auto"),
+        remedy: format!("select flavour {} or auto", other(flavour)),
     })
+}
+
+/// Returns the other flavour.
+pub(crate) fn other(flavour: Flavour) -> Flavour {
+    match flavour {
+        Flavour::Open => Flavour::Proprietary,
+        Flavour::Proprietary => Flavour::Open,
+    }
 }
 
 /// Checks that a driver's own list has a GPU as supported by modules of a flavour.
@@ -177,13 +183,9 @@ pub fn driver_says_it_fits(chip: &Chip, version: &str, flavour: Flavour) -> Resu
     if chip.takes(flavour) != Some(false) {
         return Ok(());
     }
-    let other = match flavour {
-        Flavour::Open => Flavour::Proprietary,
-        Flavour::Proprietary => Flavour::Open,
-    };
     Err(Unfit {
         why: format!("{name} is not supported by the {flavour} modules (list of {version})"),
-        remedy: format!("select flavour {other} or auto"),
+        remedy: format!("select flavour {} or auto", other(flavour)),
     })
 }
 

@@ -1,21 +1,14 @@
 //! Question for the sets of registries while an agent waits for one.
 
-use super::{Fit, Prebuilt};
+use super::Prebuilt;
 use longshore_core::store::Store;
 use longshore_host::facts::Kernel;
 use longshore_modules::artifact::image::Described;
-use longshore_modules::registry::SetRequest;
 
 impl Prebuilt<'_> {
     /// Returns the digests of the manifests of the registries' sets for `kernel` that count. A registry that cannot be
     /// asked has none: it is asked again.
     pub(crate) async fn offered(&self, kernel: &Kernel, store: &Store) -> Vec<String> {
-        let requested = SetRequest {
-            driver: self.config.driver.version.as_deref(),
-            flavour: self.config.driver.flavour,
-            kernel_release: &kernel.release,
-            arch: &kernel.arch,
-        };
         let mut offered = Vec::new();
         for source in &self.config.registries {
             let registry = match self.open(source, store) {
@@ -25,8 +18,7 @@ impl Prebuilt<'_> {
                     continue;
                 }
             };
-            let found =
-                registry.find(requested, &Fit { of: self, registry: &registry, kernel }).await;
+            let found = self.find(&registry, kernel).await;
             if let Some(failure) = found.failed {
                 tracing::debug!("{}: {}", source.reference, failure.one_line());
             }

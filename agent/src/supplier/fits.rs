@@ -23,7 +23,7 @@ use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::kernel::symbols::{
-    Crcs, Imports, differing, imports, same_options, symvers,
+    Crcs, Differing, Imports, differing, imports, same_options, symvers,
 };
 use longshore_modules::sets::SetStore;
 
@@ -90,7 +90,8 @@ impl Host<'_> {
     pub(super) fn fit(&self, set: &ModuleSet, store: &Store) -> Fit {
         let mut modules = Vec::new();
         for module in &set.modules {
-            match read(&store.blob_path(&module.sha256)) {
+            let file = File::open(store.blob_path(&module.sha256)).map_err(|e| e.to_string());
+            match file.and_then(of_file) {
                 Ok(imports) => modules.push((module.file.as_str(), imports)),
                 Err(why) => return Fit::Unchecked { why: format!("{}: {why}", module.file) },
             }
@@ -145,11 +146,11 @@ impl Host<'_> {
         let build = PathBuf::from("lib/modules").join(release).join("build");
         let tree = PathBuf::from("usr/src").join(format!("linux-headers-{release}"));
         let given = self.config.headers.iter().filter(|dir| dir.is_dir());
-        let places = given
-            .flat_map(|dir| {
-                [PathBuf::new(), build.clone(), tree.clone()].map(|at| (dir.clone(), at))
-            })
-            .chain([(self.config.paths.host_root.clone(), build.clone())]);
+        let below = |dir: &PathBuf| {
+            [PathBuf::new(), build.clone(), tree.clone()].map(|at| (dir.clone(), at))
+        };
+        let host = (self.config.paths.host_root.clone(), build.clone());
+        let places = given.flat_map(below).chain([host]);
         for (root, dir) in places {
             let Ok(root) = Root::open(&root) else { continue };
             let of_kernel = root.read_to_string(dir.join("include/config/kernel.release"));
@@ -159,10 +160,8 @@ impl Host<'_> {
             let Ok(text) = root.read_to_string(dir.join("Module.symvers")) else { continue };
             let crcs = symvers(&text);
             if !crcs.is_empty() {
-                return Some((
-                    root.display(dir.join("Module.symvers")).display().to_string(),
-                    crcs,
-                ));
+                let place = root.display(dir.join("Module.symvers"));
+                return Some((place.display().to_string(), crcs));
             }
         }
         None
@@ -213,12 +212,8 @@ fn likelihood(file: &str) -> usize {
     LIKELY.iter().position(|likely| file.starts_with(likely)).unwrap_or(LIKELY.len())
 }
 
-fn differing_of<'a>(
-    modules: &[(&'a str, Imports)],
-    kernel: &Crcs,
-) -> Vec<(&'a str, longshore_modules::kernel::symbols::Differing)> {
-    let of = |(file, imports): &(&'a str, Imports)| {
-        let file = *file;
+fn differing_of<'a>(modules: &[(&'a str, Imports)], kernel: &Crcs) -> Vec<(&'a str, Differing)> {
+    let of = |&(file, ref imports): &(&'a str, Imports)| {
         differing(&imports.crcs, kernel).into_iter().map(move |differing| (file, differing))
     };
     modules.iter().flat_map(of).collect()
@@ -234,10 +229,6 @@ fn other_magics(modules: &[(&str, Imports)], own: Option<&str>) -> Vec<String> {
             .then(|| format!("{file}: vermagic is {found_line:?}, the kernel's is {own_line:?}"))
     };
     modules.iter().filter_map(line).collect()
-}
-
-fn read(path: &Path) -> Result<Imports, String> {
-    File::open(path).map_err(|e| e.to_string()).and_then(of_file)
 }
 
 /// Reads the imports of the module in an open file. A compressed file is read whole.

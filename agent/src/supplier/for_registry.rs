@@ -3,19 +3,20 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::once::is_met_by;
+use super::Provisioner;
+use super::once::{is_met_by, request_of};
 use super::publication::Publication;
-use super::{Inventory, Provisioner};
+use crate::catalog;
 use crate::config::{ATTESTED, PublishConfig};
 use crate::plan::BuildSet;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
-use longshore_modules::module_signing::{Certificate, Signer};
+use longshore_modules::module_signing::Signer;
 use longshore_modules::registry::call::is_of_content;
 use longshore_modules::registry::set_index::IndexSummary;
-use longshore_modules::registry::{Found, Judge, Registry, SetRequest};
+use longshore_modules::registry::{Found, Judge, Registry};
 use longshore_modules::signature::Trust;
 use longshore_modules::signature::set_index::SetIndex;
 use longshore_modules::signature::statement::PredicateType;
@@ -62,13 +63,8 @@ impl<'p> ForRegistry<'p> {
     ) -> Result<Self, Failure> {
         provisioner.signing.check()?;
         let publication = Publication::new(provisioner, publish)?;
-        let config = provisioner.config();
         let trust = trust(&publication)?;
-        let signer = config.module_signing.as_ref().map(|signing| {
-            let certificate = Certificate::read(&signing.certificate)?;
-            Ok::<_, Failure>(Signer::of(&certificate, signing.key().is_none()))
-        });
-        Ok(Self { publication, trust, signer: signer.transpose()? })
+        Ok(Self { publication, trust, signer: catalog::signer(provisioner.config())? })
     }
 
     /// Returns the driver of this version or branch, the newest without one, as the sources have it now.
@@ -92,15 +88,9 @@ impl<'p> ForRegistry<'p> {
     /// # Errors
     /// The registry's failure, or that the set is denied.
     pub(crate) async fn look(&self, build: &BuildSet) -> Result<Option<String>, NotMade> {
-        let requested = SetRequest {
-            driver: Some(&build.driver_version),
-            flavour: Some(build.flavour),
-            kernel_release: &build.kernel_release,
-            arch: std::env::consts::ARCH,
-        };
         let registry = self.publication.open().map_err(NotMade::of_registry)?;
         let judge = Counts { of: self, registry: &registry, build };
-        let found = registry.find(requested, &judge).await;
+        let found = registry.find(request_of(build), &judge).await;
         served(found, registry.name())
     }
 
@@ -274,14 +264,8 @@ impl Judge for Counts<'_> {
 impl Provisioner<'_> {
     /// Releases the store, and removes what exceeds its size limit; a failure is a warning.
     pub(crate) async fn tidy(&self) {
-        self.inventory.tidy().await;
-    }
-}
-
-impl Inventory<'_> {
-    async fn tidy(&self) {
-        self.store.release();
-        if let Err(failure) = self.collect().await {
+        self.inventory.store.release();
+        if let Err(failure) = self.inventory.collect().await {
             tracing::warn!("nothing was removed from the store: {}", failure.one_line());
         }
     }

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::Provisioner;
 use super::open_archives::OpenArchives;
 use super::publication::Publication;
+use super::sources::registry_source;
 use crate::build_lease::claims::ClaimTag;
 use crate::build_lease::objects::ClaimObject;
 use crate::build_lease::{Alone, Election, Forecast, Outcome, Search, Times};
@@ -18,14 +19,11 @@ use crate::telemetry::Origin;
 use longshore_build::builder::Builder;
 use longshore_build::{Failed, KnownFailure};
 use longshore_core::digest::hex;
-use longshore_core::failure::Failure;
-use longshore_core::failure::FailureKind;
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::kernel_id::KernelId;
 use longshore_core::source_id::SourceId;
-use longshore_modules::artifact::SetQuery;
 use longshore_modules::artifact::image::Described;
-use longshore_modules::artifact::{ModuleSet, tag};
-use longshore_modules::registry::RegistrySource;
+use longshore_modules::artifact::{ModuleSet, SetQuery, tag};
 use longshore_modules::registry::{Judge, Registry, SetRequest};
 
 /// Prefix of a claim's tag.
@@ -47,6 +45,16 @@ fn claim_tag(build: &BuildSet, config: &Config) -> String {
     let digest = hex(&Sha256::digest(of));
     let room = LONGEST_TAG - CLAIM.len() - 13;
     format!("{CLAIM}{}-{}", &tag[..tag.len().min(room)], &digest[..12])
+}
+
+/// Returns the question for the sets that a build would make.
+pub(super) fn request_of(build: &BuildSet) -> SetRequest<'_> {
+    SetRequest {
+        driver: Some(&build.driver_version),
+        flavour: Some(build.flavour),
+        kernel_release: &build.kernel_release,
+        arch: std::env::consts::ARCH,
+    }
 }
 
 /// True if a set of the registry is what a build would make.
@@ -91,13 +99,7 @@ impl Search for Published<'_> {
     type Found = String;
 
     async fn look(&self) -> Result<Option<String>, Failure> {
-        let build = self.shared.build;
-        let requested = SetRequest {
-            driver: Some(&build.driver_version),
-            flavour: Some(build.flavour),
-            kernel_release: &build.kernel_release,
-            arch: std::env::consts::ARCH,
-        };
+        let requested = request_of(self.shared.build);
         let taken = self.registry.find(requested, self).await.into_taken()?;
         Ok(taken.first().map(Described::digest))
     }
@@ -168,12 +170,11 @@ impl SharedBuild<'_> {
                         held.release().await;
                         self.vouched(set)
                     }
-                    Err(Failed { failure, known: Some(known) }) => {
-                        held.fail(*known).await;
-                        Err(failure)
-                    }
-                    Err(Failed { failure, known: None }) => {
-                        held.release().await;
+                    Err(Failed { failure, known }) => {
+                        match known {
+                            Some(known) => held.fail(*known).await,
+                            None => held.release().await,
+                        }
                         Err(failure)
                     }
                 }
@@ -275,22 +276,13 @@ impl SharedBuild<'_> {
         Ok(Published { shared: self, prebuilt, registry })
     }
 
-    /// Returns the registry as sets are fetched from it, with the mirrors configured for it.
-    fn source(&self) -> RegistrySource {
-        let reference = &self.publish().reference;
-        let mut configured = self.provisioner.config().registries.iter();
-        configured
-            .find(|source| source.reference == *reference)
-            .cloned()
-            .unwrap_or_else(|| RegistrySource { reference: reference.clone(), mirrors: Vec::new() })
-    }
-
     /// Pulls the published set, or compiles here where the registry no longer delivers it.
     async fn take(&self, manifest: &str) -> Result<ModuleSet, Failure> {
         let Self { provisioner, build, .. } = self;
         let (prebuilt, store) = (Prebuilt::new(provisioner.config())?, provisioner.store()?);
         let progress = provisioner.inventory.sources.progress();
-        match prebuilt.pull(&self.source(), manifest, &store, progress).await {
+        let source = registry_source(provisioner.config(), &self.publish().reference);
+        match prebuilt.pull(&source, manifest, &store, progress).await {
             Err(failure) if failure.kind() == FailureKind::Download => {
                 provisioner.telemetry.source_failed(SourceId::Registry, &failure);
                 tracing::warn!("building for this host only: {}", failure.one_line());

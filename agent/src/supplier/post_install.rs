@@ -8,7 +8,6 @@ use crate::steps::Step;
 use crate::upkeep::gc::{self, Needed, Report};
 use crate::upkeep::history;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
-use longshore_core::store::Store;
 
 /// Time limit for waiting on another agent's cleanup: that agent does the same work.
 const LOCK_LIMIT: Duration = Duration::from_secs(1);
@@ -19,15 +18,12 @@ impl Inventory<'_> {
     pub(super) async fn look_after_store(&self, plan: &PlanSummary, steps: &[Step]) {
         let installed = history::installed(plan, steps);
         // Keeps the agent responsive to SIGTERM, even if the disk hangs.
-        let record = |store: Store| async move {
+        let record = async {
+            let store = self.store.open()?;
             let recorded = tokio::task::spawn_blocking(move || history::record(&store, installed));
             recorded.await.or_fail(FailureKind::Bug, || "recording the installed driver")?
         };
-        let recorded = match self.store.open() {
-            Ok(store) => record(store).await,
-            Err(failure) => Err(failure),
-        };
-        if let Err(failure) = recorded {
+        if let Err(failure) = record.await {
             tracing::warn!("could not record the installed driver: {}", failure.one_line());
         }
         self.store.release();

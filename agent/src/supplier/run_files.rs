@@ -147,8 +147,7 @@ impl<'a> RunFiles<'a> {
     }
 
     fn fetcher(&self) -> Result<Fetcher, Failure> {
-        let policy = Policy::of(&self.config.downloads);
-        let policy = Policy { away: self.away.clone(), ..policy };
+        let policy = Policy { away: self.away.clone(), ..Policy::of(&self.config.downloads) };
         Fetcher::new(policy, &self.config.paths.host_root)
     }
 }

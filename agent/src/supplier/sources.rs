@@ -162,11 +162,8 @@ impl<'a> Sources<'a> {
 
     /// Opens the registry of a repository, with the mirrors that are configured for it.
     fn registry_of(&self, repository: &Repository) -> Result<Registry, Failure> {
-        let configured = self.config.registries.iter().find(|one| one.reference == *repository);
-        let alone = || RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
-        let source = configured.cloned().unwrap_or_else(alone);
-        let policy = Policy::of(&self.config.downloads);
-        let policy = Policy { away: self.away.clone(), ..policy };
+        let source = registry_source(self.config, repository);
+        let policy = Policy { away: self.away.clone(), ..Policy::of(&self.config.downloads) };
         let env = |name: &str| std::env::var(name).ok();
         let registry = Registry::open_with(policy, &source, &self.config.paths.host_root, &env)?;
         Ok(registry.with_login_rules(&self.config.logins))
@@ -186,17 +183,22 @@ impl<'a> Sources<'a> {
     }
 
     fn apt_root(&self) -> &Path {
-        let root = self.config.paths.apt_root();
-        root.unwrap_or_else(|| Path::new("/"))
+        self.config.paths.apt_root().unwrap_or(Path::new("/"))
     }
+}
+
+/// Returns a repository with the mirrors that are configured for it.
+pub(super) fn registry_source(config: &Config, repository: &Repository) -> RegistrySource {
+    let configured = config.registries.iter().find(|one| one.reference == *repository);
+    let alone = || RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
+    configured.cloned().unwrap_or_else(alone)
 }
 
 impl OpenArchives for Sources<'_> {
     async fn archive(&self, store: &Store) -> Result<&Archive, Failure> {
         let open = || {
             let (config, apt_root) = (&self.config.archives, self.apt_root());
-            let policy = Policy::of(&self.config.downloads);
-            let policy = Policy { away: self.away.clone(), ..policy };
+            let policy = Policy { away: self.away.clone(), ..Policy::of(&self.config.downloads) };
             Archive::open_with(policy, config, apt_root, store, self.progress())
         };
         self.archive.get_or_try_init(open).await
