@@ -5,40 +5,27 @@ use super::compile::will_sign;
 use super::finished;
 use super::mofed;
 use super::signing::Standing;
-use super::values::{Choice, Supply, is_for_kernel, run_file_of};
+use super::values::{Choice, Inputs, Supply, is_for_kernel, run_file_of};
 use super::which_set::{Alternative, Alternatives};
 use crate::catalog::{AvailableSet, Catalog, Item, SourceFailure};
-use crate::config::Config;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::source_id::SourceId;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::{HeadersFrom, ModuleSet, PACKAGING_PATCHES};
 
 /// Selects modules and user-mode tree for the choice. `wanted` are the modules to be loaded.
-pub(super) fn supply<'a>(
-    config: &Config,
-    facts: &HostFacts,
-    catalog: &'a Catalog,
-    choice: &Choice,
-    wanted: &[&str],
-) -> Supply<'a> {
+pub(super) fn supply<'a>(inputs: Inputs<'a>, choice: &Choice, wanted: &[&str]) -> Supply<'a> {
     let mut supply = Supply::default();
-    supply.modules(config, facts, catalog, choice, wanted);
-    supply.userspace(config, facts, catalog, choice);
-    supply.run_file(catalog, choice);
+    supply.modules(inputs, choice, wanted);
+    supply.userspace(inputs, choice);
+    supply.run_file(inputs.catalog, choice);
     supply
 }
 
 impl<'a> Supply<'a> {
-    fn modules(
-        &mut self,
-        config: &Config,
-        facts: &HostFacts,
-        catalog: &'a Catalog,
-        choice: &Choice,
-        wanted: &[&str],
-    ) {
-        let alternatives = Alternatives::of(config, facts, catalog, choice, wanted);
+    fn modules(&mut self, inputs: Inputs<'a>, choice: &Choice, wanted: &[&str]) {
+        let Inputs { config, facts, catalog } = inputs;
+        let alternatives = Alternatives::of(inputs, choice, wanted);
         let chosen = alternatives.first();
         match chosen {
             Alternative::Set(available) => {
@@ -56,7 +43,7 @@ impl<'a> Supply<'a> {
             Alternative::Compile => {
                 // If compiling is not possible either, it was the last source.
                 self.unread(!config.may_compile(), catalog);
-                self.compile(config, facts, catalog, choice, wanted);
+                self.compile(inputs, choice, wanted);
             }
         }
         let has_modules = self.builds || !matches!(chosen, Alternative::Compile);

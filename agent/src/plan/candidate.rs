@@ -1,14 +1,12 @@
 //! Candidates for a driver's modules: built sets and packages to compile.
 
-use super::values::{is_for_kernel, names_run_files, run_files};
+use super::values::{Inputs, is_for_kernel, names_run_files, run_files};
 use super::{finished, signing};
-use crate::catalog::Catalog;
 use crate::config::Config;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
 use longshore_core::source_id::SourceId;
-use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_sources::driver::{AvailableDriver, DriverOrigin};
 
@@ -57,11 +55,8 @@ impl Origin<'_> {
 }
 
 /// Returns all candidates for the running kernel, whatever was requested.
-pub(super) fn candidates<'a>(
-    config: &Config,
-    facts: &HostFacts,
-    catalog: &'a Catalog,
-) -> Vec<Candidate<'a>> {
+pub(super) fn candidates(inputs: Inputs<'_>) -> Vec<Candidate<'_>> {
+    let Inputs { config, facts, catalog } = inputs;
     let signer = catalog.signer.as_ref();
     let loadable = signing::may_load_compiled(facts, signer);
     let sets = catalog.sets.iter().filter(|s| is_for_kernel(s, facts)).map(|s| Candidate {
@@ -71,7 +66,7 @@ pub(super) fn candidates<'a>(
         loadable: signing::standing(&s.set.key, facts, signer).may_load(),
         is_added: false,
     });
-    let finished = finished::offered(config, catalog).map(|one| Candidate {
+    let finished = finished::offered(inputs).map(|one| Candidate {
         version: &one.driver_version,
         flavour: one.flavour,
         from: Origin::Finished {
@@ -79,7 +74,7 @@ pub(super) fn candidates<'a>(
             version: &one.package.version,
             from: &one.package.origin.text,
         },
-        loadable: finished::may_load(facts, catalog, one),
+        loadable: finished::may_load(inputs, one),
         is_added: one.package.origin.is_added,
     });
     let packages = match &catalog.drivers {

@@ -5,12 +5,11 @@ use super::distribution::with_build_root;
 use super::mofed;
 use super::own_signature::{may_load_own, why_not_own};
 use super::sources;
-use super::values::{Choice, Reason, Supply, is_for_kernel, sources_of};
+use super::values::{Choice, Inputs, Reason, Supply, is_for_kernel, sources_of};
 use crate::catalog::{Catalog, Lack};
 use crate::config::Config;
 use longshore_build as build;
 use longshore_core::finding::{Code, Finding};
-use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_modules::module_signing::Signer;
 use longshore_sources::driver::AvailableDriver;
@@ -18,15 +17,9 @@ use longshore_sources::headers::{self, AvailableHeaders, WITHOUT_PACKAGE};
 
 impl Supply<'_> {
     /// Adds the compile of the modules, or the finding that none may be compiled.
-    pub(super) fn compile(
-        &mut self,
-        config: &Config,
-        facts: &HostFacts,
-        catalog: &Catalog,
-        choice: &Choice,
-        wanted: &[&str],
-    ) {
-        if let Some(refusal) = refused(config, facts, catalog, choice) {
+    pub(super) fn compile(&mut self, inputs: Inputs<'_>, choice: &Choice, wanted: &[&str]) {
+        let Inputs { config, catalog, .. } = inputs;
+        if let Some(refusal) = refused(inputs, choice) {
             self.findings.push(refusal);
             return;
         }
@@ -39,28 +32,24 @@ impl Supply<'_> {
         if let Some(signer) = &catalog.signer {
             self.add_reason("signed for the kernel", will_sign(signer));
         }
-        let driver = sources_of(config, catalog, choice);
+        let driver = sources_of(inputs, choice);
         self.reasons.extend(sources::phased(driver.as_ref()));
         self.reasons.extend(sources::revisions(driver.as_ref(), catalog));
-        self.acquire.push(Acquire::BuildSet(Box::new(build_set(facts, catalog, choice, driver))));
+        self.acquire.push(Acquire::BuildSet(Box::new(build_set(inputs, choice, driver))));
         self.reasons.extend(publication(config, catalog));
         self.add_choice("modules", "compiled", compiled_with(&catalog.headers));
         for why in passed_over(config, &catalog.headers) {
             self.add_reason("headers passed over", why.as_str());
         }
-        self.findings.extend(without_headers(config, facts, catalog));
+        self.findings.extend(without_headers(inputs));
     }
 }
 
 /// Returns the refusal where the settings permit no compile.
-fn refused(
-    config: &Config,
-    facts: &HostFacts,
-    catalog: &Catalog,
-    choice: &Choice,
-) -> Option<Finding> {
+fn refused(inputs: Inputs<'_>, choice: &Choice) -> Option<Finding> {
+    let Inputs { config, facts, catalog } = inputs;
     if config.signatures.required && !may_load_own(config, catalog) {
-        return Some(unsigned(config, facts, catalog, choice));
+        return Some(unsigned(inputs, choice));
     }
     let detail = format!(
         "no set of {} {} is built for {} and compiling is switched off",
@@ -69,12 +58,8 @@ fn refused(
     (!config.compile).then(|| Finding::refusal(Code::NothingBuilt, detail))
 }
 
-fn build_set(
-    facts: &HostFacts,
-    catalog: &Catalog,
-    choice: &Choice,
-    driver: Option<AvailableDriver>,
-) -> BuildSet {
+fn build_set(inputs: Inputs<'_>, choice: &Choice, driver: Option<AvailableDriver>) -> BuildSet {
+    let Inputs { facts, catalog, .. } = inputs;
     BuildSet {
         driver_version: choice.version.clone(),
         flavour: choice.flavour,
@@ -152,7 +137,8 @@ fn passed_over<'a>(config: &Config, headers: &'a Probe<AvailableHeaders>) -> &'a
 }
 
 /// Returns the finding that headers are missing, or unknown.
-fn without_headers(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Option<Finding> {
+fn without_headers(inputs: Inputs<'_>) -> Option<Finding> {
+    let Inputs { config, facts, catalog } = inputs;
     let release = &facts.kernel.release;
     match &catalog.headers {
         Probe::Read(AvailableHeaders::Missing { passed_over, .. })
@@ -201,7 +187,8 @@ pub(super) fn will_sign(signer: &Signer) -> String {
 
 /// Returns the finding that signatures are required, an index and attestations where configured, and no
 /// available set has them.
-fn unsigned(config: &Config, facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
+fn unsigned(inputs: Inputs<'_>, choice: &Choice) -> Finding {
+    let Inputs { config, facts, catalog } = inputs;
     let release = &facts.kernel.release;
     let refused = || catalog.refused.iter().filter(|r| is_for_kernel(&r.available, facts));
     // That lacks least which lacks an attestation alone.

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use super::daemon_place::{Place, is_foreign};
 use super::fabric::{self, FABRICMANAGER, SUBNET_MANAGER};
 use super::labels;
-use super::values::{Choice, Reason};
-use crate::catalog::Catalog;
-use crate::config::{Config, Mode};
+use super::values::{Choice, Inputs, Reason};
+use crate::config::Mode;
 use crate::steps::{MakeDir, MountTmpfs, Share, StartDaemon, Step};
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
@@ -28,15 +27,14 @@ pub(super) struct Daemons {
 /// Returns the daemons for a host, with their programs in `tree`. Without a tree only the fabric manager is judged,
 /// by what the sources offer.
 pub(super) fn daemons(
-    config: &Config,
-    facts: &HostFacts,
-    catalog: &Catalog,
+    inputs: Inputs<'_>,
     choice: &Choice,
     tree: Option<&AvailableUserspace>,
 ) -> Daemons {
+    let Inputs { config, facts, .. } = inputs;
     let mut found = Daemons::default();
     let Some(tree) = tree else {
-        found.findings.extend(fabric::not_offered(config, facts, catalog, choice));
+        found.findings.extend(fabric::not_offered(inputs, choice));
         return found;
     };
     let place = Place { config, tree, live: choice.live };

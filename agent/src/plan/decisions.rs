@@ -6,17 +6,15 @@ use super::daemons::{self, Daemons};
 use super::install::{self, Install};
 use super::live::{self, Differences};
 use super::outcome::Plan;
-use super::values::{Choice, Reason, Supply, wanted_modules};
+use super::values::{Choice, Inputs, Reason, Supply, wanted_modules};
 use super::{
     acquire, distribution, driver, in_tree, labels, mofed, next_kernel, operator, preflight,
     signing, sources, symbols,
 };
-use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::steps::{Step, WriteFeatures};
 use longshore_core::finding::{self, About, Code, Finding};
 use longshore_core::source_id::SourceId;
-use longshore_host::HostFacts;
 
 /// True for a finding about archives that did not answer, and about what is unknown for it.
 fn is_of_archives(finding: &Finding) -> bool {
@@ -28,9 +26,7 @@ const ALWAYS: bool = true;
 
 /// Decisions of one plan, with the inputs that they were made from.
 pub(super) struct Decisions<'a> {
-    config: &'a Config,
-    facts: &'a HostFacts,
-    catalog: &'a Catalog,
+    inputs: Inputs<'a>,
     choice: Choice,
     supply: Supply<'a>,
     install: Install,
@@ -43,18 +39,19 @@ pub(super) struct Decisions<'a> {
 
 impl<'a> Decisions<'a> {
     /// Decides, from the driver to the differences with the loaded one.
-    pub(super) fn make(config: &'a Config, facts: &'a HostFacts, catalog: &'a Catalog) -> Self {
-        let choice = driver::choose(config, facts, catalog);
+    pub(super) fn make(inputs: Inputs<'a>) -> Self {
+        let Inputs { config, facts, .. } = inputs;
+        let choice = driver::choose(inputs);
         let wanted = wanted_modules(config);
-        let supply = acquire::supply(config, facts, catalog, &choice, &wanted);
-        let install = install::install(config, facts, &choice, &supply, &wanted);
-        let daemons = daemons::daemons(config, facts, catalog, &choice, supply.userspace);
+        let supply = acquire::supply(inputs, &choice, &wanted);
+        let install = install::install(inputs, &choice, &supply, &wanted);
+        let daemons = daemons::daemons(inputs, &choice, supply.userspace);
         let publishing = cdi::publishing(config, facts);
         let (set, modules) = (supply.set, wanted.as_slice());
         let live = live::differences(live::Wanted { config, facts, choice: &choice, set, modules });
         let is_unloaded = |name: &&str| !facts.loaded.contains_key(*name);
         let loads = wanted.iter().any(is_unloaded) || !live.replaced.is_empty();
-        Self { config, facts, catalog, choice, supply, install, daemons, publishing, live, loads }
+        Self { inputs, choice, supply, install, daemons, publishing, live, loads }
     }
 
     /// Puts the plan together.
@@ -65,10 +62,10 @@ impl<'a> Decisions<'a> {
             findings,
             reasons: self.reasons(),
             install: self.steps(),
-            next_kernel: next_kernel::of(self.config, self.facts, self.catalog, &self.choice),
+            next_kernel: next_kernel::of(self.inputs, &self.choice),
             driver_version: self.choice.version,
             flavour: self.choice.flavour,
-            kernel_release: self.facts.kernel.release.clone(),
+            kernel_release: self.inputs.facts.kernel.release.clone(),
             acquire: self.supply.acquire,
             replaces: self.live.replaced,
             exact: self.install.exact,
@@ -78,7 +75,7 @@ impl<'a> Decisions<'a> {
 
     /// Returns the steps. The CDI spec comes late: a container that gets the driver by it finds the whole driver.
     fn steps(&self) -> Vec<Step> {
-        let Self { config, choice, .. } = self;
+        let Self { inputs: Inputs { config, .. }, choice, .. } = self;
         [
             part(ALWAYS, self.install.steps.clone()),
             part(ALWAYS, self.daemons.steps.clone()),
@@ -91,7 +88,8 @@ impl<'a> Decisions<'a> {
 
     /// Returns the findings, gravest first; those of one code in the order of this list.
     fn findings(&self) -> Vec<Finding> {
-        let Self { config, facts, catalog, supply, live, loads, .. } = self;
+        let Self { inputs, supply, live, loads, .. } = self;
+        let Inputs { config, facts, catalog } = *inputs;
         let is_adopted = self.choice.live && live.replaced.is_empty() && live.finding.is_none();
         let (symbols, _) = symbols::judged(catalog, supply);
         let mut findings: Vec<Finding> = [
@@ -99,9 +97,9 @@ impl<'a> Decisions<'a> {
             part(ALWAYS, self.choice.findings.clone()),
             part(is_adopted, preflight::missing_gpus(config, facts)),
             part(ALWAYS, live.finding.clone()),
-            part(*loads, distribution::finding(facts, catalog, supply)),
-            part(*loads, signing::finding(facts, catalog, supply)),
-            part(*loads, signing::unsignable(facts, catalog, supply)),
+            part(*loads, distribution::finding(*inputs, supply)),
+            part(*loads, signing::finding(*inputs, supply)),
+            part(*loads, signing::unsignable(*inputs, supply)),
             part(*loads, symbols),
             part(ALWAYS, preflight::room(facts, &supply.acquire)),
             part(ALWAYS, supply.findings.clone()),
@@ -127,7 +125,7 @@ impl<'a> Decisions<'a> {
 
     /// Returns the reasons of all choices.
     fn reasons(&self) -> Vec<Reason> {
-        let Self { config, facts, catalog, supply, .. } = self;
+        let Self { inputs: Inputs { config, facts, catalog }, supply, .. } = self;
         let (_, symbols) = symbols::judged(catalog, supply);
         [
             part(ALWAYS, self.choice.reasons.clone()),
@@ -146,9 +144,9 @@ impl<'a> Decisions<'a> {
 
     /// True if an acquisition needs sources of another machine, and none of them answered here.
     fn is_undecided(&self, findings: &[Finding]) -> bool {
-        self.config.paths.is_captured()
+        self.inputs.config.paths.is_captured()
             && !self.supply.acquire.is_empty()
-            && self.catalog.failure_of(SourceId::Archives).is_some()
+            && self.inputs.catalog.failure_of(SourceId::Archives).is_some()
             && findings.iter().any(is_of_archives)
     }
 }

@@ -2,8 +2,7 @@
 //! os-release and the kernel before anything is changed.
 
 use super::signing;
-use super::values::Supply;
-use crate::catalog::Catalog;
+use super::values::{Inputs, Supply};
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
 use longshore_host::facts::{OsRelease, Probe};
@@ -76,15 +75,12 @@ fn own(os: &OsRelease) -> Option<&'static Own> {
 
 /// Refuses modules that cannot be made for this host, or that its kernel would not accept. It is asked only where
 /// modules are to be loaded: a driver that the host's own mechanism loaded is adopted.
-pub(super) fn finding(
-    facts: &HostFacts,
-    catalog: &Catalog,
-    supply: &Supply<'_>,
-) -> Option<Finding> {
-    brought(facts, catalog, supply).or_else(|| built_by_clang(facts, catalog, supply))
+pub(super) fn finding(inputs: Inputs<'_>, supply: &Supply<'_>) -> Option<Finding> {
+    brought(inputs, supply).or_else(|| built_by_clang(inputs, supply))
 }
 
-fn brought(facts: &HostFacts, catalog: &Catalog, supply: &Supply<'_>) -> Option<Finding> {
+fn brought(inputs: Inputs<'_>, supply: &Supply<'_>) -> Option<Finding> {
+    let Inputs { facts, catalog, .. } = inputs;
     let own = own(&facts.os)?;
     let signer = catalog.signer.as_ref();
     let may_load = match supply.set {
@@ -118,7 +114,8 @@ fn accepts_compiled(facts: &HostFacts, signer: Option<&Signer>) -> bool {
 }
 
 /// A build root has a compiler of its own, which is compared with the kernel's when it is used.
-fn built_by_clang(facts: &HostFacts, catalog: &Catalog, supply: &Supply<'_>) -> Option<Finding> {
+fn built_by_clang(inputs: Inputs<'_>, supply: &Supply<'_>) -> Option<Finding> {
+    let Inputs { facts, catalog, .. } = inputs;
     let in_root = matches!(catalog.headers, Probe::Read(AvailableHeaders::BuildRoot { .. }));
     if !supply.builds || in_root || !facts.kernel.is_built_by_clang() {
         return None;

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use super::candidate::{Candidate, below_minimum, candidates, newest, offer};
 use super::gpu::{self, Generation, Unfit};
-use super::values::{Choice, Reason, name_of, names_run_files, run_files};
+use super::values::{Choice, Inputs, Reason, name_of, names_run_files, run_files};
 use crate::catalog::Catalog;
 use crate::catalog::Chip;
 use crate::config::Config;
@@ -17,9 +17,10 @@ use longshore_host::facts::{DeviceKind, PciDevice, Probe};
 use longshore_sources::runfile::AvailableRunFile;
 
 /// Selects version and flavour.
-pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Choice {
+pub(super) fn choose(inputs: Inputs<'_>) -> Choice {
+    let Inputs { config, facts, catalog } = inputs;
     let question = Question { config, facts, gpus: gpus(facts), run_files: run_files(catalog) };
-    let candidates = candidates(config, facts, catalog);
+    let candidates = candidates(inputs);
     if let Some(choice) = question.adopt(&candidates) {
         return choice;
     }

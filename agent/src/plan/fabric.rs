@@ -5,8 +5,7 @@ use std::path::Path;
 
 use super::daemon_place::{Place, is_foreign};
 use super::preflight;
-use super::values::{Choice, run_file_of};
-use crate::catalog::Catalog;
+use super::values::{Choice, Inputs, run_file_of};
 use crate::config::{Config, Mode, Reaction};
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding, Severity};
@@ -65,12 +64,8 @@ pub(crate) fn needs_manager(config: &Config, facts: &HostFacts) -> Option<String
 
 /// Returns the finding that the archives have no fabric manager of the chosen version, before its user-mode files
 /// are fetched. The contents of a .run file are known only once it is unpacked.
-pub(super) fn not_offered(
-    config: &Config,
-    facts: &HostFacts,
-    catalog: &Catalog,
-    choice: &Choice,
-) -> Option<Finding> {
+pub(super) fn not_offered(inputs: Inputs<'_>, choice: &Choice) -> Option<Finding> {
+    let Inputs { config, facts, catalog } = inputs;
     let wanted = wanted(config, facts).filter(|wanted| !wanted.is_foreign)?;
     let Probe::Read(offered) = &catalog.switch_programs else { return None };
     if run_file_of(catalog, choice).is_some() || !choice.findings.is_empty() {

@@ -2,8 +2,8 @@
 
 use super::acquisition::Acquire;
 use super::signing;
-use super::values::{Choice, Reason, Supply, names_run_files, wanted_modules};
-use crate::catalog::{Catalog, Fit, Item, SetPlace};
+use super::values::{Choice, Inputs, Reason, Supply, names_run_files, wanted_modules};
+use crate::catalog::{Fit, Item, SetPlace};
 use crate::config::Config;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::ModuleSet;
@@ -12,30 +12,24 @@ use longshore_modules::module_signing::Signer;
 use longshore_sources::finished::FinishedModules;
 
 /// Returns the packages that may be used; none where drivers come from .run files.
-pub(super) fn offered<'a>(
-    config: &Config,
-    catalog: &'a Catalog,
-) -> impl Iterator<Item = &'a FinishedModules> + use<'a> {
+pub(super) fn offered(inputs: Inputs<'_>) -> impl Iterator<Item = &FinishedModules> {
+    let Inputs { config, catalog, .. } = inputs;
     let usable = config.takes_module_packages() && !names_run_files(config, catalog);
     catalog.finished.iter().filter(move |_| usable)
 }
 
 /// True if the kernel may accept a package's modules, as far as its name says.
-pub(super) fn may_load(facts: &HostFacts, catalog: &Catalog, finished: &FinishedModules) -> bool {
-    finished.may_be_signed || signing::may_load_compiled(facts, catalog.signer.as_ref())
+pub(super) fn may_load(inputs: Inputs<'_>, finished: &FinishedModules) -> bool {
+    let signer = inputs.catalog.signer.as_ref();
+    finished.may_be_signed || signing::may_load_compiled(inputs.facts, signer)
 }
 
 /// Returns the best package with the chosen driver.
-pub(super) fn of_choice<'a>(
-    config: &Config,
-    facts: &HostFacts,
-    catalog: &'a Catalog,
-    choice: &Choice,
-) -> Option<&'a FinishedModules> {
-    offered(config, catalog).find(|one| {
+pub(super) fn of_choice<'a>(inputs: Inputs<'a>, choice: &Choice) -> Option<&'a FinishedModules> {
+    offered(inputs).find(|one| {
         one.driver_version == choice.version
             && one.flavour == choice.flavour
-            && may_load(facts, catalog, one)
+            && may_load(inputs, one)
     })
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::preflight::has_hosts_dev;
-use super::values::{Choice, Supply};
+use super::values::{Choice, Inputs, Supply};
 use super::{conflicts, in_tree, labels, operator};
 use crate::config::Config;
 use crate::steps::{
@@ -32,12 +32,12 @@ pub(super) struct Install {
 
 /// Lists the steps for the available set and tree.
 pub(super) fn install(
-    config: &Config,
-    facts: &HostFacts,
+    inputs: Inputs<'_>,
     choice: &Choice,
     supply: &Supply<'_>,
     wanted: &[&str],
 ) -> Install {
+    let Inputs { config, facts, .. } = inputs;
     let root = &config.paths.driver_root;
     let mut install =
         Install { exact: !(supply.builds || supply.reads || supply.signs), ..Install::default() };

@@ -45,6 +45,7 @@ pub(crate) use outcome::UNDECIDED;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::{View, render, render_for_kernel};
 pub(crate) use render::{device_lines, security_line};
+use values::Inputs;
 pub use values::Reason;
 
 pub use longshore_core::finding::{Finding, Severity};
@@ -68,7 +69,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     if let Some(note) = preflight::waits_for_device(config, facts) {
         return Ok(idle(config, facts, note));
     }
-    Ok(Decisions::make(config, facts, catalog).into_plan())
+    Ok(Decisions::make(Inputs { config, facts, catalog }).into_plan())
 }
 
 /// Returns version and flavour of the driver that a plan would choose of `catalog`; where there is none, the request.
@@ -84,7 +85,7 @@ pub fn choose_driver(
     if is_idle(config, facts) {
         return Ok(request(config));
     }
-    let choice = driver::choose(config, facts, catalog);
+    let choice = driver::choose(Inputs { config, facts, catalog });
     Ok((choice.version, choice.flavour))
 }
 

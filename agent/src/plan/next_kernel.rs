@@ -2,12 +2,10 @@
 
 use serde::Serialize;
 
-use super::values::Choice;
-use crate::catalog::Catalog;
-use crate::config::{Config, NextKernelMode};
+use super::values::{Choice, Inputs};
+use crate::config::NextKernelMode;
 use crate::next_kernel;
 use longshore_core::kernel_id::KernelId;
-use longshore_host::HostFacts;
 use longshore_modules::artifact::SetQuery;
 
 /// Newer kernel that is installed on the host and not booted.
@@ -22,12 +20,8 @@ pub struct PlannedKernel {
 }
 
 /// Returns the newer kernel of the host; None without one, and where none is looked for.
-pub(super) fn of(
-    config: &Config,
-    facts: &HostFacts,
-    catalog: &Catalog,
-    choice: &Choice,
-) -> Option<PlannedKernel> {
+pub(super) fn of(inputs: Inputs<'_>, choice: &Choice) -> Option<PlannedKernel> {
+    let Inputs { config, facts, catalog } = inputs;
     let mode = config.next_kernel();
     if mode == NextKernelMode::Off {
         return None;

@@ -1,7 +1,6 @@
 //! Module signatures: the kernel's requirements, and the available sets that meet them.
 
-use super::values::{Supply, has_headers};
-use crate::catalog::Catalog;
+use super::values::{Inputs, Supply, has_headers};
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
@@ -109,11 +108,8 @@ fn enforced_by(facts: &HostFacts) -> Vec<String> {
 }
 
 /// Checks that the kernel will accept the modules' signature, or its absence.
-pub(super) fn finding(
-    facts: &HostFacts,
-    catalog: &Catalog,
-    supply: &Supply<'_>,
-) -> Option<Finding> {
+pub(super) fn finding(inputs: Inputs<'_>, supply: &Supply<'_>) -> Option<Finding> {
+    let Inputs { facts, catalog, .. } = inputs;
     let signer = catalog.signer.as_ref();
     let signed_by = supply.set.and_then(|set| set.key.signed_by.as_ref());
     let by = match (signed_by, signer) {
@@ -172,11 +168,8 @@ pub(super) fn finding(
 }
 
 /// Reports modules that stay unsigned because the configured key cannot sign them.
-pub(super) fn unsignable(
-    facts: &HostFacts,
-    catalog: &Catalog,
-    supply: &Supply<'_>,
-) -> Option<Finding> {
+pub(super) fn unsignable(inputs: Inputs<'_>, supply: &Supply<'_>) -> Option<Finding> {
+    let Inputs { facts, catalog, .. } = inputs;
     let why = catalog.no_sign_file.as_ref()?;
     let is_unsigned = match supply.set {
         Some(set) => set.key.signed_by.is_none(),

@@ -2,24 +2,17 @@
 
 use super::acquisition::Acquire;
 use super::sources;
-use super::values::{Choice, Supply, names_run_files, run_file_of, sources_of};
+use super::values::{Choice, Inputs, Supply, names_run_files, run_file_of, sources_of};
 use crate::catalog::Catalog;
-use crate::config::Config;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::source_id::SourceId;
-use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_sources::userspace::AvailableUserspace;
 
 impl<'a> Supply<'a> {
     /// Selects the user-mode tree, or the acquisition of one.
-    pub(super) fn userspace(
-        &mut self,
-        config: &Config,
-        facts: &HostFacts,
-        catalog: &'a Catalog,
-        choice: &Choice,
-    ) {
+    pub(super) fn userspace(&mut self, inputs: Inputs<'a>, choice: &Choice) {
+        let Inputs { config, facts, catalog } = inputs;
         let sources = sources::wanted(config, choice);
         let of_choice = |u: &&AvailableUserspace| {
             (u.driver_version == choice.version && u.arch == facts.kernel.arch)
@@ -31,7 +24,7 @@ impl<'a> Supply<'a> {
             self.reasons.extend(sources.map(|_| sources::reason(config, choice, None)));
             return;
         }
-        let source = sources_of(config, catalog, choice);
+        let source = sources_of(inputs, choice);
         if sources.is_some() && source.is_none() {
             self.findings.push(sources::missing(config, catalog, choice));
             return;

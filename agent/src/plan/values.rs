@@ -49,6 +49,14 @@ impl Reason {
     }
 }
 
+/// Inputs of a plan.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    pub(super) config: &'a Config,
+    pub(super) facts: &'a HostFacts,
+    pub(super) catalog: &'a Catalog,
+}
+
 /// Selected driver version and flavour.
 #[derive(Debug)]
 pub(super) struct Choice {
@@ -127,11 +135,8 @@ pub(super) fn run_file_of<'a>(
 }
 
 /// Returns the catalog's kernel sources of the chosen driver.
-pub(super) fn sources_of(
-    config: &Config,
-    catalog: &Catalog,
-    choice: &Choice,
-) -> Option<AvailableDriver> {
+pub(super) fn sources_of(inputs: Inputs<'_>, choice: &Choice) -> Option<AvailableDriver> {
+    let Inputs { config, catalog, .. } = inputs;
     let is_chosen = |driver: &AvailableDriver| {
         driver.version == choice.version && driver.flavour == choice.flavour
     };

@@ -5,10 +5,8 @@ use super::live;
 use super::mofed;
 use super::own_signature::may_load_own;
 use super::signing::{self, Standing};
-use super::values::{Choice, has_headers};
-use crate::catalog::{AvailableSet, Catalog};
-use crate::config::Config;
-use longshore_host::HostFacts;
+use super::values::{Choice, Inputs, has_headers};
+use crate::catalog::AvailableSet;
 use longshore_modules::artifact::SetQuery;
 use longshore_sources::finished::FinishedModules;
 
@@ -40,9 +38,10 @@ impl Preference {
         match self {
             Self::LoadedBuild => u8::from(!of.is_loaded(set)),
             Self::SignatureStatus => of.standing(set) as u8,
-            Self::MofedHeaders => u8::from(mofed::lacks(of.catalog, &set.set)),
+            Self::MofedHeaders => u8::from(mofed::lacks(of.inputs.catalog, &set.set)),
             Self::SignatureAsConfigured => {
-                u8::from(set.set.key.signed_by.is_some() != of.catalog.no_sign_file.is_some())
+                let cannot_sign = of.inputs.catalog.no_sign_file.is_some();
+                u8::from(set.set.key.signed_by.is_some() != cannot_sign)
             }
         }
     }
@@ -63,9 +62,7 @@ pub(super) enum Alternative<'a> {
 
 /// Inputs of the choice.
 pub(super) struct Alternatives<'i, 'a> {
-    config: &'i Config,
-    facts: &'i HostFacts,
-    catalog: &'a Catalog,
+    inputs: Inputs<'a>,
     choice: &'i Choice,
     wanted: &'i [&'i str],
     /// True if modules can be compiled here, and the settings permit to load them.
@@ -78,18 +75,13 @@ pub(super) struct Alternatives<'i, 'a> {
 
 impl<'i, 'a> Alternatives<'i, 'a> {
     /// Collects the inputs. `wanted` are the modules to be loaded.
-    pub(super) fn of(
-        config: &'i Config,
-        facts: &'i HostFacts,
-        catalog: &'a Catalog,
-        choice: &'i Choice,
-        wanted: &'i [&'i str],
-    ) -> Self {
+    pub(super) fn of(inputs: Inputs<'a>, choice: &'i Choice, wanted: &'i [&'i str]) -> Self {
+        let Inputs { config, facts, catalog } = inputs;
         let is_buildable = may_load_own(config, catalog) && has_headers(catalog);
         let compiles = is_buildable && signing::may_load_compiled(facts, catalog.signer.as_ref());
-        let package = finished::of_choice(config, facts, catalog, choice)
+        let package = finished::of_choice(inputs, choice)
             .filter(|_| !(compiles && mofed::is_missed(config, catalog)));
-        Self { config, facts, catalog, choice, wanted, is_buildable, compiles, package }
+        Self { inputs, choice, wanted, is_buildable, compiles, package }
     }
 
     /// Returns the first alternative whose condition holds; a compile has none.
@@ -117,7 +109,8 @@ impl<'i, 'a> Alternatives<'i, 'a> {
 
     /// True if the chosen driver is loaded with all wanted modules and their parameters.
     fn has_all_loaded(&self) -> bool {
-        let has = |name: &&str| live::has_parameters(self.config, self.facts, name);
+        let Inputs { config, facts, .. } = self.inputs;
+        let has = |name: &&str| live::has_parameters(config, facts, name);
         self.choice.live && self.wanted.iter().all(has)
     }
 
@@ -128,29 +121,31 @@ impl<'i, 'a> Alternatives<'i, 'a> {
 
     /// True if a set lacks headers of MOFED that a compile takes.
     fn gives_way(&self, set: &AvailableSet) -> bool {
-        self.compiles && mofed::gives_way(self.config, self.catalog, &set.set)
+        self.compiles && mofed::gives_way(self.inputs.config, self.inputs.catalog, &set.set)
     }
 
     /// Returns the sets of the chosen driver for the running kernel, in the catalog's order.
     fn sets_of_choice(&self) -> impl Iterator<Item = &'a AvailableSet> {
         let query = SetQuery {
-            kernel: self.facts.kernel.id(),
+            kernel: self.inputs.facts.kernel.id(),
             driver_version: &self.choice.version,
             flavour: Some(self.choice.flavour),
         };
-        self.catalog.sets.iter().filter(move |available| query.matches(&available.set.key))
+        self.inputs.catalog.sets.iter().filter(move |available| query.matches(&available.set.key))
     }
 
     /// Returns the signature status of a set.
     pub(super) fn standing(&self, set: &AvailableSet) -> Standing {
-        signing::standing(&set.set.key, self.facts, self.catalog.signer.as_ref())
+        let Inputs { facts, catalog, .. } = self.inputs;
+        signing::standing(&set.set.key, facts, catalog.signer.as_ref())
     }
 
     /// True if the kernel has loaded this very build of the chosen driver.
     fn is_loaded(&self, set: &AvailableSet) -> bool {
         let own = set.set.modules.iter().find(|module| module.name == "nvidia");
         let own = own.and_then(|module| module.srcversion.as_ref());
-        let loaded = self.facts.loaded.get("nvidia").and_then(|module| module.srcversion.as_ref());
+        let loaded = self.inputs.facts.loaded.get("nvidia");
+        let loaded = loaded.and_then(|module| module.srcversion.as_ref());
         self.choice.live && own.is_some() && own == loaded
     }
 }

@@ -4,11 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::catalog::SetPlace;
+use crate::catalog::{Catalog, SetPlace};
+use crate::config::Config;
 use crate::plan::tests::finished::finished as package;
 use crate::plan::tests::{archives, config, facts, set};
 use longshore_build::mofed::Mofed;
 use longshore_core::flavour::Flavour;
+use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_modules::module_signing::{Hash, SignedBy, Signer};
 
@@ -48,7 +50,8 @@ impl Scene {
     }
 
     fn alternatives(&self) -> Alternatives<'_, '_> {
-        Alternatives::of(&self.config, &self.facts, &self.catalog, &self.choice, &WANTED)
+        let Self { config, facts, catalog, choice, .. } = self;
+        Alternatives::of(Inputs { config, facts, catalog }, choice, &WANTED)
     }
 
     /// Returns a complete set, the loaded build, as compiled: unsigned, without MOFED's headers.
