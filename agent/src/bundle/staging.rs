@@ -9,8 +9,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use longshore_core::digest::hex;
-use longshore_core::digest::is_sha256;
+use longshore_core::digest::{hex, is_sha256};
 use longshore_core::disk::Disk;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -223,11 +222,11 @@ impl Staging {
     /// # Errors
     /// Exit code 13 where it is not.
     pub(super) fn has(&self, digest: &str, size: u64) -> Result<&str, Failure> {
-        let sha256 = hex_of(digest).filter(|sha256| self.blobs.contains_key(*sha256));
-        let sha256 = sha256.ok_or_else(|| self.wrong(format!("{digest:?} is not in it")))?;
-        match self.blobs.get_key_value(sha256) {
+        let wrong = |what| Err(self.wrong(what));
+        match hex_of(digest).and_then(|sha256| self.blobs.get_key_value(sha256)) {
             Some((name, found)) if *found == size => Ok(name),
-            _ => Err(self.wrong(format!("{digest} is said to have {size} bytes, and has others"))),
+            Some(_) => wrong(format!("{digest} is said to have {size} bytes, and has others")),
+            None => wrong(format!("{digest:?} is not in it")),
         }
     }
 

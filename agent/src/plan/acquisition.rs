@@ -152,16 +152,12 @@ impl<'a> From<&'a Acquire> for Named<'a> {
             Acquire::Fetch(Item::RunFile(file)) => {
                 Self::FetchRunFile { name: &file.name, sha256: &file.sha256 }
             }
-            Acquire::Fetch(Item::Set(SetPlace { source, at, digest })) => match source {
-                SourceId::Registry => Self::PullSet { registry: at, manifest: digest },
-                SourceId::Layout
-                | SourceId::Store
-                | SourceId::Package
-                | SourceId::RunFiles
-                | SourceId::Archives
-                | SourceId::BuildRoot
-                | SourceId::Publish => Self::ImportSet { dir: at, manifest: digest },
-            },
+            Acquire::Fetch(Item::Set(SetPlace { source: SourceId::Registry, at, digest })) => {
+                Self::PullSet { registry: at, manifest: digest }
+            }
+            Acquire::Fetch(Item::Set(SetPlace { at, digest, .. })) => {
+                Self::ImportSet { dir: at, manifest: digest }
+            }
             Acquire::Fetch(Item::Package(finished)) => {
                 let Package { name, version, sha256, origin, .. } = &finished.package;
                 let linked_from = finished.linked.as_deref().map(NamedObjects::from);

@@ -156,7 +156,8 @@ fn part<T>(applies: bool, part: impl IntoIterator<Item = T>) -> Vec<T> {
     part.into_iter().filter(|_| applies).collect()
 }
 
-fn has(findings: &[Finding], code: Code) -> bool {
+/// True if one of the findings has this code.
+pub(super) fn has(findings: &[Finding], code: Code) -> bool {
     findings.iter().any(|finding| finding.code == code)
 }
 

@@ -5,9 +5,8 @@ use std::cmp::Reverse;
 
 use super::candidate::{Candidate, below_minimum, candidates, newest, offer};
 use super::gpu::{self, Generation, Unfit};
-use super::values::{Choice, Inputs, Reason, name_of, names_run_files, run_files};
-use crate::catalog::Catalog;
-use crate::catalog::Chip;
+use super::values::{Choice, Inputs, name_of, names_run_files, run_files, unread_sources};
+use crate::catalog::{Catalog, Chip};
 use crate::config::Config;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding, Severity};
@@ -165,20 +164,9 @@ impl Question<'_> {
         let also = newer.map_or_else(String::new, |c| {
             format!("; {} is available: select it by version to change to it", c.version)
         });
-        Some(Choice {
-            reasons: vec![
-                Reason::chosen(
-                    "driver",
-                    live.version.clone(),
-                    format!("adopted: loaded in the kernel already{also}"),
-                ),
-                Reason::chosen("flavour", flavour.to_string(), "that of the loaded driver"),
-            ],
-            version: live.version.clone(),
-            flavour,
-            live: true,
-            findings: Vec::new(),
-        })
+        let why = format!("adopted: loaded in the kernel already{also}");
+        let choice = Choice::of((&live.version, why), (flavour, "that of the loaded driver"));
+        Some(Choice { live: true, ..choice })
     }
 
     /// Leaves out the drivers of the host's flat sources where no version is wished and another archive has
@@ -243,16 +231,7 @@ impl Question<'_> {
                 flat.from.describe()
             ));
         }
-        Choice {
-            reasons: vec![
-                Reason::chosen("driver", version, why_version),
-                Reason::chosen("flavour", flavour.to_string(), why),
-            ],
-            version: version.to_owned(),
-            flavour,
-            live: false,
-            findings: Vec::new(),
-        }
+        Choice::of((version, why_version), (flavour, why))
     }
 
     /// Selects one of the flavours of `same`, all of which fit.
@@ -266,16 +245,12 @@ impl Question<'_> {
             same.iter().any(|c| c.flavour == flavour && (!built || c.from.is_built()))
         };
         if !has(preferred, false) {
-            return (
-                other,
-                format!("auto: only {other} is available ({preferred} preferred: {why})"),
-            );
+            let only = format!("auto: only {other} is available ({preferred} preferred: {why})");
+            return (other, only);
         }
         if !has(preferred, true) && has(other, true) {
-            return (
-                other,
-                format!("auto: built for this kernel already ({preferred} preferred: {why})"),
-            );
+            let built = "built for this kernel already";
+            return (other, format!("auto: {built} ({preferred} preferred: {why})"));
         }
         (preferred, format!("auto: {why}"))
     }
@@ -362,7 +337,7 @@ impl Question<'_> {
             choice.findings.push(no_run_file(&wanted, candidates, catalog));
             return choice;
         }
-        let unread = unread_sources(&catalog.apt.unread);
+        let unread = unread_sources(catalog);
         choice.findings.push(match &catalog.drivers {
             Probe::Unreadable(why) => match catalog.definite_failure() {
                 Some(failure) => {
@@ -418,25 +393,7 @@ impl Question<'_> {
             }
             None => "the available versions are unknown",
         };
-        Choice {
-            version: version.to_owned(),
-            flavour,
-            live: false,
-            reasons: vec![
-                Reason::chosen("driver", version, why_version),
-                Reason::chosen("flavour", flavour.to_string(), why),
-            ],
-            findings: Vec::new(),
-        }
-    }
-}
-
-/// Returns the end of a message about a driver that no source offers: one of the sources that could not be read
-/// may have it.
-fn unread_sources(unread: &[String]) -> String {
-    match unread {
-        [] => String::new(),
-        unread => format!("; these sources could not be read: {}", unread.join("; ")),
+        Choice::of((version, why_version), (flavour, why))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::daemon_place::{Place, is_foreign};
 use super::preflight;
-use super::values::{Choice, Inputs, run_file_of};
+use super::values::{Choice, Inputs, run_file_of, unread_sources};
 use crate::config::{Config, Mode, Reaction};
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding, Severity};
@@ -79,10 +79,7 @@ pub(super) fn not_offered(inputs: Inputs<'_>, choice: &Choice) -> Option<Finding
         Some(_) if !offered.subnet_manager => SUBNET_MANAGER.to_owned(),
         _ => return None,
     };
-    let unread = match catalog.apt.unread.as_slice() {
-        [] => String::new(),
-        unread => format!("; these sources could not be read: {}", unread.join("; ")),
-    };
+    let unread = unread_sources(catalog);
     let detail = format!("{}, and no archive has {what}{unread}", wanted.why);
     // A source that could not be read may have it: the user-mode files tell, once they are there.
     let mut found = match config.daemons.fabricmanager {
@@ -97,11 +94,9 @@ pub(super) fn not_offered(inputs: Inputs<'_>, choice: &Choice) -> Option<Finding
     others.sort_by_key(|other| std::cmp::Reverse(DriverVersion::new(other)));
     let others: Vec<&str> = others.into_iter().take(NAMED).map(String::as_str).collect();
     if !others.is_empty() {
-        found.remedy = format!(
-            "select a driver version that has one ({}), or {}",
-            others.join(", "),
-            found.remedy
-        );
+        let others = others.join(", ");
+        found.remedy =
+            format!("select a driver version that has one ({others}), or {}", found.remedy);
     }
     Some(found)
 }

@@ -114,24 +114,17 @@ pub struct Unfit {
 /// # Errors
 /// Names the branch that does.
 pub fn branch_fits(generation: Generation, branch: u64) -> Result<(), Unfit> {
-    let (first, last) = generation.branches();
-    if let Some(last) = last
-        && branch > last
-    {
-        return Err(Unfit {
+    match generation.branches() {
+        (_, Some(last)) if branch > last => Err(Unfit {
             why: format!("{generation} needs branch {last}: newer ones no longer support it"),
             remedy: format!("select driver {last}, from an archive that has it"),
-        });
-    }
-    if let Some(first) = first
-        && branch < first
-    {
-        return Err(Unfit {
+        }),
+        (Some(first), _) if branch < first => Err(Unfit {
             why: format!("{generation} needs branch {first} or newer"),
             remedy: format!("select driver {first} or newer"),
-        });
+        }),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Checks that a flavour of a branch supports a generation.

@@ -153,11 +153,7 @@ pub fn adopts(config: &Config, facts: &HostFacts, plan: &Plan) -> bool {
         && plan.acquire.is_empty()
         && plan.exact
         && plan.refusal().is_none()
-        && !(mofed::compiles_all(config) && leaves_mofed_out(plan))
-}
-
-fn leaves_mofed_out(plan: &Plan) -> bool {
-    plan.findings.iter().any(|finding| finding.code == Code::MofedLeftOut)
+        && !(mofed::compiles_all(config) && decisions::has(&plan.findings, Code::MofedLeftOut))
 }
 
 #[cfg(test)]

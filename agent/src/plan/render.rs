@@ -274,18 +274,12 @@ fn write_numbered(text: &mut Text, title: &str, lines: &[String]) {
 
 fn acquire_line(acquire: &Acquire) -> String {
     match acquire {
-        Acquire::Fetch(Item::Set(SetPlace { source, at, digest })) => match source {
-            SourceId::Registry => format!("fetch the prebuilt modules {at}@{digest}"),
-            SourceId::Layout
-            | SourceId::Store
-            | SourceId::Package
-            | SourceId::RunFiles
-            | SourceId::Archives
-            | SourceId::BuildRoot
-            | SourceId::Publish => {
-                format!("import the prebuilt modules {digest} from {at}")
-            }
-        },
+        Acquire::Fetch(Item::Set(SetPlace { source: SourceId::Registry, at, digest })) => {
+            format!("fetch the prebuilt modules {at}@{digest}")
+        }
+        Acquire::Fetch(Item::Set(SetPlace { at, digest, .. })) => {
+            format!("import the prebuilt modules {digest} from {at}")
+        }
         Acquire::Fetch(Item::RunFile(AvailableRunFile { name, sha256, .. })) => {
             format!("fetch and unpack {name} (sha256 {})", sha256.get(..12).unwrap_or(sha256))
         }

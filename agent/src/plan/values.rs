@@ -69,6 +69,21 @@ pub(super) struct Choice {
     pub(super) findings: Vec<Finding>,
 }
 
+impl Choice {
+    /// Makes a choice of version and flavour, each with its reason, of a driver that is not loaded.
+    pub(super) fn of(
+        (version, why_version): (&str, impl Into<String>),
+        (flavour, why_flavour): (Flavour, impl Into<String>),
+    ) -> Self {
+        let reasons = vec![
+            Reason::chosen("driver", version, why_version),
+            Reason::chosen("flavour", flavour.to_string(), why_flavour),
+        ];
+        let version = version.to_owned();
+        Self { version, flavour, live: false, reasons, findings: Vec::new() }
+    }
+}
+
 /// Available modules and user-mode tree, and what is to be acquired.
 #[derive(Debug, Default)]
 pub(super) struct Supply<'a> {
@@ -124,6 +139,15 @@ pub(super) fn run_files(catalog: &Catalog) -> &[AvailableRunFile] {
 /// True if drivers come from .run files, and so not from archives.
 pub(super) fn names_run_files(config: &Config, catalog: &Catalog) -> bool {
     !config.run_files.is_empty() || !run_files(catalog).is_empty()
+}
+
+/// Returns the end of a message about something that no source has: one of the sources that could not be read may have
+/// it.
+pub(super) fn unread_sources(catalog: &Catalog) -> String {
+    match catalog.apt.unread.as_slice() {
+        [] => String::new(),
+        unread => format!("; these sources could not be read: {}", unread.join("; ")),
+    }
 }
 
 /// Returns the .run file of the chosen version.

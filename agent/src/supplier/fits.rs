@@ -96,8 +96,8 @@ impl Host<'_> {
                 Err(why) => return Fit::Unchecked { why: format!("{}: {why}", module.file) },
             }
         }
-        let mut wanted: BTreeSet<&str> = BTreeSet::new();
-        wanted.extend(modules.iter().flat_map(|(_, m)| m.crcs.keys().map(String::as_str)));
+        let wanted = modules.iter().flat_map(|(_, m)| m.crcs.keys().map(String::as_str));
+        let wanted: BTreeSet<&str> = wanted.collect();
         let headers = self.symvers();
         // With headers available, one module suffices to read the kernel's vermagic.
         let unknown = if headers.is_some() { BTreeSet::new() } else { wanted.clone() };
@@ -120,9 +120,7 @@ impl Host<'_> {
             own = self.own_modules(others.iter().map(|(_, d)| d.symbol.as_str()).collect());
             others.retain(|(_, d)| own.crcs.get(&d.symbol) != Some(&d.wanted));
         }
-        let magics = other_magics(&modules, own.vermagic.as_deref());
-        let count = others.len();
-        let mut lines = magics;
+        let mut lines = other_magics(&modules, own.vermagic.as_deref());
         lines.extend(others.iter().take(MOST_SYMBOLS).map(|(file, d)| {
             let symbol = in_line(&d.symbol);
             format!("{file}: {symbol} wants {:#010x}, the kernel has {:#010x}", d.wanted, d.kernel)
@@ -135,7 +133,7 @@ impl Host<'_> {
             return Fit::Fits { place, symbols };
         }
         lines.truncate(MOST_SYMBOLS);
-        let more = count.saturating_sub(MOST_SYMBOLS);
+        let more = others.len().saturating_sub(MOST_SYMBOLS);
         Fit::Differs { place, lines, more }
     }
 
