@@ -201,16 +201,12 @@ fn unsigned(inputs: Inputs<'_>, choice: &Choice) -> Finding {
         })
         .collect();
     if refused.is_empty() {
-        return Finding::refusal(
-            Code::NothingBuilt,
-            format!(
-                "no signed set of {} {} is available for {release}, and {}",
-                choice.version,
-                choice.flavour,
-                why_not_own(config, catalog)
-            ),
-        )
-        .remedy("push a signed one (`longshore push --sign-key`), or require no signature");
+        let Choice { version, flavour, .. } = choice;
+        let why = why_not_own(config, catalog);
+        let seen =
+            format!("no signed set of {version} {flavour} is available for {release}, and {why}");
+        return Finding::refusal(Code::NothingBuilt, seen)
+            .remedy("push a signed one (`longshore push --sign-key`), or require no signature");
     }
     let (code, cause) = match least.unwrap_or(Lack::Signature) {
         Lack::Attestation => (

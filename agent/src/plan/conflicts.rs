@@ -44,13 +44,9 @@ fn alive(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let Installer::Alive(why) = &facts.places.installer else { return None };
     // A foreign container may have its root there as well; the mount's finding covers it.
     let theirs = facts.places.mounts.iter().all(|m| m.owner != RootMountOwner::Unknown);
-    theirs.then(|| {
-        let root = config.paths.driver_root.display();
-        Finding::refusal(
-            Code::OtherInstallerAlive,
-            format!("NVIDIA's driver container is running on {root}: {why}"),
-        )
-    })
+    let root = config.paths.driver_root.display();
+    let seen = format!("NVIDIA's driver container is running on {root}: {why}");
+    theirs.then(|| Finding::refusal(Code::OtherInstallerAlive, seen))
 }
 
 fn taken(config: &Config, facts: &HostFacts) -> Option<Finding> {
@@ -82,16 +78,14 @@ fn taken(config: &Config, facts: &HostFacts) -> Option<Finding> {
 
 /// Returns the mounts of NVIDIA's dead container that can be unmounted; None where another mount is
 /// among them, or the container is alive. Several are one container's root, mounted more than once.
-fn leftover_mounts(facts: &HostFacts) -> Option<Vec<&RootMount>> {
-    let places = &facts.places;
-    let mounts: Vec<&RootMount> = places.mounts.iter().collect();
-    let same = |m: &&RootMount| {
-        m.owner == RootMountOwner::Installer
-            && mounts
-                .first()
-                .is_some_and(|first| (&first.source, &first.fstype) == (&m.source, &m.fstype))
+fn leftover_mounts(facts: &HostFacts) -> Option<&[RootMount]> {
+    let mounts = facts.places.mounts.as_slice();
+    let first = mounts.first().map(|m| (&m.source, &m.fstype));
+    let same = |m: &RootMount| {
+        m.owner == RootMountOwner::Installer && first == Some((&m.source, &m.fstype))
     };
-    (places.installer == Installer::NotSeen && mounts.iter().all(same)).then(|| mounts.clone())
+    let is_dead = facts.places.installer == Installer::NotSeen;
+    (is_dead && mounts.iter().all(same)).then_some(mounts)
 }
 
 /// Returns the leftovers of NVIDIA's dead container in the order of their removal. The proof of its
@@ -99,9 +93,8 @@ fn leftover_mounts(facts: &HostFacts) -> Option<Vec<&RootMount>> {
 pub(super) fn leftovers(config: &Config, facts: &HostFacts) -> Vec<Leftover> {
     let places = &facts.places;
     let ours = places.mounts.iter().any(|m| m.owner == RootMountOwner::Ours);
-    let Some(mounts) = (if ours { Some(Vec::new()) } else { leftover_mounts(facts) }) else {
-        return Vec::new();
-    };
+    let mounts = if ours { Some(&[][..]) } else { leftover_mounts(facts) };
+    let Some(mounts) = mounts else { return Vec::new() };
     let is_proof = |file: &PlacedFile| {
         file.path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("nvidia-driver."))
     };
@@ -134,11 +127,9 @@ pub(super) fn take_over(config: &Config, facts: &HostFacts) -> impl Iterator<Ite
 fn leftovers_found(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let left = leftovers(config, facts);
     let names: Vec<String> = left.iter().map(ToString::to_string).collect();
-    (!names.is_empty()).then(|| {
-        let seen =
-            format!("left by NVIDIA's driver container, which is dead: {}", names.join(", "));
-        Finding::note(Code::Leftovers, seen)
-    })
+    let names = names.join(", ");
+    let seen = format!("left by NVIDIA's driver container, which is dead: {names}");
+    (!left.is_empty()).then(|| Finding::note(Code::Leftovers, seen))
 }
 
 /// Returns the driver's modules among the kernel's module files.

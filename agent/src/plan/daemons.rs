@@ -142,9 +142,7 @@ impl Daemons {
 }
 
 fn lacks(what: &str, place: &Place<'_>) -> Finding {
-    let seen = format!(
-        "{what} is to run, and the user-mode files of driver {} have none",
-        place.tree.driver_version
-    );
+    let version = &place.tree.driver_version;
+    let seen = format!("{what} is to run, and the user-mode files of driver {version} have none");
     Finding::refusal(Code::DaemonMissing, seen)
 }

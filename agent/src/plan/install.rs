@@ -77,15 +77,9 @@ impl Install {
             .filter(|name| !set.modules.iter().any(|m| m.name == *name))
             .collect();
         if !missing.is_empty() {
-            self.findings.push(Finding::refusal(
-                Code::ModuleNotBuilt,
-                format!(
-                    "the set of {} {} lacks {}",
-                    choice.version,
-                    choice.flavour,
-                    missing.join(", ")
-                ),
-            ));
+            let (Choice { version, flavour, .. }, missing) = (choice, missing.join(", "));
+            let seen = format!("the set of {version} {flavour} lacks {missing}");
+            self.findings.push(Finding::refusal(Code::ModuleNotBuilt, seen));
         }
         set.modules.iter().filter(|m| wanted.contains(&m.name.as_str())).collect()
     }
@@ -153,10 +147,9 @@ impl Install {
         let given = config.driver.parameters.keys().map(String::as_str);
         let unused: Vec<&str> = given.filter(|name| !wanted.contains(name)).collect();
         if !unused.is_empty() {
-            self.findings.push(Finding::warning(
-                Code::ParametersUnused,
-                format!("parameters are given for {}, which is not loaded", unused.join(", ")),
-            ));
+            let unused = unused.join(", ");
+            let seen = format!("parameters are given for {unused}, which is not loaded");
+            self.findings.push(Finding::warning(Code::ParametersUnused, seen));
         }
     }
 
@@ -220,16 +213,14 @@ fn is_there(facts: &HostFacts, name: &str) -> bool {
 
 fn missing_dependency(facts: &HostFacts, need: &str, by: &str) -> Finding {
     let release = &facts.kernel.release;
-    match facts.unread.modules() {
-        Some(why) => Finding::refusal(
-            Code::KernelUnknown,
-            format!("{by} needs {need}, and the modules of kernel {release} are unknown: {why}"),
-        ),
-        None => Finding::refusal(
-            Code::DependencyMissing,
-            format!(
-                "{by} needs {need}, which kernel {release} has neither built in nor as a module"
-            ),
-        ),
-    }
+    let (code, seen) = match facts.unread.modules() {
+        Some(why) => {
+            (Code::KernelUnknown, format!("and the modules of kernel {release} are unknown: {why}"))
+        }
+        None => {
+            let seen = format!("which kernel {release} has neither built in nor as a module");
+            (Code::DependencyMissing, seen)
+        }
+    };
+    Finding::refusal(code, format!("{by} needs {need}, {seen}"))
 }

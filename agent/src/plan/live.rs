@@ -44,10 +44,8 @@ pub(super) struct Wanted<'a> {
 pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
     let facts = wanted.facts;
     if let Some(why) = &facts.unread.loaded {
-        let finding = Finding::warning(
-            Code::LoadedUnread,
-            format!("the loaded modules could not be read: {why}"),
-        );
+        let seen = format!("the loaded modules could not be read: {why}");
+        let finding = Finding::warning(Code::LoadedUnread, seen);
         return Differences { finding: Some(finding), ..Differences::default() };
     }
     let mut differing = wanted.differing();
@@ -111,19 +109,13 @@ impl Wanted<'_> {
             [] => String::new(),
             holders => format!(", held by {}", holders.join(", ")),
         };
-        let choice = self.choice;
-        if version != choice.version {
-            return Some(format!(
-                "driver {version} is loaded{users}, and {} is wanted",
-                choice.version
-            ));
+        let Choice { version: wanted, flavour: wanted_flavour, .. } = self.choice;
+        let loaded = format!("driver {version} is loaded{users}");
+        if version != wanted {
+            return Some(format!("{loaded}, and {wanted} is wanted"));
         }
-        flavour.filter(|flavour| *flavour != choice.flavour).map(|_| {
-            format!(
-                "driver {version} is loaded{users} in the other flavour than {}",
-                choice.flavour
-            )
-        })
+        let is_other = flavour.is_some_and(|flavour| flavour != *wanted_flavour);
+        is_other.then(|| format!("{loaded} in the other flavour than {wanted_flavour}"))
     }
 
     /// Returns the reason if a module is another build.

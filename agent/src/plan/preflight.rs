@@ -36,20 +36,14 @@ pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
 
 fn arch(facts: &HostFacts) -> Option<Finding> {
     let arch = facts.kernel.arch.as_str();
-    Machine::named(arch).is_err().then(|| {
-        Finding::refusal(
-            Code::ArchUnsupported,
-            format!("NVIDIA has no data-centre driver for {arch}"),
-        )
-    })
+    let seen = format!("NVIDIA has no data-centre driver for {arch}");
+    Machine::named(arch).is_err().then(|| Finding::refusal(Code::ArchUnsupported, seen))
 }
 
 fn devices(facts: &HostFacts) -> Option<Finding> {
     if let Some(why) = &facts.unread.pci {
-        return Some(Finding::refusal(
-            Code::DevicesUnread,
-            format!("the PCI bus could not be read: {why}"),
-        ));
+        let seen = format!("the PCI bus could not be read: {why}");
+        return Some(Finding::refusal(Code::DevicesUnread, seen));
     }
     facts.devices.is_empty().then(|| no_device(facts))
 }
@@ -181,10 +175,8 @@ fn privileges(facts: &HostFacts) -> Vec<Finding> {
         found.push(Finding::refusal(Code::NotRoot, seen));
     }
     if facts.initial_user_namespace == Probe::Read(false) {
-        found.push(Finding::refusal(
-            Code::UserNamespace,
-            "running in a user namespace, where the kernel refuses to load modules",
-        ));
+        let seen = "running in a user namespace, where the kernel refuses to load modules";
+        found.push(Finding::refusal(Code::UserNamespace, seen));
     }
     match &facts.capabilities {
         Probe::Read(have) => {
@@ -196,10 +188,11 @@ fn privileges(facts: &HostFacts) -> Vec<Finding> {
                 found.push(Finding::refusal(Code::MissingCapability, seen));
             }
         }
-        Probe::Unreadable(why) => found.push(Finding::warning(
-            Code::CapabilitiesUnread,
-            format!("the capabilities {} of this process are unknown: {why}", NEEDED.join(", ")),
-        )),
+        Probe::Unreadable(why) => {
+            let needed = NEEDED.join(", ");
+            let seen = format!("the capabilities {needed} of this process are unknown: {why}");
+            found.push(Finding::warning(Code::CapabilitiesUnread, seen));
+        }
     }
     found
 }
@@ -329,14 +322,9 @@ fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {
 /// Warns where the module tree is missing: the dependencies of the driver's modules are then
 /// unknown.
 pub(super) fn kernel_unknown(facts: &HostFacts) -> Option<Finding> {
-    let why = facts.unread.modules()?;
-    Some(Finding::warning(
-        Code::KernelUnknown,
-        format!(
-            "the modules of kernel {}, built in or as files, are unknown: {why}",
-            facts.kernel.release
-        ),
-    ))
+    let (why, release) = (facts.unread.modules()?, &facts.kernel.release);
+    let seen = format!("the modules of kernel {release}, built in or as files, are unknown: {why}");
+    Some(Finding::warning(Code::KernelUnknown, seen))
 }
 
 fn preempt_rt(facts: &HostFacts) -> Option<Finding> {

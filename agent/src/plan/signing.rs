@@ -214,11 +214,10 @@ fn is_of_distribution(supply: &Supply<'_>) -> bool {
 fn perhaps_enforced(facts: &HostFacts) -> Option<Finding> {
     let Probe::Unreadable(why) = &facts.security.lockdown else { return None };
     (facts.security.secure_boot == Probe::Read(true)).then(|| {
-        Finding::warning(
-            Code::SignatureRequired,
-            format!("Secure Boot is on, and the kernel's lockdown mode is unknown: {why}"),
+        let seen = format!("Secure Boot is on, and the kernel's lockdown mode is unknown: {why}");
+        Finding::warning(Code::SignatureRequired, seen).remedy(
+            "mount securityfs on /sys/kernel/security to make it readable, or sign the modules",
         )
-        .remedy("mount securityfs on /sys/kernel/security to make it readable, or sign the modules")
     })
 }
 
