@@ -344,15 +344,13 @@ impl Question<'_> {
                     Finding::refusal(Code::ArchivesUnread, format!("no source has {wanted}: {why}"))
                         .remedy(failure.remedy_or_default())
                 }
-                // A captured tree is judged on another machine, whose network is not the host's.
-                None => Finding::new(
-                    match self.config.paths.is_captured() {
-                        true => Severity::Warning,
-                        false => Severity::Refusal,
-                    },
-                    Code::ArchivesUnread,
-                    format!("the sources of {wanted} could not be read: {why}"),
-                ),
+                None => {
+                    // A captured tree is judged on another machine, whose network is not the host's.
+                    let is_captured = self.config.paths.is_captured();
+                    let severity = if is_captured { Severity::Warning } else { Severity::Refusal };
+                    let seen = format!("the sources of {wanted} could not be read: {why}");
+                    Finding::new(severity, Code::ArchivesUnread, seen)
+                }
             },
             Probe::Read(_) if candidates.is_empty() => Finding::refusal(
                 Code::DriverNotOffered,

@@ -115,10 +115,8 @@ pub(super) fn missing(config: &Config, facts: &HostFacts, live: bool, detail: St
         ),
         false => detail,
     };
-    match is_refused {
-        true => Finding::refusal(Code::FabricManagerMissing, detail),
-        false => Finding::warning(Code::FabricManagerMissing, detail),
-    }
+    let severity = if is_refused { Severity::Refusal } else { Severity::Warning };
+    Finding::new(severity, Code::FabricManagerMissing, detail)
 }
 
 /// True if the driver would drive GPUs and the switches between them. Switches whose GPUs are passed through to

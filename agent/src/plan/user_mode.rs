@@ -53,12 +53,11 @@ fn not_offered(catalog: &Catalog, version: &str) -> Option<Finding> {
         let seen = format!(
             "no source has the user-mode files of driver {version}: no .run file of it is configured, and {failure}"
         );
-        return Some(
-            Finding::refusal(Code::UserspaceNotOffered, seen).remedy(
-                "name an archive that has this version as [[archive]], name its .run file, or import a bundle \
-                 that has it",
-            ),
-        );
+        let found = Finding::refusal(Code::UserspaceNotOffered, seen);
+        return Some(found.remedy(
+            "name an archive that has this version as [[archive]], name its .run file, or import a bundle \
+             that has it",
+        ));
     }
     match &catalog.drivers {
         Probe::Read(drivers)

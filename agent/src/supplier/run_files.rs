@@ -90,11 +90,9 @@ impl<'a> RunFiles<'a> {
     ) -> Result<AvailableRunFile, Failure> {
         let files = self.known(store, archives).await?;
         files.into_iter().find(|file| file.version == version).ok_or_else(|| {
-            Failure::new(
-                FailureKind::Download,
-                format!("no configured .run file has version {version}"),
-            )
-            .remedy("configure the .run file of that version")
+            let cause = format!("no configured .run file has version {version}");
+            Failure::new(FailureKind::Download, cause)
+                .remedy("configure the .run file of that version")
         })
     }
 
