@@ -5,7 +5,7 @@ use super::compile::will_sign;
 use super::finished;
 use super::mofed;
 use super::signing::Standing;
-use super::values::{Choice, Inputs, Supply, is_for_kernel, run_file_of};
+use super::values::{Choice, Inputs, Supply, is_for_kernel, listed, run_file_of};
 use super::which_set::{Alternative, Alternatives};
 use crate::catalog::{AvailableSet, Catalog, Item, SourceFailure};
 use longshore_core::finding::{Code, Finding, Severity};
@@ -121,19 +121,15 @@ fn named(patch: &str) -> &str {
 /// modules.
 fn denied(facts: &HostFacts, catalog: &Catalog, has_modules: bool) -> Option<Finding> {
     let sets = catalog.denied.iter().filter(|available| is_for_kernel(available, facts));
-    let mut named: Vec<String> = sets
-        .map(|available| {
-            let key = &available.set.key;
-            format!("{} {} from {}", key.driver_version, key.flavour, available.place)
-        })
-        .collect();
-    named.sort();
-    named.dedup();
+    let named = listed(sets.map(|available| {
+        let key = &available.set.key;
+        format!("{} {} from {}", key.driver_version, key.flavour, available.place)
+    }));
     if named.is_empty() {
         return None;
     }
     let severity = if has_modules { Severity::Warning } else { Severity::Refusal };
-    Some(Finding::new(severity, Code::SetDenied, format!("denied-sets has {}", named.join(", "))))
+    Some(Finding::new(severity, Code::SetDenied, format!("denied-sets has {named}")))
 }
 
 /// Describes the headers that a set was compiled with.

@@ -1,6 +1,6 @@
 //! Candidates for a driver's modules: built sets and packages to compile.
 
-use super::values::{Inputs, is_for_kernel, names_run_files, run_files};
+use super::values::{Inputs, is_for_kernel, listed, names_run_files, run_files};
 use super::{finished, signing};
 use crate::config::Config;
 use longshore_core::driver_version::DriverVersion;
@@ -125,32 +125,22 @@ pub(super) fn below_minimum(
 ) -> Option<Finding> {
     let minimum = config.driver.minimum.as_ref()?.as_str();
     let is_below = |c: &&Candidate<'_>| is_requested(c) && !config.driver.permits(c.version);
-    let mut below: Vec<String> = candidates
-        .iter()
-        .filter(is_below)
-        .map(|c| format!("{} {} ({})", c.version, c.flavour, c.from.describe()))
-        .collect();
-    below.sort();
-    below.dedup();
+    let below = candidates.iter().filter(is_below);
+    let below =
+        listed(below.map(|c| format!("{} {} ({})", c.version, c.flavour, c.from.describe())));
     let is_named_below = |requested: &&str| {
         DriverVersion::new(requested).is_complete() && !config.driver.permits(requested)
     };
     let detail = match config.driver.version.as_deref().filter(is_named_below) {
         Some(requested) => format!("driver {requested} is below driver-minimum, {minimum}"),
         None if below.is_empty() => return None,
-        None => {
-            let below = below.join(", ");
-            format!("all that is available is below driver-minimum, {minimum}: {below}")
-        }
+        None => format!("all that is available is below driver-minimum, {minimum}: {below}"),
     };
     Some(Finding::refusal(Code::DriverBelowMinimum, detail))
 }
 
 /// Lists the candidates for a message.
 pub(super) fn offer(candidates: &[Candidate<'_>]) -> String {
-    let mut offered: Vec<String> =
-        candidates.iter().map(|c| format!("{} {}", c.version, c.flavour)).collect();
-    offered.sort();
-    offered.dedup();
-    format!("they offer {}", offered.join(", "))
+    let offered = candidates.iter().map(|c| format!("{} {}", c.version, c.flavour));
+    format!("they offer {}", listed(offered))
 }

@@ -1,5 +1,7 @@
 //! Values that the decisions of a plan hand on, and small questions that several of them ask of their inputs.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::acquisition::Acquire;
@@ -126,6 +128,12 @@ pub(super) fn wanted_modules(config: &Config) -> Vec<&str> {
 /// True if a set was built for exactly the running kernel.
 pub(super) fn is_for_kernel(available: &AvailableSet, facts: &HostFacts) -> bool {
     available.set.key.is_for(&facts.kernel.id())
+}
+
+/// Lists texts for a message: sorted, each once.
+pub(super) fn listed(texts: impl Iterator<Item = String>) -> String {
+    let texts: BTreeSet<String> = texts.collect();
+    texts.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the known .run files.
