@@ -2,8 +2,6 @@
 
 mod rules;
 
-use std::fmt;
-
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +17,8 @@ pub(super) use rules::shown_dirs;
 
 /// Start a daemon of the driver; undone by ending it with all its child processes, and removing its
 /// private files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("start {daemon}")]
 pub struct StartDaemon {
     /// The daemon.
     pub daemon: Daemon,
@@ -30,12 +29,6 @@ pub struct StartDaemon {
 pub struct NoDaemon {
     /// Value of [`longshore_host::daemon::MARK_VARIABLE`] in their environment.
     pub mark: String,
-}
-
-impl fmt::Display for StartDaemon {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "start {}", self.daemon)
-    }
 }
 
 impl Kind for StartDaemon {

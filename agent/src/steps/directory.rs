@@ -1,6 +1,5 @@
 //! Making of directories.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -15,7 +14,8 @@ use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
 
 /// Make a directory and its missing parents; undone by removing those made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("make directory {}", path.display())]
 pub struct MakeDir {
     /// Absolute path.
     pub path: PathBuf,
@@ -26,12 +26,6 @@ pub struct MakeDir {
 pub struct MissingDirs {
     /// Absolute paths, outermost first.
     pub dirs: Vec<PathBuf>,
-}
-
-impl fmt::Display for MakeDir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "make directory {}", self.path.display())
-    }
 }
 
 impl Kind for MakeDir {

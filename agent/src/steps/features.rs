@@ -3,7 +3,6 @@
 //! Its source `local` reads each file of the directory, at most 64 KiB, and takes a file with a past
 //! `expiry-time` for empty (source/local/local.go): the labels go with an agent that died.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,7 +35,8 @@ const EXPIRY: Duration = Duration::from_secs(15 * 60);
 const REFRESH: Duration = Duration::from_secs(5 * 60);
 
 /// Write the driver's features; undone by removing the file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("write the features of driver {version} to {}", self.place().shown())]
 pub struct WriteFeatures {
     /// Root of the host's file system, as this process reaches it.
     pub host_root: PathBuf,
@@ -51,12 +51,6 @@ pub struct WriteFeatures {
 pub struct FeaturesBefore {
     /// True if the directory was missing.
     pub makes_dir: bool,
-}
-
-impl fmt::Display for WriteFeatures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "write the features of driver {} to {}", self.version, self.place().shown())
-    }
 }
 
 impl WriteFeatures {

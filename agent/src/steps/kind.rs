@@ -111,7 +111,8 @@ pub trait Kind: fmt::Display + PartialEq + Sized {
 }
 
 /// A step with the state that was observed before it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{step}")]
 pub struct Observed<K: Kind> {
     /// The step.
     pub step: K,

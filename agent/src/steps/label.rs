@@ -1,6 +1,5 @@
 //! SELinux labels of files of the store.
 
-use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,8 @@ use longshore_host::{Host, VerbError};
 
 /// Give files of the store an SELinux label: that of a driver's tree, which containers may read, or that
 /// of module files. Undone by nothing: files of the store keep their labels.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("label {} {label}", self.named())]
 pub struct LabelFiles {
     /// Absolute paths: a tree, or modules; each is labelled with everything below it.
     pub paths: Vec<PathBuf>,
@@ -35,12 +35,6 @@ impl LabelFiles {
             [one] => one.display().to_string(),
             many => format!("{} files of the store", many.len()),
         }
-    }
-}
-
-impl fmt::Display for LabelFiles {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "label {} {}", self.named(), self.label)
     }
 }
 

@@ -3,7 +3,6 @@
 //! The plan has proved its owner and that the owner is dead; meanwhile another program may have put
 //! something else in its place, so only the very thing that the plan names is removed.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
@@ -23,7 +22,8 @@ use longshore_host::{Host, VerbError};
 const FOR_GOOD: &str = "a dead container's leftover is not restored";
 
 /// Remove a leftover of NVIDIA's dead driver container. Not undone: no process is left to use it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("remove {what} (left by NVIDIA's container)")]
 pub struct RemoveLeftover {
     /// The leftover.
     pub what: Leftover,
@@ -34,10 +34,11 @@ pub struct RemoveLeftover {
 pub struct StillThere {}
 
 /// Leftover of NVIDIA's driver container after it died.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Leftover {
     /// Its root, mounted recursively.
+    #[display("the mount on {}", target.display())]
     Mount {
         /// Absolute path of the mount point.
         target: PathBuf,
@@ -47,6 +48,7 @@ pub enum Leftover {
         inode: u64,
     },
     /// A file, for example `/run/nvidia/nvidia-driver.pid`.
+    #[display("{}", path.display())]
     File {
         /// Absolute path.
         path: PathBuf,
@@ -56,28 +58,13 @@ pub enum Leftover {
         id: Option<FileId>,
     },
     /// A value in a file below /sys; removed by emptying the file.
+    #[display("{value} in {}", path.display())]
     Value {
         /// Absolute path.
         path: PathBuf,
         /// The value, without a newline.
         value: String,
     },
-}
-
-impl fmt::Display for Leftover {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Leftover::Mount { target, .. } => write!(f, "the mount on {}", target.display()),
-            Leftover::File { path, .. } => write!(f, "{}", path.display()),
-            Leftover::Value { path, value } => write!(f, "{value} in {}", path.display()),
-        }
-    }
-}
-
-impl fmt::Display for RemoveLeftover {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "remove {} (left by NVIDIA's container)", self.what)
-    }
 }
 
 impl Kind for RemoveLeftover {

@@ -4,7 +4,6 @@
 //! that has no such link at its next reload. udev makes them for devices with a uevent, which NVIDIA's
 //! have none of.
 
-use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
@@ -26,7 +25,8 @@ const CHAR: &str = "char";
 const NAMED: usize = 4;
 
 /// Make the links to a loaded driver's nodes in /dev/char; undone by removing those made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("make links to device nodes in {}", self.dir().display())]
 pub struct LinkNodes {
     /// The host's /dev.
     pub dev: PathBuf,
@@ -50,12 +50,6 @@ pub struct LinkBefore {
     pub target: PathBuf,
     /// Target before, if there was a link.
     pub was: Option<PathBuf>,
-}
-
-impl fmt::Display for LinkNodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "make links to device nodes in {}", self.dir().display())
-    }
 }
 
 impl LinkNodes {

@@ -1,7 +1,6 @@
 //! The list of kinds, and the two values made of it: [`Step`], and [`Recorded`] with the state
 //! before the step.
 
-use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -19,14 +18,14 @@ use longshore_host::{Host, VerbError};
 macro_rules! kinds {
     ($($kind:ident $name:literal $means:literal)+) => {
         /// One change to the host.
-        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
         #[serde(tag = "do")]
         pub enum Step {
             $(#[doc = $means] #[serde(rename = $name)] $kind($kind),)+
         }
 
         /// One change to the host, with the state that was observed before it.
-        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
         pub enum Recorded {
             $(#[doc = $means] $kind(Observed<$kind>),)+
         }
@@ -121,12 +120,6 @@ macro_rules! kinds {
             }
         }
 
-        impl fmt::Display for Step {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self { $(Self::$kind(step) => fmt::Display::fmt(step, f),)+ }
-            }
-        }
-
         impl Recorded {
             /// Returns the step alone.
             pub fn step(&self) -> Step {
@@ -209,12 +202,6 @@ macro_rules! kinds {
                         it.step.check_before(&it.before, bounds)
                     })+
                 }
-            }
-        }
-
-        impl fmt::Display for Recorded {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self { $(Self::$kind(it) => fmt::Display::fmt(&it.step, f),)+ }
             }
         }
 

@@ -6,7 +6,6 @@ mod readback;
 pub(super) mod rules;
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -36,7 +35,8 @@ pub const DEVICE_FILES: &str = "NVreg_ModifyDeviceFiles";
 const PEERMEM: (&str, &[&str]) = ("nvidia_peermem", &["mlx5_core", "ib_core", "ib_uverbs"]);
 
 /// Load a kernel module; undone by unloading it, if this step loaded it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("load module {name}{}", self.shown_version())]
 pub struct LoadModule {
     /// Kernel name (underscores).
     pub name: String,
@@ -95,6 +95,10 @@ impl LoadModule {
         format!("{DEVICE_FILES}=0{blank}{}", self.parameters)
     }
 
+    fn shown_version(&self) -> String {
+        self.version.as_ref().map_or_else(String::new, |version| format!(" {version}"))
+    }
+
     fn state(&self, host: &dyn Host) -> Result<Option<ModuleState>, Failure> {
         host.module(&self.name).map_err(|e| refusal::explain(&self.name, &e))
     }
@@ -115,13 +119,6 @@ impl LoadModule {
     }
 }
 
-impl fmt::Display for LoadModule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "load module {}", self.name)?;
-        self.version.as_ref().map_or(Ok(()), |v| write!(f, " {v}"))
-    }
-}
-
 impl Kind for LoadModule {
     type Before = NotLoaded;
     const WAS: &'static str = "not-loaded";
@@ -134,9 +131,7 @@ impl Kind for LoadModule {
         let (name, parameters) = (&self.name, self.given());
         let from = match &self.origin {
             ModuleOrigin::Kernel { .. } => " (the kernel's own)".to_owned(),
-            ModuleOrigin::Driver { .. } => {
-                self.version.as_ref().map_or_else(String::new, |version| format!(" {version}"))
-            }
+            ModuleOrigin::Driver { .. } => self.shown_version(),
         };
         let blank = if parameters.is_empty() { "" } else { " " };
         format!("load {name}{from}{blank}{parameters}")

@@ -19,7 +19,8 @@ use longshore_host::values::TMPFS_SOURCE;
 use longshore_host::{Host, VerbError};
 
 /// Mount a directory of an assembled tree of the store; undone by unmounting it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("mount {} on {}", source.display(), target.display())]
 pub struct Bind {
     /// Absolute path of the directory: one of [`TREE_DIRS`] of the tree.
     pub source: PathBuf,
@@ -28,7 +29,8 @@ pub struct Bind {
 }
 
 /// Bind-mount a directory of longshore's on a second path; undone by unmounting it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("bind-mount {} on {}", source.display(), target.display())]
 pub struct Share {
     /// Absolute path of the directory.
     pub source: PathBuf,
@@ -37,7 +39,8 @@ pub struct Share {
 }
 
 /// Mount a small tmpfs for device nodes; undone by unmounting it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("mount a tmpfs on {}", target.display())]
 pub struct MountTmpfs {
     /// Absolute path of the mount point.
     pub target: PathBuf,
@@ -56,7 +59,8 @@ pub struct Mounts {
 /// Mounts a read-only tmpfs with the first level of a driver root on it. It stays while the trees
 /// that are mounted in it change, so that a consumer of the driver root sees each of them: a mount
 /// on the driver root itself would leave consumers with the one that they were started with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("mount a driver root's directories on {}", target.display())]
 pub struct MountRoot {
     /// Driver root.
     pub target: PathBuf,
@@ -67,7 +71,8 @@ pub struct MountRoot {
 
 /// Mounts sysfs: an instance of its own, because a recursive unmount of the driver root would reach
 /// the host's through a copy of that one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("mount sysfs on {}", target.display())]
 pub struct MountSysfs {
     /// Mount point.
     pub target: PathBuf,
@@ -77,36 +82,6 @@ pub struct MountSysfs {
 pub(crate) const TREE_DIRS: [&str; 3] = ["usr", "lib", "etc"];
 /// First level of a driver root.
 const ROOT_DIRS: [&str; 7] = ["usr", "lib", "etc", "dev", "proc", "run", "sys"];
-
-impl fmt::Display for Bind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mount {} on {}", self.source.display(), self.target.display())
-    }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "bind-mount {} on {}", self.source.display(), self.target.display())
-    }
-}
-
-impl fmt::Display for MountTmpfs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mount a tmpfs on {}", self.target.display())
-    }
-}
-
-impl fmt::Display for MountRoot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mount a driver root's directories on {}", self.target.display())
-    }
-}
-
-impl fmt::Display for MountSysfs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mount sysfs on {}", self.target.display())
-    }
-}
 
 /// A kind of step that mounts something; [`Kind`] follows from it.
 trait Mounting: fmt::Display + Clone + PartialEq {

@@ -3,7 +3,6 @@
 mod make;
 mod rules;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +25,8 @@ const NAMED: usize = 4;
 ///
 /// Majors are known only once the driver is loaded, so the step names the directories and the
 /// journal the nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("make device nodes in {}", self.listed(" and "))]
 pub struct MakeNodes {
     /// Directories for the nodes, for example `/dev` of the host and of the driver root.
     pub dirs: Vec<PathBuf>,
@@ -61,12 +61,6 @@ impl NodeBefore {
     /// True if the node was there, and only its permissions were others.
     fn was_same_device(&self) -> bool {
         self.was.is_some_and(|was| was.same_device(&self.made))
-    }
-}
-
-impl fmt::Display for MakeNodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "make device nodes in {}", self.listed(" and "))
     }
 }
 

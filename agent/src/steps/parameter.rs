@@ -1,6 +1,5 @@
 //! Writing of values to files below /sys or /proc.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,8 @@ use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::{Host, VerbError};
 
 /// Write a value to a file below /sys or /proc; undone by restoring the previous value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("write {value:?} to {}", path.display())]
 pub struct WriteParameter {
     /// Absolute path, for example `/sys/module/firmware_class/parameters/path`.
     pub path: PathBuf,
@@ -27,12 +27,6 @@ pub struct WriteParameter {
 pub struct Value {
     /// Without its trailing newline.
     pub value: String,
-}
-
-impl fmt::Display for WriteParameter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "write {:?} to {}", self.value, self.path.display())
-    }
 }
 
 impl Kind for WriteParameter {

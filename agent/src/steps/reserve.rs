@@ -4,7 +4,6 @@
 //! unload of the bound driver and the load of NVIDIA's. The bound driver stays until its module is
 //! unloaded: that the kernel refuses while it is in use, while an unbind of a device in use succeeds.
 
-use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +22,8 @@ use longshore_host::{Host, VerbError};
 const NVIDIA: &str = "nvidia";
 
 /// Reserve a GPU for NVIDIA's driver; undone by binding it to its earlier driver.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("reserve GPU {address} for {}, now bound to {driver}", NVIDIA)]
 pub struct ReserveDevice {
     /// PCI address.
     pub address: String,
@@ -36,12 +36,6 @@ pub struct ReserveDevice {
 pub struct BoundElsewhere {
     /// Only driver that could bind to it (driver_override); empty for any.
     pub only: String,
-}
-
-impl fmt::Display for ReserveDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "reserve GPU {} for {NVIDIA}, now bound to {}", self.address, self.driver)
-    }
 }
 
 impl Kind for ReserveDevice {

@@ -1,6 +1,5 @@
 //! Publishing of the driver's CDI spec.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +22,8 @@ use longshore_host::{Host, VerbError};
 ///
 /// The spec names files and nodes that are known only once the driver is exposed, so the step names
 /// where they are, and the journal the digest of the file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("publish the CDI spec {}", self.place().shown())]
 pub struct PublishSpec {
     /// Root of the host's file system, as this process reaches it.
     pub host_root: PathBuf,
@@ -40,12 +40,6 @@ pub struct NotPublished {
     pub sha256: String,
     /// True if its directory was missing.
     pub makes_dir: bool,
-}
-
-impl fmt::Display for PublishSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "publish the CDI spec {}", self.place().shown())
-    }
 }
 
 impl PublishSpec {

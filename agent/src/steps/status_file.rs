@@ -5,7 +5,6 @@
 
 mod confirmation;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -31,7 +30,8 @@ const READY: &str = "Ready";
 const NOT_READY: &str = "NotReady";
 
 /// Write a status file; undone by removing it, and the file by which another program confirmed it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("write {} to {}", self.shown(), path.display())]
 pub struct WriteStatus {
     /// Absolute path.
     pub path: PathBuf,
@@ -93,15 +93,12 @@ impl WriteStatus {
         self.text != NOT_READY
     }
 
+    fn shown(&self) -> &str {
+        if self.is_confirmation() { "the confirmation" } else { &self.text }
+    }
+
     fn is_as_written(&self, host: &dyn Host) -> Result<bool, VerbError> {
         Ok(host.status(&self.path)? == Some(Status::Text(self.text.clone())))
-    }
-}
-
-impl fmt::Display for WriteStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = if self.is_confirmation() { "the confirmation" } else { &self.text };
-        write!(f, "write {text} to {}", self.path.display())
     }
 }
 

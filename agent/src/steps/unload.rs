@@ -1,7 +1,6 @@
 //! Unloading of a driver of the kernel's own that is bound to the GPUs and that nobody uses.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,7 +22,8 @@ use longshore_host::{Host, VerbError};
 const NVIDIA: &str = "nvidia";
 
 /// Unload a driver of the kernel's own; undone by loading it again from its file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("unload {name}, which nobody uses")]
 pub struct UnloadConflicting {
     /// Kernel name.
     pub name: String,
@@ -95,12 +95,6 @@ impl UnloadConflicting {
             conflicting::detaching(console)
         );
         Err(Failure::new(FailureKind::Preflight, cause).remedy(remedy))
-    }
-}
-
-impl fmt::Display for UnloadConflicting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unload {}, which nobody uses", self.name)
     }
 }
 
