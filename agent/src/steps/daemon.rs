@@ -6,12 +6,12 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch, exposing,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_host::Host;
 use longshore_host::daemon::{Answers, Daemon};
-use longshore_host::{Host, VerbError};
 
 pub(super) use rules::shown_dirs;
 
@@ -74,12 +74,7 @@ impl Kind for StartDaemon {
     }
 
     /// Starts the daemon. An optional one is retried later.
-    fn apply(
-        &self,
-        before: &NoDaemon,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, before: &NoDaemon, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         let daemon = &self.daemon;
         let Err(error) = tools.daemons.start(daemon, &before.mark, tools.cancel) else {
             return Ok(intent.done());
@@ -107,12 +102,7 @@ impl Kind for StartDaemon {
         Ok(seen.answers == Answers::Ours)
     }
 
-    fn undo(
-        &self,
-        before: &NoDaemon,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, before: &NoDaemon, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         tools.daemons.end(&self.daemon, &before.mark)?;
         for file in self.daemon.private_files() {
             match tools.host.remove_file(file) {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch, exposing,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -57,22 +57,12 @@ impl Kind for MakeDir {
         Ok((!dirs.is_empty()).then_some(MissingDirs { dirs }))
     }
 
-    fn apply(
-        &self,
-        before: &MissingDirs,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, before: &MissingDirs, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         before.dirs.iter().try_for_each(|dir| tools.host.make_dir(dir)).map_err(exposing)?;
         Ok(intent.done())
     }
 
-    fn undo(
-        &self,
-        before: &MissingDirs,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, before: &MissingDirs, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         remove(tools.host, &before.dirs)
     }
 
@@ -128,7 +118,7 @@ pub(super) fn missing(host: &dyn Host, path: &Path) -> Result<Vec<PathBuf>, Verb
 
 /// Removes the directories we made, innermost first; keeps one that others put something into or
 /// mounted something on.
-pub(super) fn remove(host: &dyn Host, dirs: &[PathBuf]) -> Result<EntryState, VerbError> {
+pub(super) fn remove(host: &dyn Host, dirs: &[PathBuf]) -> UndoResult {
     for dir in dirs.iter().rev() {
         if !host.has_dir(dir)? {
             continue;
@@ -143,10 +133,7 @@ pub(super) fn remove(host: &dyn Host, dirs: &[PathBuf]) -> Result<EntryState, Ve
 
 /// Returns the state of an entry whose directory was to be removed: it is kept if others put something
 /// into it, on it, or (a link) in its place.
-pub(super) fn kept_if_used(
-    dir: &Path,
-    removed: Result<(), VerbError>,
-) -> Result<EntryState, VerbError> {
+pub(super) fn kept_if_used(dir: &Path, removed: Result<(), VerbError>) -> UndoResult {
     let theirs = [Errno::ENOTEMPTY, Errno::EEXIST, Errno::EBUSY, Errno::ENOTDIR];
     match removed {
         Err(e) if theirs.contains(&e.errno) => {

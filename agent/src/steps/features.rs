@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Refresh, Refreshed, Seen, Tools, Watch,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Refresh, Refreshed, Seen, Tools, UndoResult, Watch,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
@@ -149,12 +149,7 @@ impl Kind for WriteFeatures {
         Ok(Some(FeaturesBefore { makes_dir: found == Published::NoDirectory }))
     }
 
-    fn apply(
-        &self,
-        before: &FeaturesBefore,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, before: &FeaturesBefore, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         let (host, place) = (tools.host, self.place());
         let made = if before.makes_dir { host.make_place(&place) } else { Ok(()) };
         let content = self.content(host, Timestamp::now(), READY);
@@ -189,7 +184,7 @@ impl Kind for WriteFeatures {
         before: &FeaturesBefore,
         progress: &Progress<'_>,
         tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    ) -> UndoResult {
         let (host, place) = (tools.host, self.place());
         let is_theirs = match host.published(&place)? {
             Published::NoDirectory => return Ok(EntryState::Undone),

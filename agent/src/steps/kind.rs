@@ -9,6 +9,11 @@ use longshore_core::failure::Failure;
 use longshore_host::daemon::Daemon;
 use longshore_host::{Host, VerbError};
 
+/// Result of carrying out a step.
+pub type ApplyResult = Result<Applied, Failure>;
+/// Result of undoing a step: the state that its entry is now in.
+pub type UndoResult = Result<EntryState, VerbError>;
+
 /// A kind of step. Methods with a default body are those that most kinds have the same; the compiler
 /// demands all others, and each of the [`Properties`].
 ///
@@ -45,12 +50,7 @@ pub trait Kind: fmt::Display + PartialEq + Sized {
     ///
     /// # Errors
     /// If it failed; an entry without an outcome may have been carried out in part.
-    fn apply(
-        &self,
-        before: &Self::Before,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure>;
+    fn apply(&self, before: &Self::Before, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult;
 
     /// True if the effect that an entry recorded is (still) there and whole: by default, if the step
     /// would find its result.
@@ -71,12 +71,8 @@ pub trait Kind: fmt::Display + PartialEq + Sized {
     ///
     /// # Errors
     /// If the host refused it.
-    fn undo(
-        &self,
-        before: &Self::Before,
-        progress: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError>;
+    fn undo(&self, before: &Self::Before, progress: &Progress<'_>, tools: &Tools<'_>)
+    -> UndoResult;
 
     /// Describes what is there in place of its effect, from the state observed after it was carried
     /// out.

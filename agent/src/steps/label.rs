@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is_hex, is_plain};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, UndoResult, Watch,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
@@ -75,12 +75,7 @@ impl Kind for LabelFiles {
         Ok((!labelled).then_some(OtherLabels {}))
     }
 
-    fn apply(
-        &self,
-        _: &OtherLabels,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, _: &OtherLabels, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         let mut paths = self.paths.iter();
         match paths.try_for_each(|path| tools.host.label(path, &self.label)) {
             Ok(()) => Ok(intent.done()),
@@ -91,12 +86,7 @@ impl Kind for LabelFiles {
         }
     }
 
-    fn undo(
-        &self,
-        _: &OtherLabels,
-        _: &Progress<'_>,
-        _: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, _: &OtherLabels, _: &Progress<'_>, _: &Tools<'_>) -> UndoResult {
         Ok(EntryState::Undone)
     }
 

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch, exposing,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::facts::places;
@@ -105,12 +105,7 @@ impl Kind for RemoveLeftover {
         Ok(there.then_some(StillThere {}))
     }
 
-    fn apply(
-        &self,
-        _: &StillThere,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, _: &StillThere, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         let Self { what } = self;
         what.remove(tools.host).map_err(exposing)?;
         if what.is_there(tools.host).map_err(exposing)? {
@@ -121,12 +116,7 @@ impl Kind for RemoveLeftover {
         Ok(intent.done_for_good(FOR_GOOD))
     }
 
-    fn undo(
-        &self,
-        _: &StillThere,
-        _: &Progress<'_>,
-        _: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, _: &StillThere, _: &Progress<'_>, _: &Tools<'_>) -> UndoResult {
         Ok(EntryState::Undone)
     }
 

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::bounds::{given, is_plain};
 use super::node::is_node_name;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch, directory, exposing,
+    Announces, ApplyResult, Bounds, Intent, Kind, Next, Progress, Properties, Recheck, Seen, Tools,
+    UndoResult, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::values::{NodeKeeper, WantedNode};
@@ -122,24 +122,14 @@ impl Kind for LinkNodes {
         Ok(Some(Links { missing_dirs, links }))
     }
 
-    fn apply(
-        &self,
-        before: &Links,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, before: &Links, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         let host = tools.host;
         before.missing_dirs.iter().try_for_each(|dir| host.make_dir(dir)).map_err(exposing)?;
         before.links.iter().try_for_each(|link| make(host, link)).map_err(exposing)?;
         Ok(intent.done())
     }
 
-    fn undo(
-        &self,
-        before: &Links,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, before: &Links, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         before.links.iter().rev().try_for_each(|link| undo(tools.host, link))?;
         directory::remove(tools.host, &before.missing_dirs)
     }

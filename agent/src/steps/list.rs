@@ -6,13 +6,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    Applied, Bind, Bounds, EntryState, Intent, Kind, LabelFiles, LinkNodes, LoadModule, MakeDir,
-    MakeNodes, MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties,
-    PublishSpec, RemoveLeftover, ReserveDevice, Seen, Share, StartDaemon, Tools, UnloadConflicting,
+    ApplyResult, Bind, Bounds, Intent, Kind, LabelFiles, LinkNodes, LoadModule, MakeDir, MakeNodes,
+    MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, PublishSpec,
+    RemoveLeftover, ReserveDevice, Seen, Share, StartDaemon, Tools, UndoResult, UnloadConflicting,
     WriteFeatures, WriteParameter, WriteStatus,
 };
 use longshore_core::failure::Failure;
-use longshore_host::{Host, VerbError};
+use longshore_host::Host;
 
 /// Defines [`Step`] and [`Recorded`], which pass every question on to the kind's own [`Kind`].
 macro_rules! kinds {
@@ -147,7 +147,7 @@ macro_rules! kinds {
             ///
             /// # Errors
             /// If it failed; an entry without an outcome may have been carried out in part.
-            pub fn apply(&self, tools: &Tools<'_>, intent: Intent<'_>) -> Result<Applied, Failure> {
+            pub fn apply(&self, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
                 match self { $(Self::$kind(it) => it.step.apply(&it.before, tools, intent),)+ }
             }
 
@@ -167,11 +167,7 @@ macro_rules! kinds {
             ///
             /// # Errors
             /// If the host refused it.
-            pub fn undo(
-                &self,
-                progress: &Progress<'_>,
-                tools: &Tools<'_>,
-            ) -> Result<EntryState, VerbError> {
+            pub fn undo(&self, progress: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
                 match self { $(Self::$kind(it) => it.step.undo(&it.before, progress, tools),)+ }
             }
 

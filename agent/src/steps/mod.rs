@@ -33,7 +33,9 @@ pub(crate) use exposing::{NEEDS_REBOOT, exposing};
 pub use features::{FeaturesBefore, WriteFeatures};
 pub use images::{Images, ModuleFile, ModuleOrigin};
 pub use intent::{Applied, Entries, EntryState, Intent};
-pub use kind::{Daemons, Kind, Mounted, MountedFrom, Observed, Progress, Seen, Tools};
+pub use kind::{
+    ApplyResult, Daemons, Kind, Mounted, MountedFrom, Observed, Progress, Seen, Tools, UndoResult,
+};
 pub use label::{LabelFiles, OtherLabels};
 pub use leftover::{Leftover, RemoveLeftover, StillThere};
 pub use link::{LinkBefore, LinkNodes, Links};

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use handover::{NotTaken, hand_over};
 
 use super::{
-    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, ModuleOrigin, Next, Progress,
-    Properties, Recheck, Seen, Tools, Watch,
+    Announces, ApplyResult, Bounds, Content, EntryState, Intent, Kind, ModuleOrigin, Next,
+    Progress, Properties, Recheck, Seen, Tools, UndoResult, Watch,
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
@@ -178,12 +178,7 @@ impl Kind for LoadModule {
         Ok(None)
     }
 
-    fn apply(
-        &self,
-        _: &NotLoaded,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, _: &NotLoaded, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         load::load(self, tools, intent)
     }
 
@@ -196,12 +191,7 @@ impl Kind for LoadModule {
         Ok(self.state(host)?.is_some_and(|state| is_owned(self, progress, host, &state)))
     }
 
-    fn undo(
-        &self,
-        _: &NotLoaded,
-        progress: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, _: &NotLoaded, progress: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         unload(self, progress, tools.host)
     }
 
@@ -228,11 +218,7 @@ pub(super) fn load_again(step: &LoadModule, tools: &Tools<'_>) -> Result<(), Ver
     }
 }
 
-fn unload(
-    step: &LoadModule,
-    progress: &Progress<'_>,
-    host: &dyn Host,
-) -> Result<EntryState, VerbError> {
+fn unload(step: &LoadModule, progress: &Progress<'_>, host: &dyn Host) -> UndoResult {
     let name = step.name.as_str();
     let Some(state) = host.module(name)? else { return Ok(EntryState::Undone) };
     if !is_owned(step, progress, host, &state) {

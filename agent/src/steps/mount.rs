@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, MountedFrom, Next,
-    Progress, Properties, Recheck, Seen, Tools, Watch, exposing,
+    Announces, ApplyResult, Bounds, Content, EntryState, Intent, Kind, Mounted, MountedFrom, Next,
+    Progress, Properties, Recheck, Seen, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
@@ -344,7 +344,7 @@ impl<M: Mounting> Kind for M {
         Ok((!is_there).then_some(Mounts { count }))
     }
 
-    fn apply(&self, _: &Mounts, tools: &Tools<'_>, intent: Intent<'_>) -> Result<Applied, Failure> {
+    fn apply(&self, _: &Mounts, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         self.mount(tools)?;
         Ok(intent.done())
     }
@@ -360,12 +360,7 @@ impl<M: Mounting> Kind for M {
         Ok(host.mounts_on(self.target()).map_err(exposing)? > before.count)
     }
 
-    fn undo(
-        &self,
-        before: &Mounts,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, before: &Mounts, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         let (host, target) = (tools.host, self.target());
         if host.mounts_on(target)? == before.count + 1 && self.is_replaced(host)? {
             let why = "another program mounted something else in its place";
@@ -421,7 +416,7 @@ pub(crate) fn is_another(host: &dyn Host, source: &Path, target: &Path) -> Resul
     Ok(host.dir(source)?.is_some_and(|wanted| host.dir(target).is_ok_and(|d| d != Some(wanted))))
 }
 
-fn unmount(host: &dyn Host, target: &Path, before: &Mounts) -> Result<EntryState, VerbError> {
+fn unmount(host: &dyn Host, target: &Path, before: &Mounts) -> UndoResult {
     match host.mounts_on(target)?.checked_sub(before.count) {
         None | Some(0) => {}
         Some(1) => match host.unmount(target) {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch, directory, exposing,
+    Announces, ApplyResult, Bounds, Intent, Kind, Next, Progress, Properties, Recheck, Seen, Tools,
+    UndoResult, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::values::Node;
@@ -106,22 +106,12 @@ impl Kind for MakeNodes {
         make::observe(host, self)
     }
 
-    fn apply(
-        &self,
-        before: &Nodes,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, before: &Nodes, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         make::nodes(tools.host, before).map_err(exposing)?;
         Ok(intent.done())
     }
 
-    fn undo(
-        &self,
-        before: &Nodes,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, before: &Nodes, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         before.nodes.iter().rev().try_for_each(|node| undo(tools.host, node))?;
         directory::remove(tools.host, &before.missing_dirs)
     }

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch, exposing,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_host::{Host, VerbError};
+use longshore_host::Host;
 
 /// Write a value to a file below /sys or /proc; undone by restoring the previous value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
@@ -70,7 +70,7 @@ impl Kind for WriteParameter {
         }
     }
 
-    fn apply(&self, _: &Value, tools: &Tools<'_>, intent: Intent<'_>) -> Result<Applied, Failure> {
+    fn apply(&self, _: &Value, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         let Self { path, value } = self;
         tools.host.write_parameter(path, value).map_err(exposing)?;
         let there = tools.host.parameter(path).map_err(exposing)?;
@@ -83,12 +83,7 @@ impl Kind for WriteParameter {
         ))
     }
 
-    fn undo(
-        &self,
-        before: &Value,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, before: &Value, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         let now = tools.host.parameter(&self.path)?;
         if now.as_ref() == Some(&self.value) {
             tools.host.write_parameter(&self.path, &before.value)?;

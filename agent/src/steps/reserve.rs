@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch, exposing,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
+use longshore_host::Host;
 use longshore_host::facts::conflicting;
 use longshore_host::facts::pci::{is_address, is_driver_name};
-use longshore_host::{Host, VerbError};
 
 /// Name of NVIDIA's PCI driver (kernel-open/nvidia/nv-pci.c).
 const NVIDIA: &str = "nvidia";
@@ -80,12 +80,7 @@ impl Kind for ReserveDevice {
         Ok(Some(BoundElsewhere { only: found.only }))
     }
 
-    fn apply(
-        &self,
-        _: &BoundElsewhere,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, _: &BoundElsewhere, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         tools.host.set_only_driver(&self.address, NVIDIA).map_err(exposing)?;
         if self.observe(tools.host)?.is_none() {
             return Ok(intent.done());
@@ -94,12 +89,7 @@ impl Kind for ReserveDevice {
         Err(Failure::new(FailureKind::Expose, cause))
     }
 
-    fn undo(
-        &self,
-        before: &BoundElsewhere,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, before: &BoundElsewhere, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         let Self { address, driver } = self;
         let Some(found) = tools.host.binding(address)? else { return Ok(EntryState::Undone) };
         if found.only == NVIDIA {
@@ -128,7 +118,7 @@ impl Kind for ReserveDevice {
 }
 
 /// Binds the device to its earlier driver, if that is loaded.
-fn bind_back(address: &str, driver: &str, host: &dyn Host) -> Result<EntryState, VerbError> {
+fn bind_back(address: &str, driver: &str, host: &dyn Host) -> UndoResult {
     let module = conflicting::module_of(driver).unwrap_or(driver);
     if host.module(module)?.is_none() {
         return Ok(EntryState::Kept(format!("{module} is not loaded")));

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is_hex};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, UndoResult, Watch,
 };
 use crate::cdi::{self, DIRECTORY, FILE};
 use crate::config::DriverCapability;
@@ -122,12 +122,7 @@ impl Kind for PublishSpec {
         Ok(Some(NotPublished { sha256: digest(&content), makes_dir }))
     }
 
-    fn apply(
-        &self,
-        before: &NotPublished,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, before: &NotPublished, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         match self.publish(before, tools.host) {
             Ok(()) => Ok(intent.done()),
             Err(failure) => {
@@ -157,7 +152,7 @@ impl Kind for PublishSpec {
         before: &NotPublished,
         progress: &Progress<'_>,
         tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    ) -> UndoResult {
         let (host, place) = (tools.host, self.place());
         let state = match host.published(&place)? {
             Published::NoDirectory => return Ok(EntryState::Undone),

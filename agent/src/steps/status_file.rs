@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, Watch, exposing,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
+    Seen, Tools, UndoResult, Watch, exposing,
 };
 use crate::config::ConfigDigest;
 use longshore_core::failure::Failure;
@@ -146,12 +146,7 @@ impl Kind for WriteStatus {
         Ok(Some(StatusBefore { same }))
     }
 
-    fn apply(
-        &self,
-        _: &StatusBefore,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, _: &StatusBefore, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         let Err(error) = tools.host.write_status(&self.path, &self.text) else {
             return Ok(intent.done());
         };
@@ -170,12 +165,7 @@ impl Kind for WriteStatus {
         self.is_as_written(host).map_err(exposing)
     }
 
-    fn undo(
-        &self,
-        _: &StatusBefore,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, _: &StatusBefore, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         if let Some(path) = &self.confirmed_by
             && tools.host.status(path)?.is_some()
         {

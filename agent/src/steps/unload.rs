@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::module::{load_again, rules};
 use super::{
-    Announces, Applied, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin, NEEDS_REBOOT,
-    Next, Progress, Properties, Recheck, Seen, Tools, Watch, held,
+    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin,
+    NEEDS_REBOOT, Next, Progress, Properties, Recheck, Seen, Tools, UndoResult, Watch, held,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::facts::conflicting;
@@ -60,7 +60,7 @@ impl UnloadConflicting {
     }
 
     /// A module whose exit function has not come back is still to be loaded again.
-    fn still_there(&self, stage: Stage) -> Result<EntryState, VerbError> {
+    fn still_there(&self, stage: Stage) -> UndoResult {
         match stage {
             Stage::Going => {
                 let subject = format!("{} (called before)", self.name);
@@ -144,12 +144,7 @@ impl Kind for UnloadConflicting {
         Ok(Some(WasLoaded {}))
     }
 
-    fn apply(
-        &self,
-        _: &WasLoaded,
-        tools: &Tools<'_>,
-        intent: Intent<'_>,
-    ) -> Result<Applied, Failure> {
+    fn apply(&self, _: &WasLoaded, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
         if let Err(failure) = self.check_consoles(tools.host) {
             intent.not_done();
             return Err(failure);
@@ -171,12 +166,7 @@ impl Kind for UnloadConflicting {
         Ok(host.module(&self.name).map_err(|e| self.failed(e))?.is_none())
     }
 
-    fn undo(
-        &self,
-        _: &WasLoaded,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
+    fn undo(&self, _: &WasLoaded, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         if let Some(there) = tools.host.module(&self.name)? {
             return self.still_there(there.stage);
         }
