@@ -154,7 +154,7 @@ pub struct Mounted<'a> {
 }
 
 /// Source of a mount.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountedFrom<'a> {
     /// A tree of the store.
     Tree(&'a Path),

@@ -90,18 +90,16 @@ trait Mounting: fmt::Display + Clone + PartialEq {
     fn from(&self) -> MountedFrom<'_>;
 
     /// True if the target shows what this step mounts.
-    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError>;
-
-    /// True if the one mount that came after the step is certainly another program's.
-    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError>;
+    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        match self.from() {
+            MountedFrom::Tree(source) | MountedFrom::Directory(source) => {
+                is_same_dir(host, source, self.target())
+            }
+            MountedFrom::Fresh(_) => is_own(host, self.target()),
+        }
+    }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure>;
-
-    /// True if both steps mount the same. A label counts only when the mount is made: consumers hold a mount that is
-    /// there.
-    fn is_same_mount(&self, other: &Self) -> bool {
-        self == other
-    }
 
     /// Checks that an agent can have written such a step.
     fn allowed(&self, bounds: &Bounds) -> Result<(), String>;
@@ -114,14 +112,6 @@ impl Mounting for Bind {
 
     fn from(&self) -> MountedFrom<'_> {
         MountedFrom::Tree(&self.source)
-    }
-
-    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        is_same_dir(host, &self.source, &self.target)
-    }
-
-    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        is_another(host, &self.source, &self.target)
     }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
@@ -159,15 +149,6 @@ impl Mounting for Share {
         MountedFrom::Directory(&self.source)
     }
 
-    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        is_same_dir(host, &self.source, &self.target)
-    }
-
-    /// Says no: the source is a mount of longshore's, and may be gone already.
-    fn is_replaced(&self, _: &dyn Host) -> Result<bool, VerbError> {
-        Ok(false)
-    }
-
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
         tools.host.bind(&self.source, &self.target).map_err(exposing)
     }
@@ -191,21 +172,9 @@ impl Mounting for MountTmpfs {
         MountedFrom::Fresh("tmpfs")
     }
 
-    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        is_own(host, &self.target)
-    }
-
-    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        Ok(!self.is_on(host)?)
-    }
-
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
         let mount = |label: Option<&str>| tools.host.mount_tmpfs(&self.target, label);
         with_label(self.label.as_deref(), mount).map_err(exposing)
-    }
-
-    fn is_same_mount(&self, other: &Self) -> bool {
-        self.target == other.target
     }
 
     /// Accepts two directories of the driver root.
@@ -236,17 +205,9 @@ impl Mounting for MountRoot {
         Ok(is_own(host, &self.target)? && has_all()?)
     }
 
-    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        Ok(!is_own(host, &self.target)?)
-    }
-
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
         let mount = |label: Option<&str>| tools.host.mount_root(&self.target, &ROOT_DIRS, label);
         with_label(self.label.as_deref(), mount).map_err(exposing)
-    }
-
-    fn is_same_mount(&self, other: &Self) -> bool {
-        self.target == other.target
     }
 
     /// Accepts the driver root.
@@ -263,14 +224,6 @@ impl Mounting for MountSysfs {
 
     fn from(&self) -> MountedFrom<'_> {
         MountedFrom::Fresh("sysfs")
-    }
-
-    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        is_own(host, &self.target)
-    }
-
-    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        Ok(!self.is_on(host)?)
     }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
@@ -312,8 +265,9 @@ impl<M: Mounting> Kind for M {
         self.target().display().to_string()
     }
 
+    /// A label counts only when the mount is made: consumers hold a mount that is there.
     fn is_same(&self, other: &Self) -> bool {
-        self.is_same_mount(other)
+        self.target() == other.target() && self.from() == other.from()
     }
 
     fn properties(&self) -> Properties<'_> {
@@ -362,7 +316,7 @@ impl<M: Mounting> Kind for M {
 
     fn undo(&self, before: &Mounts, _: &Progress<'_>, tools: &Tools<'_>) -> UndoResult {
         let (host, target) = (tools.host, self.target());
-        if host.mounts_on(target)? == before.count + 1 && self.is_replaced(host)? {
+        if host.mounts_on(target)? == before.count + 1 && is_replaced(self.from(), host, target)? {
             let why = "another program mounted something else in its place";
             tracing::warn!("{} stays mounted: {why}", target.display());
             return Ok(EntryState::Kept(why.to_owned()));
@@ -386,6 +340,16 @@ impl<M: Mounting> Kind for M {
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
         self.allowed(bounds)
+    }
+}
+
+/// True if the one mount that came after the step is certainly another program's. A directory of longshore's
+/// may be gone already.
+fn is_replaced(from: MountedFrom<'_>, host: &dyn Host, target: &Path) -> Result<bool, VerbError> {
+    match from {
+        MountedFrom::Tree(source) => is_another(host, source, target),
+        MountedFrom::Directory(_) => Ok(false),
+        MountedFrom::Fresh(_) => Ok(!is_own(host, target)?),
     }
 }
 
