@@ -112,7 +112,8 @@ impl Journal {
         let place = Place::Dir { file, key, lock, table, earlier };
         let mut journal = Self { state, place, unwritten: false };
         if let (true, Some(dir)) = (moved, &paths.earlier_state) {
-            journal.take_over(dir)?;
+            journal.save()?;
+            remove_taken_over(dir, state_file::NAME);
         }
         Ok(Ok(journal))
     }
@@ -146,13 +147,6 @@ impl Journal {
         self.save()?;
         remove_taken_over(&dir, name);
         Ok(true)
-    }
-
-    /// Writes the record of an earlier agent to its new place, and removes it from the old one.
-    fn take_over(&mut self, dir: &Path) -> Result<(), Failure> {
-        self.save()?;
-        remove_taken_over(dir, state_file::NAME);
-        Ok(())
     }
 
     /// Returns the lock, for a child that is to hold it as long as this journal does, and longer if

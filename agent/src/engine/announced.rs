@@ -8,7 +8,6 @@ use super::{Engine, undo};
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{Announces, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
-use longshore_core::failure::Failure;
 use longshore_host::verbs::status_file::Status;
 
 impl Engine<'_> {
@@ -71,8 +70,7 @@ impl Engine<'_> {
     fn act_or_warn(&self, step: Option<Step>, journal: &mut Journal) {
         let Some(step) = step else { return };
         let acted = self.act(&step, journal, &CancelFlag::default());
-        let written = acted.and_then(|_| journal.flush());
-        warn_if_failed(&written);
+        undo::warn_if_failed(acted.and_then(|_| journal.flush()));
     }
 
     /// Makes withdrawn announcements again: the driver stays.
@@ -80,17 +78,10 @@ impl Engine<'_> {
         for entry in withdrawn.iter().rev() {
             undo::record(journal, entry.seq, EntryState::Intended);
             let cancel = CancelFlag::default();
-            if let Err(failure) = self.carry_out(&entry.step, entry.seq, journal, &cancel) {
-                tracing::warn!("{}", failure.one_line());
-            }
+            let acted = self.carry_out(&entry.step, entry.seq, journal, &cancel);
+            undo::warn_if_failed(acted.map(drop));
         }
         // No step follows.
-        warn_if_failed(&journal.flush());
-    }
-}
-
-fn warn_if_failed(result: &Result<(), Failure>) {
-    if let Err(failure) = result {
-        tracing::warn!("{}", failure.one_line());
+        undo::warn_if_failed(journal.flush());
     }
 }

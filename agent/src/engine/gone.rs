@@ -2,6 +2,7 @@
 //! another program unloaded.
 
 use super::Engine;
+use super::undo::warn_if_failed;
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::LoadModule;
 
@@ -26,9 +27,7 @@ impl Engine<'_> {
         for seq in ended {
             journal.record(seq, EntryState::Undone);
         }
-        if let Err(failure) = journal.flush() {
-            tracing::warn!("{}", failure.one_line());
-        }
+        warn_if_failed(journal.flush());
     }
 }
 

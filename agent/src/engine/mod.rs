@@ -15,8 +15,6 @@ mod standing;
 mod undo;
 mod unload;
 
-use std::fmt;
-
 pub(crate) use daemons::kept;
 pub use exchange::{NotExchanged, verify_available, with_mounts_on};
 pub use in_use::{Going, held_of};
@@ -185,21 +183,14 @@ fn left_behind(why: Stopped, not: &NotUndone) -> Failure {
 }
 
 /// Outcome of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 enum Outcome {
+    #[display("done")]
     Done,
+    #[display("already in effect, ours from before")]
     StillOurs,
+    #[display("already in effect, not ours to undo")]
     NotOurs,
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Outcome::Done => "done",
-            Outcome::StillOurs => "already in effect, ours from before",
-            Outcome::NotOurs => "already in effect, not ours to undo",
-        })
-    }
 }
 
 impl From<Outcome> for StepOutcome {

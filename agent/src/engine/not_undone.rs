@@ -35,18 +35,17 @@ impl NotUndone {
 
     /// Returns the failure to end with: exit code 20 or 21.
     pub fn into_failure(self) -> Failure {
-        let text = self.to_string();
-        match self {
-            NotUndone::InUse(_) => Failure::new(FailureKind::InUse, text)
-                .remedy("stop its users, then run `longshore unload`; the driver stays usable"),
-            NotUndone::Left(left) => Failure::new(FailureKind::RolledBack, text).remedy(
-                if left.iter().any(|left| left.wedged) {
-                    NEEDS_REBOOT
-                } else {
-                    "remove the cause, then run `longshore unload`"
-                },
+        let (kind, remedy) = match &self {
+            NotUndone::InUse(_) => (
+                FailureKind::InUse,
+                "stop its users, then run `longshore unload`; the driver stays usable",
             ),
-        }
+            NotUndone::Left(_) if self.needs_reboot() => (FailureKind::RolledBack, NEEDS_REBOOT),
+            NotUndone::Left(_) => {
+                (FailureKind::RolledBack, "remove the cause, then run `longshore unload`")
+            }
+        };
+        Failure::new(kind, self.to_string()).remedy(remedy)
     }
 }
 

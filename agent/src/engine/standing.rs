@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Engine;
 use crate::journal::Entry;
-use crate::steps::{
-    LoadModule, Mounted, MountedFrom, PublishSpec, Recheck, Step, exposing, is_another, is_own,
-};
+use crate::steps::{LoadModule, Mounted, PublishSpec, Recheck, Step, exposing, is_replaced};
 use longshore_core::driver_modules;
 use longshore_core::failure::Failure;
 use longshore_core::finding::Finding;
@@ -146,19 +144,10 @@ impl Engine<'_> {
         Ok(lost.map_or(Effect::There, Effect::Gone))
     }
 
-    /// True if another mount has replaced, or covers, the tree that the entry mounted. A second
-    /// mount of the same tree, as propagation makes it, is not another.
+    /// True if another mount has replaced, or covers, the tree that the entry mounted.
     fn is_covered(&self, entry: &Entry) -> Result<bool, VerbError> {
         let Some(Mounted { target, count, from }) = entry.step.mounted() else { return Ok(false) };
-        match from {
-            MountedFrom::Tree(tree) => {
-                Ok(self.host.mounts_on(target)? > count && is_another(self.host, tree, target)?)
-            }
-            MountedFrom::Fresh(_) => {
-                Ok(self.host.mounts_on(target)? > count && !is_own(self.host, target)?)
-            }
-            MountedFrom::Directory(_) => Ok(false),
-        }
+        Ok(self.host.mounts_on(target)? > count && is_replaced(from, self.host, target)?)
     }
 }
 

@@ -14,10 +14,10 @@ use super::in_use_wait::Wait;
 use super::not_undone::{Left, NotUndone};
 use super::{Engine, InUseWait};
 use crate::journal::{Entry, EntryState, Journal};
-use crate::steps::{LoadModule, MakeDir, MountTmpfs};
+use crate::steps::{LoadModule, MakeDir, MountTmpfs, UndoResult};
 use crate::telemetry::{StepOutcome, StepTimer};
 use longshore_core::cancel::CancelFlag;
-use longshore_host::VerbError;
+use longshore_core::failure::Failure;
 
 impl Engine<'_> {
     /// Undoes every live entry of the journal; may be called again after any outcome.
@@ -76,11 +76,7 @@ impl Engine<'_> {
     }
 
     /// Undoes one entry, and logs the outcome in one line.
-    pub(super) fn undo_entry(
-        &self,
-        entry: &Entry,
-        wait: Option<&Wait>,
-    ) -> Result<EntryState, VerbError> {
+    pub(super) fn undo_entry(&self, entry: &Entry, wait: Option<&Wait>) -> UndoResult {
         let timer = self.telemetry.begin(&entry.step.step(), true);
         let undone = self.undo_with_retries(entry, wait);
         tell(entry, timer, undone.as_ref().ok());
@@ -88,7 +84,7 @@ impl Engine<'_> {
     }
 
     /// Undoes one step; leaves alone anything that is not (or no longer) as the step left it.
-    pub(super) fn undo_step(&self, entry: &Entry) -> Result<EntryState, VerbError> {
+    pub(super) fn undo_step(&self, entry: &Entry) -> UndoResult {
         entry.step.undo(&entry.progress(), &self.tools(&CancelFlag::default()))
     }
 }
@@ -122,7 +118,12 @@ fn tmpfs_around(entry: &Entry, undone: &[Entry]) -> Option<u64> {
 /// Marks an entry; only warns where that cannot be written: the next undo finds the step undone.
 /// The end of the agent run writes the state once more, and fails with the cause.
 pub(super) fn record(journal: &mut Journal, seq: u64, state: EntryState) {
-    if let Err(failure) = journal.mark(seq, state) {
+    warn_if_failed(journal.mark(seq, state));
+}
+
+/// Warns of a failure that is no reason to stop.
+pub(super) fn warn_if_failed(result: Result<(), Failure>) {
+    if let Err(failure) = result {
         tracing::warn!("{}", failure.one_line());
     }
 }

@@ -8,9 +8,9 @@ use super::Engine;
 use super::in_use::{Going, loads};
 use super::in_use_wait::Wait;
 use super::not_undone::{Left, NotUndone};
-use super::undo::record;
+use super::undo::{record, warn_if_failed};
 use crate::journal::{Entry, EntryState, Journal};
-use crate::steps::LoadModule;
+use crate::steps::{LoadModule, UndoResult};
 use longshore_core::cancel::CancelFlag;
 use longshore_host::VerbError;
 use longshore_host::facts::in_use::InUse;
@@ -89,11 +89,7 @@ impl Engine<'_> {
     /// use: a process that only queries the driver, as nvidia-smi does, exits soon. Retries for as
     /// long as users are waited for if the module is being loaded or unloaded: another program may
     /// be doing it.
-    pub(super) fn undo_with_retries(
-        &self,
-        entry: &Entry,
-        wait: Option<&Wait>,
-    ) -> Result<EntryState, VerbError> {
+    pub(super) fn undo_with_retries(&self, entry: &Entry, wait: Option<&Wait>) -> UndoResult {
         let Some(wait) = wait else { return self.undo_step(entry) };
         let moment = wait.at_most(MOMENT);
         loop {
@@ -162,9 +158,7 @@ impl Engine<'_> {
             }
         }
         // No step follows, and the wait for the driver's users may be long.
-        if let Err(failure) = journal.flush() {
-            tracing::warn!("{}", failure.one_line());
-        }
+        warn_if_failed(journal.flush());
         left
     }
 }

@@ -130,13 +130,12 @@ fn earlier(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
     let Some(dir) = &paths.earlier_state else { return Ok(None) };
     let Some((path, bytes)) = read(dir, NAME)? else { return Ok(None) };
     match opened(&bytes, &paths.store)? {
-        Ok(text) => earlier_one(checked(&path, text, paths, Proof::Whole)),
+        Ok(text) => {
+            let found = checked(&path, text, paths, Proof::Whole)?;
+            Ok(Some(FoundRecord { earlier: true, ..found }))
+        }
         Err((_, why)) => Err(ignored(&path, why)),
     }
-}
-
-fn earlier_one(found: Result<FoundRecord, Failure>) -> Result<Option<FoundRecord>, Failure> {
-    found.map(|found| Some(FoundRecord { earlier: true, ..found }))
 }
 
 fn checked(path: &Path, text: &[u8], paths: &Paths, proof: Proof) -> Result<FoundRecord, Failure> {

@@ -1,12 +1,11 @@
 //! Phases of an agent run, and the table of their legal transitions.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// Phase of an agent run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum Phase {
     /// Reading the host and the available files.
     Probing,
@@ -84,29 +83,8 @@ impl Phase {
     /// # Errors
     /// [`IllegalTransition`] if it is not.
     pub fn to(self, next: Phase) -> Result<Phase, IllegalTransition> {
-        if self.next().contains(&next) {
-            Ok(next)
-        } else {
-            Err(IllegalTransition { from: self, to: next })
-        }
-    }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Phase::Probing => "probing",
-            Phase::Planning => "planning",
-            Phase::Acquiring => "acquiring",
-            Phase::Installing => "installing",
-            Phase::Changing => "changing",
-            Phase::Ready => "ready",
-            Phase::Removing => "removing",
-            Phase::Removed => "removed",
-            Phase::Failed => "failed",
-            Phase::InUse => "in-use",
-            Phase::Idle => "idle",
-        })
+        let is_legal = self.next().contains(&next);
+        is_legal.then_some(next).ok_or(IllegalTransition { from: self, to: next })
     }
 }
 

@@ -1,8 +1,6 @@
 //! Directory that only root can write to, and the files in it: opened without following a link, and
 //! not trusted if another user can have written them.
 
-use std::error::Error;
-use std::fmt;
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -22,16 +20,9 @@ const OWNER_ALONE: u32 = 0o700;
 const WRITTEN_BY_OTHERS: u32 = 0o022;
 
 /// Reason that a file or directory is not trusted.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct NotOurs(String);
-
-impl fmt::Display for NotOurs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for NotOurs {}
 
 impl NotOurs {
     /// True if an error has this cause.

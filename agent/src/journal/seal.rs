@@ -66,7 +66,10 @@ impl Key {
     /// # Errors
     /// Like [`Key::find`], and if it cannot be written.
     pub(super) fn find_or_make(store: &Path, disk: Disk) -> io::Result<Self> {
-        in_time(store, move |store| find_or_make(store, disk))
+        in_time(store, move |store| {
+            let dir = PrivateDir::make(store)?;
+            read(&dir)?.map_or_else(|| make(&dir, disk), Ok)
+        })
     }
 
     /// Returns the bytes with a line that seals them.
@@ -104,14 +107,6 @@ fn parts(bytes: &[u8]) -> Option<(&[u8], Option<Vec<u8>>)> {
     let digits = line.strip_prefix(LINE.as_bytes())?;
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     Some((text, digits.chunks(2).map(pair).collect()))
-}
-
-fn find_or_make(store: &Path, disk: Disk) -> io::Result<Key> {
-    let dir = PrivateDir::make(store)?;
-    match read(&dir)? {
-        Some(key) => Ok(key),
-        None => make(&dir, disk),
-    }
 }
 
 fn in_time<T: Send + 'static>(

@@ -44,7 +44,7 @@ pub use list::{Recorded, Step};
 pub use module::{DEVICE_FILES, LoadModule, NotLoaded};
 pub(crate) use module::{held, is_owned};
 pub use mount::{Bind, MountRoot, MountSysfs, MountTmpfs, Mounts, Share};
-pub(crate) use mount::{TREE_DIRS, is_another, is_own};
+pub(crate) use mount::{TREE_DIRS, is_replaced};
 pub use node::{MakeNodes, NodeBefore, Nodes};
 
 impl Step {

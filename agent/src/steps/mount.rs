@@ -343,9 +343,13 @@ impl<M: Mounting> Kind for M {
     }
 }
 
-/// True if the one mount that came after the step is certainly another program's. A directory of longshore's
-/// may be gone already.
-fn is_replaced(from: MountedFrom<'_>, host: &dyn Host, target: &Path) -> Result<bool, VerbError> {
+/// True if the mount on the target, which came after a step's mount, is certainly another program's. A second
+/// mount of the same tree, as propagation makes it, is not; a directory of longshore's may be gone already.
+pub(crate) fn is_replaced(
+    from: MountedFrom<'_>,
+    host: &dyn Host,
+    target: &Path,
+) -> Result<bool, VerbError> {
     match from {
         MountedFrom::Tree(source) => is_another(host, source, target),
         MountedFrom::Directory(_) => Ok(false),
@@ -365,7 +369,7 @@ fn tree_of(source: &Path) -> &Path {
 }
 
 /// True if the topmost mount on the target is a file system of longshore's.
-pub(crate) fn is_own(host: &dyn Host, target: &Path) -> Result<bool, VerbError> {
+fn is_own(host: &dyn Host, target: &Path) -> Result<bool, VerbError> {
     Ok(host.mount_source(target)?.as_deref() == Some(TMPFS_SOURCE))
 }
 
@@ -376,7 +380,7 @@ fn is_same_dir(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, Ve
 
 /// True if the directory at `target` is another one than `source`; false if the source is gone,
 /// which leaves nothing to compare.
-pub(crate) fn is_another(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, VerbError> {
+fn is_another(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, VerbError> {
     Ok(host.dir(source)?.is_some_and(|wanted| host.dir(target).is_ok_and(|d| d != Some(wanted))))
 }
 
