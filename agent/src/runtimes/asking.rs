@@ -12,29 +12,8 @@ use longshore_core::paths::STORE;
 use longshore_runtimes::containerd::{self, Dump};
 use longshore_runtimes::{Edit, Runtime, Version};
 
-/// Answer of a program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// This host has no such program.
-    NotAsked,
-    /// It could not be started, or has not ended in time; the reason.
-    Silent(String),
-    /// It failed, with this message.
-    Failed(String),
-    /// Its output.
-    Text(String),
-}
-
-impl From<Answer> for Dump {
-    fn from(answer: Answer) -> Self {
-        match answer {
-            Answer::NotAsked => Self::NotAsked,
-            Answer::Silent(why) => Self::Silent(why),
-            Answer::Failed(why) => Self::Failed(why),
-            Answer::Text(text) => Self::Text(text),
-        }
-    }
-}
+/// Answer of any program, with the cases of containerd's.
+pub(super) type Answer = Dump;
 
 /// Name of docker's edited configuration while dockerd judges it.
 const CANDIDATE: &str = "candidate.json";
@@ -87,7 +66,7 @@ impl HostRuntimes {
     pub(super) fn dump(&self, target: &Target) -> Dump {
         let file = target.file.to_str().filter(|_| self.root.exists(&target.file).unwrap_or(false));
         match file {
-            Some(file) => self.ask(target, &["--config", file, "config", "dump"]).into(),
+            Some(file) => self.ask(target, &["--config", file, "config", "dump"]),
             None => Dump::NotAsked,
         }
     }

@@ -1,7 +1,6 @@
 //! Verdicts about the runtimes of this host.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
 use super::host_files::HostFiles;
@@ -22,15 +21,10 @@ impl HostRuntimes {
     pub fn assess(&self, target: &Target) -> Assessment {
         let (version, unasked) = self.version(target);
         let mut made = match (&target.problem, &target.invocation) {
-            (Some(why), None) if target.named.is_none() => Assessment {
-                runtime: target.runtime(),
-                version,
-                state: State::Refused {
-                    reason: why.clone(),
-                    remedy: "correct the unit, then `systemctl daemon-reload`".to_owned(),
-                },
-                notes: Vec::new(),
-            },
+            (Some(why), None) if target.named.is_none() => {
+                let remedy = "correct the unit, then `systemctl daemon-reload`";
+                refused(target.runtime(), version, why.clone(), remedy)
+            }
             _ => {
                 let file = target.running_file.as_ref().unwrap_or(&target.file);
                 let running = Target { file: file.clone(), ..target.clone() };
@@ -67,7 +61,11 @@ impl HostRuntimes {
         match target.runtime() {
             Runtime::Docker => match files.read(&target.file) {
                 Ok(bytes) => docker::assess(version, &target.file, bytes, invocation),
-                Err(error) => unreadable(Runtime::Docker, version, &target.file, &error),
+                Err(error) => {
+                    let reason = format!("reading {}: {error}", target.file.display());
+                    let remedy = "make it a readable file of less than 1 MiB";
+                    refused(Runtime::Docker, version, reason, remedy)
+                }
             },
             Runtime::Containerd => {
                 // A program that did not tell its version is not waited for once more.
@@ -145,13 +143,7 @@ fn is_elsewhere(variables: &BTreeMap<String, String>) -> bool {
     variables.keys().any(|name| name.starts_with("CONTAINERS_CONF"))
 }
 
-fn unreadable(
-    runtime: Runtime,
-    version: Option<Version>,
-    file: &Path,
-    error: &io::Error,
-) -> Assessment {
-    let reason = format!("reading {}: {error}", file.display());
-    let remedy = "make it a readable file of less than 1 MiB".to_owned();
-    Assessment { runtime, version, state: State::Refused { reason, remedy }, notes: Vec::new() }
+fn refused(runtime: Runtime, version: Option<Version>, reason: String, remedy: &str) -> Assessment {
+    let state = State::Refused { reason, remedy: remedy.to_owned() };
+    Assessment { runtime, version, state, notes: Vec::new() }
 }

@@ -174,9 +174,7 @@ impl Originals {
         self.dir.remove(&name(runtime))?;
         self.dir.sync(self.disk)
     }
-}
 
-impl Originals {
     /// Returns the files that were changed since their runtime was restarted.
     ///
     /// # Errors

@@ -50,16 +50,10 @@ pub enum Restart {
 impl Restart {
     /// Returns the command; None where there is nothing to restart.
     pub fn command(&self) -> Option<String> {
-        match self {
-            Self::None => None,
-            Self::Unit(unit) => Some(format!("systemctl restart {unit}")),
-            Self::Snap(name) => Some(format!("snap restart {name}")),
-            Self::OneOf(units) => Some(format!("systemctl restart {}", units.join(" or "))),
-        }
+        let program = if matches!(self, Self::Snap(_)) { "snap" } else { "systemctl" };
+        self.unit().map(|unit| format!("{program} restart {unit}"))
     }
-}
 
-impl Restart {
     /// Returns the unit of systemd, or the service of the snap.
     pub fn unit(&self) -> Option<String> {
         match self {

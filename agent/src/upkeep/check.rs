@@ -53,14 +53,10 @@ impl Health {
         ))
     }
 
-    fn judge<T>(
-        &mut self,
-        what: &'static str,
-        path: PathBuf,
-        found: Result<T, String>,
-    ) -> Option<T> {
+    fn judge(&mut self, what: &'static str, path: &Path, found: Result<(), String>) {
         *self.read.entry(what).or_default() += 1;
-        found.map_err(|reason| self.damaged.push(Damage { path, reason })).ok()
+        let damage = |reason| Damage { path: path.to_path_buf(), reason };
+        self.damaged.extend(found.err().map(damage));
     }
 }
 
@@ -72,35 +68,24 @@ impl Health {
 pub fn check(store: &Store) -> Result<Health, Failure> {
     let mut health = Health::default();
     for path in list(&store.dir("blobs/sha256"))? {
-        let found = blob(&path);
-        health.judge("blobs", path, found);
+        health.judge("blobs", &path, blob(&path));
     }
     for path in list(&store.dir("sets"))? {
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-        // Temporary names and locks begin with a dot.
         match extension {
-            _ if is_hidden(&path) => {}
             "evidence" => {
-                let found = parse::<Evidence>(&path).map(drop);
-                health.judge("signatures", path, found);
+                health.judge("signatures", &path, parse::<Evidence>(&path).map(drop));
             }
-            "build" => {
-                let found = parse::<BuildRecord>(&path).map(drop);
-                health.judge("compiles", path, found);
-            }
-            _ => {
-                let found = set(&path, store);
-                health.judge("sets", path, found);
-            }
+            "build" => health.judge("compiles", &path, parse::<BuildRecord>(&path).map(drop)),
+            _ => health.judge("sets", &path, set(&path, store)),
         }
     }
     for path in list(&store.dir("userspace"))? {
         let found = userspace::examine(&path.join("root"), Depth::Full, store.disk());
-        health.judge("trees", path, found.map_err(|failure| failure.one_line()));
+        health.judge("trees", &path, found.map_err(|failure| failure.one_line()));
     }
     for path in list(&store.dir("drivers"))? {
-        let found = driver(&path, store);
-        health.judge("drivers", path, found);
+        health.judge("drivers", &path, driver(&path, store));
     }
     Ok(health)
 }
@@ -137,10 +122,6 @@ fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
     serde_json::from_slice(&bytes).map_err(|e| e.to_string())
 }
 
-fn is_hidden(path: &Path) -> bool {
-    name(path).starts_with('.')
-}
-
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -152,7 +133,8 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     };
     let mut paths =
         list().or_fail(FailureKind::Preflight, || format!("listing {}", dir.display()))?;
-    paths.retain(|path| !is_hidden(path));
+    // Temporary names and locks begin with a dot.
+    paths.retain(|path| !name(path).starts_with('.'));
     paths.sort();
     Ok(paths)
 }

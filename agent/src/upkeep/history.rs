@@ -96,18 +96,12 @@ pub fn read(store: &Store) -> Vec<Installed> {
         Ok(_) => return Vec::new(),
         Err(e) => Err(e),
     };
-    match bytes.map(|bytes| serde_json::from_slice(&bytes)) {
-        Ok(Ok(history)) => history,
-        Ok(Err(e)) => {
+    match bytes.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?)) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        read => read.unwrap_or_else(|e| {
             tracing::warn!("ignoring {}: {e}", path.display());
             Vec::new()
-        }
-        Err(e) => {
-            if e.kind() != std::io::ErrorKind::NotFound {
-                tracing::warn!("ignoring {}: {e}", path.display());
-            }
-            Vec::new()
-        }
+        }),
     }
 }
 
