@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::journal::phase::Phase;
-use crate::steps::{Mounted, MountedFrom, Recorded as RecordedStep, WriteParameter, WriteStatus};
+use crate::steps::{Recorded as RecordedStep, WriteParameter, WriteStatus};
 use longshore_core::disk::Disk;
 use longshore_core::durable::write_remedy;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -287,12 +287,8 @@ pub fn recorded(paths: &Paths) -> Recorded {
     let entries = state.map(|state| state.entries).unwrap_or_default();
     let mut recorded = Recorded::default();
     for entry in entries.into_iter().filter(Entry::is_live) {
-        if let Some(Mounted { target, from, .. }) = entry.step.mounted() {
-            match from {
-                MountedFrom::Tree(_) | MountedFrom::Fresh(_) => recorded.mounts.push(target.into()),
-                MountedFrom::Directory(_) => {}
-            }
-        }
+        let point = entry.step.mounted().and_then(|mount| mount.point());
+        recorded.mounts.extend(point.map(Path::to_path_buf));
         if let Some(WriteStatus { path, confirmed_by, .. }) = WriteStatus::recorded(&entry.step) {
             recorded.files.extend([path].into_iter().chain(confirmed_by).cloned());
         }
@@ -360,14 +356,15 @@ fn not_opened(dir: &Path, error: io::Error) -> Failure {
 }
 
 fn unwritable(path: &Path, error: io::Error) -> Failure {
-    let remedy = write_remedy(&error, "--state-dir").unwrap_or_else(|| {
-        "--state-dir must be a directory on the host's /run that this process may write (mount \
-         /run/longshore into the container, -v /run/longshore:/run/longshore)"
-            .to_owned()
-    });
-    Failure::new(FailureKind::Preflight, format!("writing {}", path.display()))
-        .with_source(error)
-        .remedy(remedy)
+    let remedy = "--state-dir must be a directory on the host's /run that this process may write \
+                  (mount /run/longshore into the container, -v /run/longshore:/run/longshore)";
+    inaccessible(format!("writing {}", path.display()), error, "--state-dir", remedy)
+}
+
+/// Failure of an access to the directory that the setting `flag` names.
+fn inaccessible(cause: String, error: io::Error, flag: &str, remedy: &str) -> Failure {
+    let remedy = write_remedy(&error, flag).unwrap_or_else(|| remedy.to_owned());
+    Failure::new(FailureKind::Preflight, cause).with_source(error).remedy(remedy)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::{DrivenGpu, Inputs, Tree, spec};
+use super::{DrivenGpu, Inputs, Tree, below, spec};
 use crate::config::DriverCapability;
 use longshore_cdi::Spec;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -45,7 +45,8 @@ pub fn of_host(
 fn exposed_tree(paths: &Paths, host: &dyn Host) -> Result<Tree, Failure> {
     let module = host.module("nvidia").map_err(unread)?;
     let Some(module) = module else { return Err(not_ready("no NVIDIA driver is loaded")) };
-    let root = seen_root(paths);
+    // As seen from outside of a captured tree.
+    let root = below(&paths.root, &paths.driver_root);
     let tree = Tree::exposed(&root, Machine::this()?)
         .or_fail(FailureKind::HostUnsupported, || format!("reading {}", root.display()))?;
     let Some(exposed) = tree.driver_version() else {
@@ -56,12 +57,6 @@ fn exposed_tree(paths: &Paths, host: &dyn Host) -> Result<Tree, Failure> {
         return Err(not_ready(cause));
     }
     Ok(tree)
-}
-
-/// Path of the driver root as seen from outside of a captured tree.
-fn seen_root(paths: &Paths) -> PathBuf {
-    let root = &paths.driver_root;
-    paths.root.join(root.strip_prefix("/").unwrap_or(root))
 }
 
 fn driven_gpus(paths: &Paths, host: &dyn Host) -> Result<Vec<DrivenGpu>, Failure> {

@@ -162,8 +162,8 @@ impl Engine<'_> {
 
 /// Returns these entries of the journal, and the mounts on top of their mounts, which go with them.
 pub fn with_mounts_on(journal: &Journal, going: BTreeSet<u64>) -> BTreeSet<u64> {
-    let gone: Vec<&Path> =
-        journal.live().filter(|e| going.contains(&e.seq)).filter_map(mount_point).collect();
+    let goes = journal.live().filter(|entry| going.contains(&entry.seq));
+    let gone: Vec<&Path> = goes.filter_map(|entry| entry.step.mounted()?.point()).collect();
     let lies_on = |entry: &&Entry| {
         let place = entry.step.mounted().map(|mount| match mount.from {
             MountedFrom::Directory(source) => source,
@@ -173,15 +173,6 @@ pub fn with_mounts_on(journal: &Journal, going: BTreeSet<u64>) -> BTreeSet<u64> 
     };
     let on_them: Vec<u64> = journal.live().filter(lies_on).map(|entry| entry.seq).collect();
     going.into_iter().chain(on_them).collect()
-}
-
-/// Returns the mount point of a mount; None for a second path to a directory.
-fn mount_point(entry: &Entry) -> Option<&Path> {
-    let mount = entry.step.mounted()?;
-    match mount.from {
-        MountedFrom::Tree(_) | MountedFrom::Fresh(_) => Some(mount.target),
-        MountedFrom::Directory(_) => None,
-    }
 }
 
 fn not_uninstalled(left: &[Left]) -> Failure {

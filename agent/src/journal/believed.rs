@@ -9,7 +9,6 @@ use super::state_file::{MOST_BYTES, NAME, SET_ASIDE};
 use super::table::{self, Proof};
 use super::{Entry, State};
 use crate::steps::LoadModule;
-use longshore_core::durable::write_remedy;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::paths::Paths;
 
@@ -181,23 +180,14 @@ fn read(dir: &Path, name: &str) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
 }
 
 fn unread(path: &Path, error: io::Error) -> Failure {
-    let remedy = write_remedy(&error, "--state-dir")
-        .unwrap_or_else(|| "check the file system of --state-dir".to_owned());
-    Failure::new(FailureKind::Preflight, format!("reading {}", path.display()))
-        .with_source(error)
-        .remedy(remedy)
+    let remedy = "check the file system of --state-dir";
+    super::inaccessible(format!("reading {}", path.display()), error, "--state-dir", remedy)
 }
 
 pub(super) fn no_key(store: &Path, error: io::Error) -> Failure {
-    let remedy = write_remedy(&error, "--store").unwrap_or_else(|| {
-        "only root may write to the store, which must be the last agent's (--store)".to_owned()
-    });
-    Failure::new(
-        FailureKind::Preflight,
-        format!("reading the key that seals the record, in {}", store.display()),
-    )
-    .with_source(error)
-    .remedy(remedy)
+    let cause = format!("reading the key that seals the record, in {}", store.display());
+    let remedy = "only root may write to the store, which must be the last agent's (--store)";
+    super::inaccessible(cause, error, "--store", remedy)
 }
 
 /// Reason that a record without the right seal is ignored.

@@ -49,7 +49,7 @@ pub struct State {
     pub plan: Option<PlanSummary>,
     /// True if the entries were all there was to do, and were verified: the driver was Ready and
     /// nothing was begun since.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
     /// Steps to carry out again if the replacement of the driver fails: those of the driver that
     /// was Ready before, recorded before the first of them is undone and until another one is
@@ -73,10 +73,6 @@ pub struct Refused {
     pub why: String,
     /// True if it found no device that it drives (exit code 17, and not 16).
     pub no_device: bool,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// Summary of a plan, to tell whether a later one wants the same driver.

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 pub(super) use super::daemon::shown_dirs;
+pub(super) use crate::cdi::below;
 use longshore_host::facts::nodes;
 use longshore_host::facts::places::FIRMWARE_PATH;
 
@@ -52,11 +53,6 @@ impl Bounds {
     pub(super) fn is_own_firmware(&self, value: &str) -> bool {
         self.driver_roots.iter().any(|root| is(Path::new(value), &root.join("lib/firmware")))
     }
-}
-
-/// Returns `path` below `root`.
-pub(super) fn below(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// True if both are the same path, written the same.

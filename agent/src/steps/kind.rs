@@ -153,6 +153,13 @@ pub struct Mounted<'a> {
     pub from: MountedFrom<'a>,
 }
 
+impl<'a> Mounted<'a> {
+    /// Returns the mount point; None for a second path to a directory.
+    pub fn point(&self) -> Option<&'a Path> {
+        (!matches!(self.from, MountedFrom::Directory(_))).then_some(self.target)
+    }
+}
+
 /// Source of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountedFrom<'a> {

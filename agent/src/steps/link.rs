@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is_plain};
-use super::node::is_node_name;
+use super::node::{first_of, is_node_name};
 use super::{
     Announces, ApplyResult, Bounds, Intent, Kind, Next, Progress, Properties, Recheck, Seen, Tools,
     UndoResult, Watch, directory, exposing,
@@ -21,8 +21,6 @@ use longshore_host::{Host, VerbError};
 
 /// Directory of the links below a /dev.
 const CHAR: &str = "char";
-/// Number of links that are named in one line.
-const NAMED: usize = 4;
 
 /// Make the links to a loaded driver's nodes in /dev/char; undone by removing those made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
@@ -135,16 +133,8 @@ impl Kind for LinkNodes {
     }
 
     fn seen(&self, now: &Links) -> Seen {
-        let shown = |link: &LinkBefore| link.path.display().to_string();
-        let named: Vec<_> = now.links.iter().take(NAMED).map(shown).collect();
-        let more = match now.links.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        Seen::gone(format!(
-            "links to device nodes are missing or wrong: {}{more}",
-            named.join(", ")
-        ))
+        let named = first_of(now.links.iter().map(|link| &link.path));
+        Seen::gone(format!("links to device nodes are missing or wrong: {named}"))
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {

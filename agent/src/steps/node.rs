@@ -18,7 +18,7 @@ use longshore_host::{Host, VerbError};
 
 pub(super) use rules::is_node_name;
 
-/// Number of nodes that are named in one line.
+/// Number of paths that are named in one line.
 const NAMED: usize = 4;
 
 /// Make the character device nodes of a loaded driver; undone by removing those made.
@@ -119,7 +119,6 @@ impl Kind for MakeNodes {
     /// Device nodes with other permissions are there: a device manager that sets them after us is
     /// no reason to uninstall the driver, nor to fight it.
     fn seen(&self, now: &Nodes) -> Seen {
-        let shown = |node: &NodeBefore| node.path.display().to_string();
         let changed = now.nodes.iter().filter(|node| node.was_same_device());
         let changed: Vec<String> = changed
             .map(|node| {
@@ -128,13 +127,9 @@ impl Kind for MakeNodes {
             })
             .collect();
         let is_gone = changed.len() < now.nodes.len();
-        let named: Vec<_> = now.nodes.iter().take(NAMED).map(shown).collect();
-        let named = named.join(", ");
-        let gone = match now.nodes.len().saturating_sub(NAMED) {
-            0 => format!("device nodes are missing or wrong: {named}"),
-            more => format!("device nodes are missing or wrong: {named} and {more} more"),
-        };
-        Seen { gone: is_gone.then_some(gone), changed }
+        let named = first_of(now.nodes.iter().map(|node| &node.path));
+        let gone = || format!("device nodes are missing or wrong: {named}");
+        Seen { gone: is_gone.then(gone), changed }
     }
 
     fn is_below(&self, before: &Nodes, target: &Path) -> bool {
@@ -151,6 +146,14 @@ impl Kind for MakeNodes {
         before.nodes.iter().try_for_each(|node| rules::node(&self.dirs, node, bounds))?;
         before.missing_dirs.iter().try_for_each(|dir| rules::missing_below(&self.dirs, dir))
     }
+}
+
+/// Returns the first of these paths in one line, with the number of the others.
+pub(super) fn first_of<'a>(paths: impl ExactSizeIterator<Item = &'a PathBuf>) -> String {
+    let more = paths.len().saturating_sub(NAMED);
+    let named: Vec<_> = paths.take(NAMED).map(|path| path.display().to_string()).collect();
+    let named = named.join(", ");
+    if more > 0 { format!("{named} and {more} more") } else { named }
 }
 
 fn undo(host: &dyn Host, node: &NodeBefore) -> Result<(), VerbError> {
