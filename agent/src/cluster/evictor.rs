@@ -27,21 +27,13 @@ const ANSWER: Duration = Duration::from_millis(900);
 const LONGEST: u64 = 64;
 
 /// Question of a probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 pub enum EvictorQuestion {
     /// Its task goes on, also where the API server does not answer.
     Alive,
     /// It follows the nodes.
     Ready,
-}
-
-impl EvictorQuestion {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Alive => "alive",
-            Self::Ready => "ready",
-        }
-    }
 }
 
 fn address(name: &str) -> io::Result<SocketAddr> {
@@ -102,7 +94,7 @@ async fn serve(name: &str, health: &Health) -> io::Result<Infallible> {
             (health.is_ready(), EvictorQuestion::Ready),
         ];
         let words = words.into_iter().filter(|(holds, _)| *holds);
-        let words: Vec<&str> = words.map(|(_, question)| question.word()).collect();
+        let words: Vec<String> = words.map(|(_, question)| question.to_string()).collect();
         let answer = format!("{}\n", words.join(" "));
         match timeout(ANSWER, stream.write_all(answer.as_bytes())).await {
             Ok(Ok(())) => {}
@@ -125,7 +117,8 @@ fn ask(name: &str, question: EvictorQuestion) -> io::Result<bool> {
     stream.set_read_timeout(Some(ANSWER))?;
     let mut answer = String::new();
     stream.take(LONGEST).read_to_string(&mut answer)?;
-    Ok(answer.split_whitespace().any(|word| word == question.word()))
+    let wanted = question.to_string();
+    Ok(answer.split_whitespace().any(|word| word == wanted))
 }
 
 #[cfg(test)]

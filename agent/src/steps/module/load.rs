@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use super::super::{Applied, Intent, NEEDS_REBOOT, Tools};
+use super::super::{ApplyResult, Intent, NEEDS_REBOOT, Tools};
 use super::LoadModule;
 use super::handover::{NotTaken, hand_over};
 use longshore_core::failure::{Failure, FailureKind};
@@ -15,11 +15,7 @@ const UNLOADED_BY_OTHERS: &str = "find out what loads and unloads it on this hos
 ///
 /// A module that the kernel refused is not ours, if another program loads it next; a load without
 /// an answer may still succeed, and stays intended.
-pub(super) fn load(
-    step: &LoadModule,
-    tools: &Tools<'_>,
-    intent: Intent<'_>,
-) -> Result<Applied, Failure> {
+pub(super) fn load(step: &LoadModule, tools: &Tools<'_>, intent: Intent<'_>) -> ApplyResult {
     let name = step.name.as_str();
     let taken = match hand_over(step, tools) {
         Ok(taken) => taken,
@@ -51,11 +47,7 @@ pub(super) fn load(
 
 /// Handles a module that another program, for example udev by its alias, loaded after it was found
 /// missing: it stays that program's, and is used if it is the wanted one.
-fn somebody_loaded(
-    step: &LoadModule,
-    host: &dyn Host,
-    intent: Intent<'_>,
-) -> Result<Applied, Failure> {
+fn somebody_loaded(step: &LoadModule, host: &dyn Host, intent: Intent<'_>) -> ApplyResult {
     let name = step.name.as_str();
     let applied = intent.left_to_others("another program loaded it just before us")?;
     tracing::warn!("{name}: another program loaded it just before us");
