@@ -1,7 +1,6 @@
 //! Calls about all nodes of the cluster and DaemonSets, for `longshore fleet` in a pod. Answers are the API's own JSON,
 //! as kubectl prints it: the same readers take both.
 
-use std::fmt;
 use std::time::Duration;
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
@@ -24,7 +23,8 @@ const MOST_OBJECTS: u32 = 10_000;
 const MOST_LISTS: u32 = 3;
 
 /// Right that a call needs, as a rule of a role has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
+#[display("apiGroups: [\"{group}\"], resources: [{resource}], verbs: [{verb}]")]
 pub struct Right {
     /// API group; empty for core.
     pub group: &'static str,
@@ -32,13 +32,6 @@ pub struct Right {
     pub resource: &'static str,
     /// Verb.
     pub verb: &'static str,
-}
-
-impl fmt::Display for Right {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { group, resource, verb } = self;
-        write!(f, "apiGroups: [\"{group}\"], resources: [{resource}], verbs: [{verb}]")
-    }
 }
 
 const LIST_NODES: &str = "listing the nodes (list nodes)";

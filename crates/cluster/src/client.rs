@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::Limited;
+use kube::api::WatchParams;
 use kube::client::ClientBuilder;
 use tokio::time::{Instant, sleep, timeout};
 use tower_http::map_response_body::MapResponseBodyLayer;
@@ -49,6 +50,12 @@ impl Limits {
     /// Default size limit of an answer: an object has at most 1.5 MiB in the cluster's store (etcd's limit of a
     /// request). A watch that grows longer begins anew.
     pub const ANSWER: usize = 3 << 20;
+
+    /// Parameters of a watch that the server ends after its duration.
+    pub(crate) fn watch_params(&self) -> WatchParams {
+        let seconds = u32::try_from(self.watch.as_secs()).unwrap_or(u32::MAX).clamp(1, 290);
+        WatchParams::default().timeout(seconds)
+    }
 
     pub(crate) fn pauses(&self) -> Pauses {
         Pauses { next: self.first_pause, limits: *self }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
-use crate::text::is_name;
+use crate::text::check_names;
 
 const READ: &str = "reading the ConfigMap (get configmaps)";
 const WRITE: &str = "writing the ConfigMap (patch configmaps)";
@@ -43,7 +43,7 @@ impl Cluster {
     /// A name that is none; a refusal (403); no such object (404); no answer, or none of the API, after all tries.
     pub async fn read_config_map(&self, place: &ConfigMapKey) -> Result<ConfigMapText, Error> {
         let ConfigMapKey { namespace, name, key } = place;
-        check(READ, place)?;
+        check_names(READ, &[namespace, name])?;
         let read = self.call(READ, |client| {
             let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
             async move { maps.get(name).await }
@@ -66,7 +66,7 @@ impl Cluster {
         over: &ConfigMapText,
     ) -> Result<bool, Error> {
         let ConfigMapKey { namespace, name, key } = place;
-        check(WRITE, place)?;
+        check_names(WRITE, &[namespace, name])?;
         let metadata = json!({ "resourceVersion": over.version });
         let patch = &Patch::Merge(json!({ "metadata": metadata, "data": { *key: text } }));
         let params =
@@ -80,13 +80,6 @@ impl Cluster {
             Err(error) if error.kind == Kind::Status(409) => Ok(false),
             Err(error) => Err(error),
         }
-    }
-}
-
-fn check(call: &'static str, place: &ConfigMapKey) -> Result<(), Error> {
-    match [&place.namespace, &place.name].into_iter().find(|name| !is_name(name)) {
-        Some(wrong) => Err(Error::new(call, Kind::Name, format!("`{wrong}` is no name"))),
-        None => Ok(()),
     }
 }
 

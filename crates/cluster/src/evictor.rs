@@ -24,7 +24,7 @@ use crate::error::{Error, Kind};
 use crate::evict::annotated::DrainNode;
 use crate::evict::rate::Rate;
 use crate::evict::{EvictPace, EvictRequest};
-use nodes::{Heard, WatchEnd};
+use nodes::Heard;
 use slots::Slots;
 pub use worker::NodePace;
 use worker::{Own, Worker};
@@ -125,10 +125,7 @@ impl Evictor {
                 health.beat();
                 self.hear(heard);
             };
-            match cluster.watch_drain_nodes(&mut version, &mut hear).await {
-                WatchEnd::Closed => {}
-                WatchEnd::Failed(error) => return Err(error),
-            }
+            cluster.watch_drain_nodes(&mut version, &mut hear).await?;
             self.health.beat();
             if begun.elapsed() >= cluster.limits.longest_pause {
                 pauses.reset();
@@ -153,11 +150,7 @@ impl Evictor {
                 }
             }
         }
-        if error.kind == Kind::Unauthorized
-            && let Err(error) = self.own.cluster.renew()
-        {
-            tracing::debug!("{error}");
-        }
+        self.own.cluster.renew_after(error);
     }
 
     /// Takes a list of all nodes. Those that were cordoned before have their places first.

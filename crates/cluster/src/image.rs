@@ -5,8 +5,8 @@ use kube::core::{NotUsed, Object};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
-use crate::text::is_name;
+use crate::error::Error;
+use crate::text::check_names;
 
 const CALL: &str = "reading the own pod (get pods)";
 
@@ -75,11 +75,7 @@ impl Cluster {
         pod: &str,
         containers: &[&str],
     ) -> Result<Option<OwnImage>, Error> {
-        for name in [namespace, pod] {
-            if !is_name(name) {
-                return Err(Error::new(CALL, Kind::Name, format!("`{name}` is no name")));
-            }
-        }
+        check_names(CALL, &[namespace, pod])?;
         let kind = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
         let read = self.call(CALL, |client| {
             let pods: Api<Pod> = Api::namespaced_with(client, namespace, &kind);

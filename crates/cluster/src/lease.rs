@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
 use crate::names::CLAIM;
-use crate::text::{in_line, is_name};
+use crate::text::{check_names, in_line, is_version};
 
 const READ: &str = "reading the build lease (get leases)";
 const WRITE: &str = "writing the build lease (create and update leases)";
@@ -23,8 +23,6 @@ const REMOVE: &str = "removing the build lease (delete leases)";
 /// Size limit of a claim, in bytes: that of all annotations of an object
 /// (apimachinery, `TotalAnnotationSizeLimitB`).
 const LARGEST_CLAIM: usize = 256 << 10;
-/// Length of the longest version of an object, and of a UID.
-const LONGEST_PART: usize = 64;
 /// Length at which a holder's name is cut.
 const LONGEST_HOLDER: usize = 128;
 
@@ -39,10 +37,7 @@ impl LeaseVersion {
     /// Reads the text that [`LeaseVersion::mark`] returned; None where it is another text.
     pub fn of_mark(mark: &str) -> Option<Self> {
         let (uid, version) = mark.split_once('/')?;
-        let fits = |text: &str| {
-            (1..=LONGEST_PART).contains(&text.len())
-                && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
-        };
+        let fits = |text: &str| is_version(text) && !text.contains('/');
         let own = || Self { uid: uid.to_owned(), resource_version: version.to_owned() };
         (fits(uid) && fits(version)).then(own)
     }
@@ -129,7 +124,7 @@ impl Cluster {
         namespace: &str,
         name: &str,
     ) -> Result<Option<StoredLease>, Error> {
-        check(READ, namespace, name)?;
+        check_names(READ, &[namespace, name])?;
         let read = self.call(READ, |client| {
             let leases: Api<Lease> = Api::namespaced(client, namespace);
             async move { leases.get(name).await }
@@ -153,7 +148,7 @@ impl Cluster {
         record: &LeaseRecord<'_>,
         over: Option<&LeaseVersion>,
     ) -> Result<Option<LeaseVersion>, Error> {
-        check(WRITE, namespace, name)?;
+        check_names(WRITE, &[namespace, name])?;
         let object = &record.object(name, over);
         let write = self.call(WRITE, |client| {
             let leases: Api<Lease> = Api::namespaced(client, namespace);
@@ -188,7 +183,7 @@ impl Cluster {
         name: &str,
         version: &LeaseVersion,
     ) -> Result<(), Error> {
-        check(REMOVE, namespace, name)?;
+        check_names(REMOVE, &[namespace, name])?;
         let only = Preconditions {
             uid: Some(version.uid.clone()),
             resource_version: Some(version.resource_version.clone()),
@@ -207,13 +202,6 @@ impl Cluster {
 
 fn is_conflict(error: &Error) -> bool {
     error.kind == Kind::Status(409)
-}
-
-fn check(call: &'static str, namespace: &str, name: &str) -> Result<(), Error> {
-    match [namespace, name].iter().find(|name| !is_name(name)) {
-        Some(wrong) => Err(Error::new(call, Kind::Name, format!("`{wrong}` is no name"))),
-        None => Ok(()),
-    }
 }
 
 fn stored(call: &'static str, lease: Lease) -> Result<StoredLease, Error> {

@@ -1,14 +1,13 @@
 //! Leftovers of agents on a node, and the patches that remove them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::cordon::CordonRecord;
 use crate::names;
-use crate::report::{NodeStatus, Reason};
+use crate::report::{NodeStatus, Reason, is_own_taint};
 use crate::safe_load::{SAFE_LOAD, is_own_request};
 
 #[derive(Deserialize)]
@@ -60,17 +59,22 @@ struct Condition {
 }
 
 /// A change of a node's object that an agent made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Leftover {
     /// A label.
+    #[display("label {_0}")]
     Label(&'static str),
     /// An annotation.
+    #[display("annotation {_0}")]
     Annotation(&'static str),
     /// The taint of a driver that is not ready.
+    #[display("taint {}", names::TAINT)]
     Taint,
     /// The condition of the driver.
+    #[display("condition {}", names::CONDITION)]
     Condition,
     /// The cordon, whose record is an annotation.
+    #[display("cordon")]
     Cordon,
 }
 
@@ -85,18 +89,6 @@ impl Leftover {
             Self::Cordon => return ("cordon", None),
         };
         (kind, Some(name.strip_prefix(names::PREFIX).unwrap_or(name)))
-    }
-}
-
-impl fmt::Display for Leftover {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Label(name) => write!(f, "label {name}"),
-            Self::Annotation(name) => write!(f, "annotation {name}"),
-            Self::Taint => write!(f, "taint {}", names::TAINT),
-            Self::Condition => write!(f, "condition {}", names::CONDITION),
-            Self::Cordon => f.write_str("cordon"),
-        }
     }
 }
 
@@ -237,8 +229,4 @@ impl NodeLeftovers {
     pub fn version(&self) -> Option<&str> {
         Some(self.version.as_str()).filter(|version| !version.is_empty())
     }
-}
-
-fn is_own_taint(taint: &Value) -> bool {
-    taint.get("key").and_then(Value::as_str) == Some(names::TAINT)
 }

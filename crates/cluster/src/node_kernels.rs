@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, pin_mut};
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::api::{ListParams, WatchEvent};
 use kube::core::Request;
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -86,14 +86,6 @@ impl Drop for NodeKernels {
     }
 }
 
-/// End of one watch.
-enum Watched {
-    /// The server closed it, or it grew too long: the next one goes on from there.
-    Closed,
-    /// Events may have been missed.
-    Failed(Error),
-}
-
 struct Following {
     cluster: Cluster,
     selector: Option<String>,
@@ -166,43 +158,34 @@ impl Following {
         loop {
             let before = version.clone();
             match self.watch(&mut version).await {
-                Watched::Failed(error) if error.kind.may_pass() => {
+                Err(error) if error.kind.may_pass() => {
                     self.report_failure(&error);
                     pauses.pause().await;
                 }
-                Watched::Failed(error) => return error,
+                Err(error) => return error,
                 // A watch without any event is closed by the server after minutes; one that is closed at once is
                 // repeated with pauses.
-                Watched::Closed if version == before => pauses.pause().await,
-                Watched::Closed => pauses.reset(),
+                Ok(()) if version == before => pauses.pause().await,
+                Ok(()) => pauses.reset(),
             }
         }
     }
 
-    async fn watch(&mut self, version: &mut String) -> Watched {
+    /// Watches the nodes until the server closes the watch, or it grew too long: the next one goes on from there.
+    /// After an error events may have been missed.
+    async fn watch(&mut self, version: &mut String) -> Result<(), Error> {
         let Limits { watch, call, .. } = self.cluster.limits;
-        let seconds = u32::try_from(watch.as_secs()).unwrap_or(u32::MAX).clamp(1, 290);
-        let mut params = WatchParams::default().timeout(seconds);
+        let mut params = self.cluster.limits.watch_params();
         if let Some(selector) = &self.selector {
             params = params.labels(selector);
         }
         let request = Request::new(NODES).watch(&params, version);
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => {
-                return Watched::Failed(Error::of(WATCH, &kube::Error::BuildRequest(error)));
-            }
-        };
+        let request = request.map_err(|e| Error::of(WATCH, &kube::Error::BuildRequest(e)))?;
         let client = self.cluster.client();
         let events = match self.cluster.once(WATCH, client.request_events::<Node>(request)).await {
             Ok(events) => events.map(|event| event.map_err(|error| Error::of(WATCH, &error))),
-            Err(error) if error.kind == Kind::Unauthorized => {
-                return match self.cluster.renew() {
-                    Ok(()) => Watched::Closed,
-                    Err(error) => Watched::Failed(error),
-                };
-            }
-            Err(error) => return Watched::Failed(error),
+            Err(error) if error.kind == Kind::Unauthorized => return self.cluster.renew(),
+            Err(error) => return Err(error),
         };
         // It is followed again.
         self.report_nodes();
@@ -210,15 +193,11 @@ impl Following {
         loop {
             let next = events.next().with_subscriber(NoSubscriber::new());
             match timeout(watch + call, next).await {
-                Ok(Some(Ok(event))) => {
-                    if let Err(error) = self.hear(event, version) {
-                        return Watched::Failed(error);
-                    }
-                }
-                Ok(Some(Err(error))) if error.kind == Kind::TooLarge => return Watched::Closed,
-                Ok(Some(Err(error))) => return Watched::Failed(error),
-                Ok(None) => return Watched::Closed,
-                Err(_) => return Watched::Failed(Error::late(WATCH, watch + call)),
+                Ok(Some(Ok(event))) => self.hear(event, version)?,
+                Ok(Some(Err(error))) if error.kind == Kind::TooLarge => return Ok(()),
+                Ok(Some(Err(error))) => return Err(error),
+                Ok(None) => return Ok(()),
+                Err(_) => return Err(Error::late(WATCH, watch + call)),
             }
         }
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
-use crate::text::is_name;
+use crate::text::{check_names, is_name};
 
 const POD: &str = "reading the own pod (get pods)";
 const OWNER: &str = "reading the own pod's DaemonSet (get daemonsets)";
@@ -123,11 +123,7 @@ impl Cluster {
         pod: &str,
         node: Option<&str>,
     ) -> Result<Owner, Error> {
-        for name in [namespace, pod] {
-            if !is_name(name) {
-                return Err(Error::new(POD, Kind::Name, format!("`{name}` is no name")));
-            }
-        }
+        check_names(POD, &[namespace, pod])?;
         let pods: Api<Pod> = Api::namespaced(self.client(), namespace);
         let found = self.once(POD, pods.get_metadata(pod)).await?;
         let Some(name) = daemon_set(&found.metadata) else { return Ok(Owner::None) };

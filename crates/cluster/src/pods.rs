@@ -1,7 +1,6 @@
 //! Pods of one node, of which only the metadata is read.
 
-use std::fmt;
-
+use derive_more::Display;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ListParams};
@@ -23,7 +22,8 @@ const MOST_PAGES: usize = 8;
 const LONGEST_UID: usize = 64;
 
 /// A pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Display, Serialize, Deserialize)]
+#[display("{namespace}/{name}")]
 pub struct PodRef {
     /// Namespace.
     pub namespace: String,
@@ -42,12 +42,6 @@ pub struct Place {
     pub namespace: String,
     /// Name of the pod, which is never evicted.
     pub pod: String,
-}
-
-impl fmt::Display for PodRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }
 
 /// A pod of the node.

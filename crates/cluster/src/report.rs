@@ -16,6 +16,7 @@ mod reconciler;
 
 use crate::pods::PodRef;
 use crate::text::in_line;
+pub(crate) use calls::is_own_taint;
 pub use events::{Event, Events, Regarding};
 pub use handle::Reporter;
 pub use node_status::{

@@ -1,7 +1,6 @@
 //! Pods of the node that use the driver, and the treatment of each.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -11,13 +10,16 @@ use crate::names;
 use crate::pods::{MIRROR, NodePod, PodRef};
 
 /// Reason that a pod is still there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Hindrance {
     /// Its label exempts it.
+    #[display("its label {}=false exempts it", names::EVICT)]
     OptedOut,
     /// It is a static pod, which the kubelet alone ends.
+    #[display("a static pod cannot be evicted")]
     Static,
     /// It has no controller that would make it again.
+    #[display("no controller makes it again, and its label is not {}=true", names::EVICT)]
     NoController,
     /// A PodDisruptionBudget, or a busy server, does not allow it now: the server's answer.
     Budget(String),
@@ -26,6 +28,7 @@ pub enum Hindrance {
     /// The eviction failed: the cause.
     Failed(String),
     /// It was evicted, and has not ended yet.
+    #[display("it has not ended yet")]
     Ending,
 }
 
@@ -33,24 +36,6 @@ impl Hindrance {
     /// True if both are of the same kind, whatever the server's text.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
-
-impl fmt::Display for Hindrance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OptedOut => write!(f, "its label {}=false exempts it", names::EVICT),
-            Self::Static => f.write_str("a static pod cannot be evicted"),
-            Self::NoController => {
-                write!(
-                    f,
-                    "no controller makes it again, and its label is not {}=true",
-                    names::EVICT
-                )
-            }
-            Self::Budget(why) | Self::Forbidden(why) | Self::Failed(why) => f.write_str(why),
-            Self::Ending => f.write_str("it has not ended yet"),
-        }
     }
 }
 

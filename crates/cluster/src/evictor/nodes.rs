@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::api::{Api, ListParams, WatchEvent};
 use kube::core::PartialObjectMeta;
 use tokio::time::{Instant, timeout};
 use tracing::instrument::WithSubscriber;
@@ -32,15 +32,6 @@ pub(super) enum Heard {
     Gone(String),
     /// Nothing has happened for a while.
     Nothing,
-}
-
-/// End of one watch.
-#[derive(Debug)]
-pub(super) enum WatchEnd {
-    /// The server closed it: the next one goes on from there.
-    Closed,
-    /// Events may have been missed.
-    Failed(Error),
 }
 
 impl Cluster {
@@ -81,37 +72,32 @@ impl Cluster {
         Err(Error::new(LIST, Kind::Garbled, why))
     }
 
-    /// Watches the nodes from this version until the watch ends.
+    /// Watches the nodes from this version until the server closes the watch: the next one goes on from there. After
+    /// an error events may have been missed.
     pub(super) async fn watch_drain_nodes(
         &self,
         version: &mut String,
         hear: &mut impl FnMut(Heard),
-    ) -> WatchEnd {
+    ) -> Result<(), Error> {
         let nodes: Api<Node> = Api::all(self.client());
-        let seconds = u32::try_from(self.limits.watch.as_secs()).unwrap_or(u32::MAX).clamp(1, 290);
-        let all = WatchParams::default().timeout(seconds);
-        let events = match self.once(WATCH, nodes.watch_metadata(&all, version)).await {
-            Ok(events) => events.map_err(|error| Error::of(WATCH, &error)),
-            Err(error) => return WatchEnd::Failed(error),
-        };
+        let all = self.limits.watch_params();
+        let events = self.once(WATCH, nodes.watch_metadata(&all, version)).await?;
+        let events = events.map_err(|error| Error::of(WATCH, &error));
         pin_mut!(events);
         let until = Instant::now() + self.limits.watch + self.limits.call;
         loop {
             let next = events.next().with_subscriber(NoSubscriber::new());
             match timeout(SIGN, next).await {
-                Ok(Some(Ok(event))) => match heard(event, version) {
-                    Ok(event) => hear(event),
-                    Err(error) => return WatchEnd::Failed(error),
-                },
+                Ok(Some(Ok(event))) => hear(heard(event, version)?),
                 // A connection that broke, or grew beyond the size limit, is resumed from the last version.
                 Ok(Some(Err(error))) if error.kind != Kind::Garbled => {
                     tracing::debug!("{error}; it is resumed");
-                    return WatchEnd::Closed;
+                    return Ok(());
                 }
-                Ok(Some(Err(error))) => return WatchEnd::Failed(error),
-                Ok(None) => return WatchEnd::Closed,
+                Ok(Some(Err(error))) => return Err(error),
+                Ok(None) => return Ok(()),
                 Err(_) if Instant::now() < until => hear(Heard::Nothing),
-                Err(_) => return WatchEnd::Failed(Error::late(WATCH, self.limits.watch)),
+                Err(_) => return Err(Error::late(WATCH, self.limits.watch)),
             }
         }
     }

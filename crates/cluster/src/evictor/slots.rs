@@ -1,7 +1,6 @@
 //! Places of the nodes that are drained at a time.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fmt;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,11 +8,12 @@ use tokio::sync::watch;
 
 /// Number of nodes that are drained at a time, as of `maxUnavailable`: `3`, or `25%` of the nodes with an agent,
 /// rounded up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Share {
     /// So many.
     Nodes(usize),
     /// So many of a hundred.
+    #[display("{_0}%")]
     Percent(usize),
 }
 
@@ -49,15 +49,6 @@ impl FromStr for Share {
                 number(percent).filter(|percent| *percent <= 100).map(Self::Percent).ok_or(NONE)
             }
             None => number(text).filter(|nodes| *nodes <= 10_000).map(Self::Nodes).ok_or(NONE),
-        }
-    }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nodes(number) => write!(f, "{number}"),
-            Self::Percent(percent) => write!(f, "{percent}%"),
         }
     }
 }

@@ -64,7 +64,8 @@ pub(super) struct Condition {
     pub(super) message: String,
 }
 
-fn is_own(taint: &Value) -> bool {
+/// True for the taint of a driver that is not ready.
+pub(crate) fn is_own_taint(taint: &Value) -> bool {
     taint.get("key").and_then(Value::as_str) == Some(TAINT)
 }
 
@@ -98,7 +99,7 @@ impl Cluster {
         let taints = node.spec.taints.unwrap_or_default();
         Ok(Seen {
             ready: own.map(|condition| condition.status == "True"),
-            tainted: taints.iter().any(is_own),
+            tainted: taints.iter().any(is_own_taint),
             cordoned: is_cordoned(&node.metadata),
             version: node.metadata.resource_version,
             taints,
@@ -135,7 +136,7 @@ impl Cluster {
         let mut written = json!({
             "type": CONDITION,
             "status": if condition.ready { "True" } else { "False" },
-            "reason": condition.reason.as_str(),
+            "reason": condition.reason.to_string(),
             "message": condition.message,
             "lastHeartbeatTime": now,
         });
@@ -177,7 +178,7 @@ impl Cluster {
         let Some(version) = node.version else {
             return Err(Error::new(TAINTS, Kind::Garbled, "a node without a version"));
         };
-        let mut taints: Vec<Value> = node.taints.into_iter().filter(|t| !is_own(t)).collect();
+        let mut taints: Vec<Value> = node.taints.into_iter().filter(|t| !is_own_taint(t)).collect();
         if wanted {
             taints.push(json!({ "key": TAINT, "effect": TAINT_EFFECT }));
         }

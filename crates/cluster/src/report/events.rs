@@ -16,7 +16,7 @@ use super::{PodRef, Reason};
 use crate::client::Cluster;
 use crate::error::{Error, Kind};
 use crate::names::{CONTROLLER, NODE_EVENTS};
-use crate::text::{in_line, is_name};
+use crate::text::{check_names, in_line};
 
 const CREATE: &str = "writing an event (create events)";
 const REPEAT: &str = "counting a repeated event (patch events)";
@@ -142,7 +142,7 @@ impl Event {
             reporting_controller: Some(CONTROLLER.to_owned()),
             reporting_instance: Some(instance.to_owned()),
             action: Some(self.action.to_owned()),
-            reason: Some(self.reason.as_str().to_owned()),
+            reason: Some(self.reason.to_string()),
             regarding: Some(self.reference(node_events)),
             note: Some(note(&self.note)),
             type_: Some(kind.to_owned()),
@@ -189,11 +189,7 @@ impl Events {
     /// # Errors
     /// A name that is none; a refusal; no answer, or none of the API, after all tries.
     pub async fn record(&mut self, cluster: &Cluster, event: Event) -> Result<(), Error> {
-        for name in [event.namespace(), event.object()] {
-            if !is_name(name) {
-                return Err(Error::new(CREATE, Kind::Name, format!("`{name}` is no name")));
-            }
-        }
+        check_names(CREATE, &[event.namespace(), event.object()])?;
         let now = Instant::now();
         while self.calls.front().is_some_and(|call| now.duration_since(*call) >= MINUTE) {
             self.calls.pop_front();
@@ -282,6 +278,7 @@ async fn repeat(cluster: &Cluster, written: &Written) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::is_name;
 
     #[test]
     fn a_note_is_one_line_of_bounded_length() {

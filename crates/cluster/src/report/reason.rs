@@ -1,9 +1,7 @@
 //! Reasons of conditions and events.
 
-use std::fmt;
-
-/// Reason of a condition or event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Reason of a condition or event, which both spell by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub enum Reason {
     /// The driver is installed, verified and exposed.
     DriverReady,
@@ -32,24 +30,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the reason as conditions and events spell it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DriverReady => "DriverReady",
-            Self::DriverChanging => "DriverChanging",
-            Self::DriverInUse => "DriverInUse",
-            Self::DriverFailed => "DriverFailed",
-            Self::DriverRemoved => "DriverRemoved",
-            Self::NoGpu => "NoGpu",
-            Self::Cordoned => "Cordoned",
-            Self::Evicted => "Evicted",
-            Self::EvictionBlocked => "EvictionBlocked",
-            Self::Uncordoned => "Uncordoned",
-            Self::HoldsDriver => "HoldsDriver",
-            Self::NextKernelUnprepared => "NextKernelUnprepared",
-        }
-    }
-
     /// Reasons of the node's condition; the others are those of events alone.
     const OF_CONDITION: [Self; 6] = [
         Self::DriverReady,
@@ -62,7 +42,7 @@ impl Reason {
 
     /// True for the reason of a condition that an agent can have written.
     pub(crate) fn is_of_condition(text: &str) -> bool {
-        Self::OF_CONDITION.iter().any(|reason| reason.as_str() == text)
+        Self::OF_CONDITION.iter().any(|reason| reason.to_string() == text)
     }
 
     /// True where an event of this reason needs a person's attention.
@@ -75,11 +55,5 @@ impl Reason {
                 | Self::HoldsDriver
                 | Self::NextKernelUnprepared
         )
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }

@@ -158,7 +158,7 @@ impl ReportReconciler {
             reason: report.reason,
             message: in_line(&report.message, LONGEST_MESSAGE),
         };
-        let wanted = json!([condition.ready, condition.reason.as_str(), condition.message]);
+        let wanted = json!([condition.ready, condition.reason.to_string(), condition.message]);
         if !self.condition.is_due(&wanted, Instant::now()) {
             return Ok(());
         }
@@ -215,7 +215,7 @@ impl ReportReconciler {
     /// Writes an event about the node where the reason or message is another one, those beside the report,
     /// and one about each pod that holds the driver.
     async fn write_events(&mut self, report: &Report) -> Result<(), Error> {
-        let wanted = json!([report.reason.as_str(), report.message]);
+        let wanted = json!([report.reason.to_string(), report.message]);
         if !self.event.is_left_out() && self.event.written.as_ref() != Some(&wanted) {
             let event = Event {
                 regarding: Regarding::Node(self.node.clone()),

@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep_until};
 use super::decision::{Action, Pace, Past, Standing};
 use super::holders_value;
 use super::node::{Request, Seen, Version};
-use super::watched::Watched;
 use crate::client::{Cluster, Pauses};
 use crate::error::{Error, Kind};
 use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
@@ -133,9 +132,9 @@ impl Reconcile for SafeLoadReconciler {
             self.pauses.reset();
         }
         match ended {
-            Watched::Changed(now) => *seen = now,
-            Watched::Closed => {}
-            Watched::Failed(error) => {
+            Ok(Some(now)) => *seen = now,
+            Ok(None) => {}
+            Err(error) => {
                 self.last = None;
                 self.resumes(&error);
                 if error.kind.is_refusal() {
