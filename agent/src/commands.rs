@@ -52,7 +52,7 @@ pub use shell::complete_for_kubectl;
 pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
 use self::configurations::Configurations;
-use self::environment::{check_environment, check_unknown};
+use self::environment::{check_environment, check_unknown, env};
 use self::log_options::LogFlags;
 use self::output::{form, print, print_answer, print_json, put_out, verdict_of};
 use self::peermem::SideCar;
@@ -331,7 +331,7 @@ fn load(flags: &Fragment, env: Env<'_>) -> Result<Config, Failure> {
 
 /// Asks the cluster for the version in the tag of the own pod's image.
 async fn image_version(config: &Config) -> Result<Option<String>, VersionUnknown> {
-    let asked = cluster::driver_version(&|name| std::env::var(name).ok(), config.operator.enabled);
+    let asked = cluster::driver_version(&env, config.operator.enabled);
     asked.await
 }
 
@@ -464,7 +464,6 @@ fn release(text: &str) -> Result<String, &'static str> {
 /// # Errors
 /// The failure to report and exit with.
 pub fn execute_side_car(command: SideCar, log: &Log) -> Result<ExitCode, Failure> {
-    let env = |name: &str| std::env::var(name).ok();
     log.fix_format(None, &env)?;
     log.start(None, &env)?;
     command.run()
@@ -487,7 +486,6 @@ pub fn prepare_termination_record(termination: &TerminationRecord) {
         return;
     }
     termination.leave_message(usual_message(&cli.settings));
-    let env = |name: &str| std::env::var(name).ok();
     let config = config::load(cli.settings, &env, Some(&config::usual_file()));
     if let Ok(config) = config {
         termination.leave_message(config.termination_message.clone());

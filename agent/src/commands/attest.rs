@@ -3,16 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use super::print;
-use super::registry::secret_key;
+use super::registry::{secret_key, to_push};
 use super::verify::{named, sets_in};
 use crate::config::Config;
 use longshore_core::bounded_read;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
-use longshore_fetch::http::Policy;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::hex_of;
 use longshore_modules::layout;
-use longshore_modules::registry::Registry;
 use longshore_modules::signature::attestation::Attestation;
 use longshore_modules::signature::key::SecretKey;
 use longshore_modules::signature::statement::PredicateType;
@@ -96,10 +94,8 @@ async fn in_registry(
     key: &SecretKey,
 ) -> Result<(String, bool), Failure> {
     let (reference, name) = named(&asked.what)?;
-    let (policy, env) = (Policy::of(&config.downloads), |name: &str| std::env::var(name).ok());
-    let (repository, host_root) = (&reference.repository, &config.paths.host_root);
-    let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?
-        .with_login_rules(&config.logins);
+    let repository = &reference.repository;
+    let registry = to_push(config, repository)?;
     let subject = match &reference.digest {
         // Any artifact: nobody but the caller has decided which one.
         Some(digest) => registry.manifest(digest).await?,

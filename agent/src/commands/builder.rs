@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use super::{release, status};
+use super::{env, release, status};
 use crate::build_service::{BuildService, IndexRecord, RequestedKernels};
 use crate::config::{self, Config, Fragment};
 use crate::journal::Lock;
@@ -163,7 +163,6 @@ fn cluster(files: &Path, limits: Limits) -> Result<Cluster, Failure> {
              kernels (--kernel, --kernels)",
         )
     };
-    let env = |name: &str| std::env::var(name).ok();
     let account = Account::of_pod(&env, files).map_err(|error: Error| failed(error.to_string()))?;
     let account = account.ok_or_else(|| failed("this is no pod of a cluster".to_owned()))?;
     Cluster::new(account, limits).map_err(|error| failed(error.to_string()))

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{image_version, load};
+use super::{env, image_version, load};
 use crate::build_lease::Claims;
 use crate::cluster::VersionUnknown;
 use crate::config::{Config, Fragment, StorePlace};
@@ -44,7 +44,7 @@ impl Configurations {
 
 impl provider::Configurations for Configurations {
     fn read(&self) -> Result<Config, Failure> {
-        let mut config = load(&self.flags, &|name| std::env::var(name).ok())?;
+        let mut config = load(&self.flags, &env)?;
         config.driver.take_image_version(self.kept().clone());
         Ok(Config { store_place: self.store_place.clone(), ..config })
     }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{form, print_json, put_out};
+use super::{env, form, print_json, put_out};
 use crate::config::Config;
 use crate::doctor::{self, operator, render};
 use longshore_core::failure::{ExitCode, Failure};
@@ -42,7 +42,6 @@ pub(super) async fn doctor(config: &Config, asked: Doctor) -> Result<ExitCode, F
 }
 
 fn of_operator(config: &Config, asked: Doctor) -> Result<ExitCode, Failure> {
-    let env = |name: &str| std::env::var(name).ok();
     let report = operator::diagnose(config, operator::Asked::of(&env, asked.digest))?;
     if asked.json {
         print_json(&report)?;

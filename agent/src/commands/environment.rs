@@ -6,6 +6,11 @@ use std::ffi::OsString;
 use crate::config;
 use longshore_core::failure::{Failure, FailureKind};
 
+/// Returns a variable of this process.
+pub(super) fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 /// Warns about unknown settings in the environment, which may be misspelt; refuses one about
 /// signatures, because ignoring it could permit unsigned modules.
 pub(super) fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 use signal_hook_tokio::Signals;
 
-use super::CommandOutcome;
+use super::{CommandOutcome, env};
 use crate::cluster::{EvictorQuestion, ask_evictor, run_evictor};
 use crate::config::Config;
 use longshore_cluster::{EvictPace, EvictorOptions, Share};
@@ -48,7 +48,6 @@ pub(super) async fn evictor(
         pace: EvictPace { deadline: config.cluster.evict_deadline, ..EvictPace::default() },
         ..EvictorOptions::default()
     };
-    let env = |name: &str| std::env::var(name).ok();
     tokio::select! {
         biased;
         Some(signal) = signals.next() => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use super::{print, print_answer};
+use super::{env, print, print_answer};
 use crate::config::Fragment;
 use crate::fleet::kubectl::Kubectl;
 use crate::fleet::{
@@ -169,7 +169,6 @@ impl BackendArgs {
             return Ok(Backend::Kubectl(self.kubectl.kubectl()));
         }
         let (files, limits) = (&self.service_account, Limits::default());
-        let env = |name: &str| std::env::var(name).ok();
         InCluster::of_pod(&env, files, limits, patience).map(Backend::InCluster)
     }
 }
@@ -206,7 +205,6 @@ pub(super) async fn fleet(
     asked: FleetCommand,
     pods: &DebugPods,
 ) -> Result<ExitCode, Failure> {
-    let code = |is_good: bool| if is_good { ExitCode::Done } else { ExitCode::NodesNotReady };
     match asked {
         FleetCommand::Status { cluster, daemonsets, wait, .. } if !daemonsets.is_empty() => {
             let rollouts = rollouts(&cluster.backend(wait)?, &daemonsets, wait).await?;
@@ -218,12 +216,7 @@ pub(super) async fn fleet(
             let mut nodes = cluster.nodes(all).await?;
             nodes.look_for_agents(&cluster).await;
             let status = FleetStatus::of(nodes);
-            let code = code(status.not_ready == 0);
-            match json {
-                true => print_fleet(code, &status)?,
-                false => print(&status.render(Timestamp::now()))?,
-            }
-            Ok(code)
+            answer(json, status.not_ready == 0, &status, || status.render(Timestamp::now()))
         }
         FleetCommand::Plan { cluster, json, namespace, container } => {
             let kubectl = cluster.kubectl();
@@ -239,23 +232,15 @@ pub(super) async fn fleet(
                 container,
             };
             let plans = plan(&kubectl, kubectl.nodes(false).await?, &question).await;
-            let code = code(plans.impossible == 0);
-            match json {
-                true => print_fleet(code, &plans)?,
-                false => print(&plans.render())?,
-            }
-            Ok(code)
+            answer(json, plans.impossible == 0, &plans, || plans.render())
         }
         FleetCommand::Clean { cluster, json, dry_run, container, end_daemonsets, wait } => {
             let cluster = cluster.backend(wait)?;
             let not_gone = end(&cluster, &end_daemonsets, wait).await?;
             let cleaning = Cleaning { dry_run, container, only: end_daemonsets };
             let cleaned = clean(&cluster, &cleaning).await?;
-            let code = code(cleaned.failed == 0 && not_gone.is_none());
-            match json {
-                true => print_fleet(code, &cleaned)?,
-                false => print(&cleaned.render())?,
-            }
+            let is_good = cleaned.failed == 0 && not_gone.is_none();
+            let code = answer(json, is_good, &cleaned, || cleaned.render())?;
             not_gone.map_or(Ok(code), Err)
         }
         FleetCommand::Doctor { cluster, agent, online } => {
@@ -271,11 +256,24 @@ pub(super) async fn fleet(
     }
 }
 
-/// Prints the answer of a subcommand as JSON.
-fn print_fleet(code: ExitCode, answer: &impl serde::Serialize) -> Result<(), Failure> {
-    let is_good = code == ExitCode::Done;
+fn code(is_good: bool) -> ExitCode {
+    if is_good { ExitCode::Done } else { ExitCode::NodesNotReady }
+}
+
+/// Prints the answer of a subcommand, as JSON or as text, and returns its exit code.
+fn answer(
+    json: bool,
+    is_good: bool,
+    body: &impl serde::Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<ExitCode, Failure> {
+    let code = code(is_good);
     let verdict = if is_good { Verdict::Passed } else { Verdict::Refused };
-    print_answer(FORMAT, verdict, code, answer)
+    match json {
+        true => print_answer(FORMAT, verdict, code, body)?,
+        false => print(&text())?,
+    }
+    Ok(code)
 }
 
 #[cfg(test)]

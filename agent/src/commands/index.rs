@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::print;
-use super::registry::secret_key;
+use super::registry::{secret_key, to_push, to_read};
 use crate::config::{Config, LongSpan, SetDigest};
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::image_reference::Repository;
-use longshore_fetch::http::Policy;
 use longshore_modules::registry::set_index::SignedSets;
-use longshore_modules::registry::{Registry, RegistrySource};
 use longshore_modules::signature::set_index::{LowestVersions, NotListed};
 
 /// Number of sets that are named in the log, each with the reason why it is not listed.
@@ -56,9 +54,7 @@ async fn write(config: &Config, asked: &Index, key: &Path) -> Result<(), Failure
     let mut keys = config.signatures.trust()?.module_keys();
     keys.push(key.public());
     let repository = &asked.repository;
-    let (policy, host_root) = (Policy::of(&config.downloads), &config.paths.host_root);
-    let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?
-        .with_login_rules(&config.logins);
+    let registry = to_push(config, repository)?;
     let SignedSets { signed: mut sets, others } = registry.sets_signed_by(&keys).await?;
     for (tag, why) in others.iter().take(MOST_NAMED) {
         tracing::warn!("{repository}:{tag} is not listed: {why}");
@@ -90,11 +86,7 @@ async fn show(config: &Config, repository: &Repository) -> Result<(), Failure> {
             .remedy("give --signature-key cosign.pub, or --trust index=cosign.pub"));
     }
     let refuse = |why: NotListed| why.refusal(&repository.to_string());
-    let policy = Policy::of(&config.downloads).for_registry();
-    let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
-    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?
-        .with_login_rules(&config.logins);
-    let there = registry.index().await?;
+    let there = to_read(config, repository)?.index().await?;
     let (index, by) = there
         .ok_or(NotListed::Missing)
         .and_then(|signed| signed.verify(trust.keys()))
@@ -115,10 +107,6 @@ async fn show(config: &Config, repository: &Repository) -> Result<(), Failure> {
     let minimum = config.signatures.index_minimum;
     let counts = index.check_version(now, LowestVersions { seen: None, minimum, published });
     counts.and_then(|()| index.check_expiry(now)).map_err(refuse)
-}
-
-fn env(name: &str) -> Option<String> {
-    std::env::var(name).ok()
 }
 
 fn counted(sets: usize) -> String {

@@ -1,14 +1,14 @@
 //! `list`: the module sets in a registry.
 
 use super::print_json;
+use super::registry::to_read;
 use crate::config::Config;
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::image_reference::Reference;
 use longshore_core::kernel_id::is_release;
-use longshore_fetch::http::Policy;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
-use longshore_modules::registry::{Judge, Registry, SetRequest, source_of};
+use longshore_modules::registry::{Judge, SetRequest};
 use serde::Serialize;
 
 /// Arguments of `list`.
@@ -58,11 +58,8 @@ struct ListedSet {
 
 /// Prints the sets as JSON. A tag that the repository does not have is an empty list, not a failure.
 pub(super) async fn list(config: &Config, list: List) -> Result<ExitCode, Failure> {
-    let policy = Policy::of(&config.downloads).for_registry();
-    let env = |name: &str| std::env::var(name).ok();
-    let source = source_of(&list.reference);
-    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?
-        .with_login_rules(&config.logins);
+    let repository = &list.reference.repository;
+    let registry = to_read(config, repository)?;
     let found = match (list.reference.digest.as_ref().or(list.reference.tag.as_ref()), &list.kernel)
     {
         (Some(name), None) => registry.look_up(name).await?.into_iter().collect(),
@@ -77,7 +74,6 @@ pub(super) async fn list(config: &Config, list: List) -> Result<ExitCode, Failur
         }
         _ => return Err(one_of_both(&list.reference)),
     };
-    let repository = &list.reference.repository;
     let sets = found.into_iter().map(|described: Described| ListedSet {
         reference: format!("{repository}@{}", described.digest()),
         digest: described.digest(),

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::env;
 use crate::console::Form;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::finding::Verdict;
@@ -40,7 +41,7 @@ pub(super) fn print_answer(
 
 /// Returns the form of text on standard output.
 pub(super) fn form() -> Form {
-    Form::of(&std::io::stdout(), &|name| std::env::var(name).ok())
+    Form::of(&std::io::stdout(), &env)
 }
 
 pub(super) fn print(text: &str) -> Result<(), Failure> {

@@ -2,7 +2,6 @@
 //! main container loads the module as a step of its record, because the operator sets
 //! GPU_DIRECT_RDMA_ENABLED for both containers.
 
-use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -21,21 +20,14 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const PATIENT: u32 = 30;
 
 /// Command of the side container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum SideCar {
     /// Waits until the agent has loaded nvidia_peermem, and stays.
+    #[display("reload_nvidia_peermem")]
     Reload,
     /// Fails while the network driver is loaded and nvidia_peermem is not.
+    #[display("probe_nvidia_peermem")]
     Probe,
-}
-
-impl fmt::Display for SideCar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SideCar::Reload => "reload_nvidia_peermem",
-            SideCar::Probe => "probe_nvidia_peermem",
-        })
-    }
 }
 
 impl SideCar {

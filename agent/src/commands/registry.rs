@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::print;
+use super::{env, print};
 use crate::config::Config;
 use crate::supplier::attest_compiled;
 use crate::terminal;
 use longshore_core::digest::is_sha256;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
-use longshore_core::image_reference::Reference;
+use longshore_core::image_reference::{Reference, Repository};
 use longshore_core::paths::Paths;
 use longshore_core::store::Store;
 use longshore_fetch::http::Policy;
@@ -17,7 +17,7 @@ use longshore_host::HostFacts;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::artifact::{HeadersFrom, ModuleKey, ModuleSet};
 use longshore_modules::layout::elsewhere::CompiledElsewhere;
-use longshore_modules::registry::Registry;
+use longshore_modules::registry::{Registry, RegistrySource};
 use longshore_modules::sets::SetStore;
 use longshore_modules::signature::Evidence;
 use longshore_modules::signature::attestation::Attestation;
@@ -64,13 +64,24 @@ fn kernel_version(text: &str) -> Result<String, &'static str> {
     valid.then(|| text.to_owned()).ok_or("not a kernel version as uname -v gives it: #1 SMP ...")
 }
 
-fn env(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
 /// Reads a secret key; its password comes from the environment, as with cosign.
 pub(super) fn secret_key(path: &Path) -> Result<SecretKey, Failure> {
     SecretKey::read(path, env("COSIGN_PASSWORD").as_deref())
+}
+
+/// Opens a repository to push to it.
+pub(super) fn to_push(config: &Config, repository: &Repository) -> Result<Registry, Failure> {
+    let (policy, host_root) = (Policy::of(&config.downloads), &config.paths.host_root);
+    let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?;
+    Ok(registry.with_login_rules(&config.logins))
+}
+
+/// Opens a repository to read from it.
+pub(super) fn to_read(config: &Config, repository: &Repository) -> Result<Registry, Failure> {
+    let policy = Policy::of(&config.downloads).for_registry();
+    let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
+    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?;
+    Ok(registry.with_login_rules(&config.logins))
 }
 
 pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failure> {
@@ -88,11 +99,7 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
     if let (Some(tag), true) = (&push.reference.tag, sets.len() > 1) {
         return Err(ambiguous(&sets, tag));
     }
-    let policy = Policy::of(&config.downloads);
-    let host_root = &config.paths.host_root;
-    let registry =
-        Registry::open_to_push_with(policy, &push.reference.repository, host_root, &env)?
-            .with_login_rules(&config.logins);
+    let registry = to_push(config, &push.reference.repository)?;
     let progress = terminal::progress();
     let as_kept = sets.iter().map(|set| describe(set, &store, key.is_some()));
     let described = as_kept.collect::<Result<Vec<_>, _>>()?;

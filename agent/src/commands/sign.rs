@@ -4,14 +4,12 @@ use std::path::{Path, PathBuf};
 
 use super::attest::of_layout;
 use super::print;
-use super::registry::secret_key;
+use super::registry::{secret_key, to_push};
 use super::verify::named;
 use crate::config::Config;
 use longshore_core::bounded_read;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
-use longshore_fetch::http::Policy;
 use longshore_modules::layout;
-use longshore_modules::registry::Registry;
 use longshore_modules::signature::key::SecretKey;
 
 /// Maximum size of a file that is signed: it is hashed in memory.
@@ -63,10 +61,8 @@ async fn in_registry(
 ) -> Result<(String, bool), Failure> {
     let (reference, _) = named(what)?;
     let Some(digest) = &reference.digest else { return Err(without_digest(what)) };
-    let (policy, env) = (Policy::of(&config.downloads), |name: &str| std::env::var(name).ok());
-    let (repository, host_root) = (&reference.repository, &config.paths.host_root);
-    let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?
-        .with_login_rules(&config.logins);
+    let repository = &reference.repository;
+    let registry = to_push(config, repository)?;
     let subject = registry.manifest(digest).await?;
     let new = registry.sign(&subject.digest, key).await?;
     Ok((format!("{repository}@{digest}"), new))

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::print;
+use super::registry::to_read;
 use crate::config::{Config, SignatureConfig};
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::image_reference::Reference;
-use longshore_fetch::http::Policy;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::layout;
-use longshore_modules::registry::{Registry, source_of};
 use longshore_modules::signature::statement::PredicateType;
 use longshore_modules::signature::{self, Evidence, Trust};
 
@@ -52,11 +51,7 @@ pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, 
         return Ok(ExitCode::Done);
     }
     let (reference, name) = named(&verify.what)?;
-    let policy = Policy::of(&config.downloads).for_registry();
-    let source = source_of(&reference);
-    let env = |name: &str| std::env::var(name).ok();
-    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?
-        .with_login_rules(&config.logins);
+    let registry = to_read(config, &reference.repository)?;
     let set = registry.describe(&name).await?;
     let place = format!("{}@{}", reference.repository, set.digest());
     judge(&place, &registry.evidence(&set, &trust).await?, &set.set, &trust)?;

@@ -27,28 +27,21 @@ pub struct Cleaning {
 }
 
 /// Outcome on one node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CleanOutcome {
     /// Nothing of an agent's is on it any more.
+    #[display("cleaned")]
     Cleaned,
     /// It would be cleaned.
+    #[display("to clean")]
     ToClean,
     /// An agent runs on it, or it has something that is not for this clean to remove.
+    #[display("kept")]
     Kept,
     /// Something stayed on it.
+    #[display("failed")]
     Failed,
-}
-
-impl CleanOutcome {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Cleaned => "cleaned",
-            Self::ToClean => "to clean",
-            Self::Kept => "kept",
-            Self::Failed => "failed",
-        }
-    }
 }
 
 /// A node that had leftovers.
@@ -103,7 +96,7 @@ impl FleetClean {
         let header = ["NODE", "RESULT", "REMOVED"].map(str::to_owned).to_vec();
         let mut rows = vec![(header, Vec::new())];
         rows.extend(self.nodes.iter().map(|node| {
-            let cells = vec![node.name.clone(), node.outcome.as_str().into(), list(&node.removed)];
+            let cells = vec![node.name.clone(), node.outcome.to_string(), list(&node.removed)];
             (cells, node.reason.iter().cloned().collect())
         }));
         let Self { cleaned, kept, failed, nodes, .. } = self;

@@ -1,6 +1,5 @@
 //! A DaemonSet of agents: its place, and the state of its rollout.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
@@ -8,7 +7,8 @@ use serde::Deserialize;
 use longshore_cluster::is_name;
 
 /// Place of a DaemonSet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{namespace}/{name}")]
 pub struct DaemonSetRef {
     pub(super) namespace: String,
     pub(super) name: String,
@@ -27,12 +27,6 @@ impl DaemonSetRef {
         let base = base.get(..GENERATED).unwrap_or(&base);
         let random = pod.strip_prefix(base);
         namespace == self.namespace && random.is_some_and(|random| random.len() == RANDOM)
-    }
-}
-
-impl fmt::Display for DaemonSetRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 
