@@ -46,7 +46,7 @@ pub(super) enum FleetCommand {
     /// code 31 where one would refuse, or does not answer
     Plan {
         #[command(flatten)]
-        cluster: ClusterArgs,
+        kubectl: Kubectl,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -88,9 +88,9 @@ pub(super) enum FleetCommand {
     /// DaemonSet's template for it and deleted afterwards; exit code as doctor's
     Doctor {
         #[command(flatten)]
-        cluster: ClusterArgs,
+        kubectl: Kubectl,
         #[command(flatten)]
-        agent: AgentArgs,
+        agent: AgentOf,
         /// Also check the configured archives, registries and mirrors
         #[arg(long)]
         online: bool,
@@ -98,9 +98,9 @@ pub(super) enum FleetCommand {
     /// Print the log of a node's agent
     Logs {
         #[command(flatten)]
-        cluster: ClusterArgs,
+        kubectl: Kubectl,
         #[command(flatten)]
-        agent: AgentArgs,
+        agent: AgentOf,
         /// That of the run before the last restart
         #[arg(long, short = 'p')]
         previous: bool,
@@ -111,49 +111,11 @@ pub(super) enum FleetCommand {
     },
 }
 
-/// A node, and its agent's pod.
-#[derive(Debug, Args)]
-pub(super) struct AgentArgs {
-    /// Name of the node
-    node: String,
-    /// Namespace of the agents' pods; by default that of the pod that reported on the node last
-    #[arg(long, short = 'n', value_name = "NAMESPACE")]
-    namespace: Option<String>,
-    /// Container of the agents' pods; by default nvidia-driver-ctr, longshore, or the only one
-    #[arg(long, short = 'c', value_name = "NAME")]
-    container: Option<String>,
-}
-
-impl AgentArgs {
-    fn agent(self) -> AgentOf {
-        let Self { node, namespace, container } = self;
-        AgentOf { node, namespace, container }
-    }
-}
-
-/// Access to the cluster.
-#[derive(Debug, Args)]
-pub(super) struct ClusterArgs {
-    /// kubectl to run, which has the credentials; by default the one on the PATH
-    #[arg(long, value_name = "PATH", default_value = "kubectl")]
-    kubectl: PathBuf,
-    /// Context of the kubeconfig file
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
-    /// kubeconfig file
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Time limit of each call of kubectl, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "120",
-          value_parser = clap::value_parser!(u64).range(1..=3600))]
-    call_limit: u64,
-}
-
 /// Access to the cluster, also in a pod.
 #[derive(Debug, Args)]
 pub(super) struct BackendArgs {
     #[command(flatten)]
-    kubectl: ClusterArgs,
+    kubectl: Kubectl,
     /// Ask the API server with the service account of the pod that this runs in, without kubectl
     #[arg(long, conflicts_with_all = ["kubectl", "context", "kubeconfig", "call_limit"])]
     in_cluster: bool,
@@ -166,7 +128,7 @@ impl BackendArgs {
     /// Returns the backend; in a pod an API server that does not answer is asked again for this time.
     fn backend(self, patience: Duration) -> Result<Backend, Failure> {
         if !self.in_cluster {
-            return Ok(Backend::Kubectl(self.kubectl.kubectl()));
+            return Ok(Backend::Kubectl(self.kubectl));
         }
         let (files, limits) = (&self.service_account, Limits::default());
         InCluster::of_pod(&env, files, limits, patience).map(Backend::InCluster)
@@ -182,17 +144,6 @@ fn span(text: &str) -> Result<Duration, String> {
     let parsed = parsed.and_then(|span| Duration::try_from(span).ok());
     let parsed = parsed.filter(|span| *span <= LONGEST_WAIT);
     parsed.ok_or_else(|| "a span of time from 0s to 24h, for example 20s or 1m30s".to_owned())
-}
-
-impl ClusterArgs {
-    fn kubectl(self) -> Kubectl {
-        Kubectl {
-            program: self.kubectl,
-            context: self.context,
-            kubeconfig: self.kubeconfig,
-            limit: Duration::from_secs(self.call_limit),
-        }
-    }
 }
 
 /// Runs a subcommand; returns 31 where a node is not ready, has no plan, or keeps leftovers, and the code of `doctor`
@@ -218,8 +169,7 @@ pub(super) async fn fleet(
             let status = FleetStatus::of(nodes);
             answer(json, status.not_ready == 0, &status, || status.render(Timestamp::now()))
         }
-        FleetCommand::Plan { cluster, json, namespace, container } => {
-            let kubectl = cluster.kubectl();
+        FleetCommand::Plan { kubectl, json, namespace, container } => {
             let question = Question {
                 // Each node has its own configuration: only what was said here is handed on.
                 driver: flags.driver.as_ref().map(|d| d.version().unwrap_or("newest").to_owned()),
@@ -243,14 +193,14 @@ pub(super) async fn fleet(
             let code = answer(json, is_good, &cleaned, || cleaned.render())?;
             not_gone.map_or(Ok(code), Err)
         }
-        FleetCommand::Doctor { cluster, agent, online } => {
+        FleetCommand::Doctor { kubectl, agent, online } => {
             let arguments: &[&str] = if online { &["--online"] } else { &[] };
-            let found = doctor(&cluster.kubectl(), &agent.agent(), arguments, pods).await?;
+            let found = doctor(&kubectl, &agent, arguments, pods).await?;
             print(&found.text)?;
             Ok(found.code)
         }
-        FleetCommand::Logs { cluster, agent, previous, tail } => {
-            print(&logs(&cluster.kubectl(), &agent.agent(), previous, tail).await?)?;
+        FleetCommand::Logs { kubectl, agent, previous, tail } => {
+            print(&logs(&kubectl, &agent, previous, tail).await?)?;
             Ok(ExitCode::Done)
         }
     }
@@ -307,7 +257,7 @@ esac"#;
         let script = format!("#!/bin/sh\ncd '{}'\n{KUBECTL}\n", dir.path().display());
         write_program(&program, &script);
         let kubectl =
-            ClusterArgs { kubectl: program, context: None, kubeconfig: None, call_limit: 60 };
+            Kubectl { program, context: None, kubeconfig: None, limit: Duration::from_secs(60) };
         let asked = FleetCommand::Clean {
             cluster: BackendArgs { kubectl, in_cluster: false, service_account: FILES.into() },
             json: false,

@@ -15,13 +15,15 @@ const LARGEST: u64 = 64 << 20;
 const SHOWN: usize = 8;
 
 /// A node, and the search for its agent.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct AgentOf {
-    /// The node's name.
+    /// Name of the node
     pub node: String,
-    /// Namespace of the agents' pods; None for that of the pod which the node's status names.
+    /// Namespace of the agents' pods; by default that of the pod that reported on the node last
+    #[arg(long, short = 'n', value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Container of the agents' pods; None for longshore's by its name.
+    /// Container of the agents' pods; by default nvidia-driver-ctr, longshore, or the only one
+    #[arg(long, short = 'c', value_name = "NAME")]
     pub container: Option<String>,
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use clap::builder::TypedValueParser as _;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Command;
@@ -26,15 +27,20 @@ const LARGEST_MESSAGE: u64 = 64 << 10;
 const SHOWN: usize = 400;
 
 /// kubectl with the options of the command line.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Kubectl {
-    /// Path, or a name to look for on the PATH.
+    /// kubectl to run, which has the credentials; by default the one on the PATH
+    #[arg(id = "kubectl", long = "kubectl", value_name = "PATH", default_value = "kubectl")]
     pub program: PathBuf,
-    /// Context of the kubeconfig file.
+    /// Context of the kubeconfig file
+    #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// The kubeconfig file.
+    /// kubeconfig file
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Time limit of one call.
+    /// Time limit of each call of kubectl, in seconds
+    #[arg(id = "call_limit", long = "call-limit", value_name = "SECONDS", default_value = "120",
+          value_parser = clap::value_parser!(u64).range(1..=3600).map(Duration::from_secs))]
     pub limit: Duration,
 }
 
