@@ -122,6 +122,7 @@ pub struct Agent {
 }
 
 /// Reason that a run did not reach Ready.
+#[derive(derive_more::From)]
 enum Outcome {
     /// A stop was requested.
     Stopped,
@@ -135,13 +136,8 @@ enum Outcome {
     /// The plan lacks modules that a registry may get, and was refused with this failure.
     Unpublished(Box<Awaited>, Failure),
     /// Something failed. The journal records whether the previous driver is there, whole.
+    #[from]
     Failed(Failure),
-}
-
-impl From<Failure> for Outcome {
-    fn from(failure: Failure) -> Self {
-        Outcome::Failed(failure)
-    }
 }
 
 impl Agent {

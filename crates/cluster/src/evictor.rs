@@ -162,28 +162,30 @@ impl Evictor {
         nodes.sort_by_key(|node| !node.has_record);
         self.agents
             .extend(nodes.iter().filter(|node| node.has_agent).map(|node| node.name.clone()));
-        self.own.slots.limit(self.most_nodes.of(self.agents.len()));
+        self.limit();
         nodes.into_iter().for_each(|node| self.take(node));
+    }
+
+    /// Limits the places to the share of the nodes that have an agent now.
+    fn limit(&self) {
+        self.own.slots.limit(self.most_nodes.of(self.agents.len()));
     }
 
     fn hear(&mut self, heard: Heard) {
         match heard {
             Heard::Is(node) => {
-                let changes = match node.has_agent {
+                match node.has_agent {
                     true => self.agents.insert(node.name.clone()),
                     false => self.agents.remove(&node.name),
                 };
-                if changes {
-                    self.own.slots.limit(self.most_nodes.of(self.agents.len()));
-                }
+                self.limit();
                 self.take(node);
             }
             Heard::Gone(name) => {
                 self.workers.remove(&name);
                 self.refused.remove(&name);
-                if self.agents.remove(&name) {
-                    self.own.slots.limit(self.most_nodes.of(self.agents.len()));
-                }
+                self.agents.remove(&name);
+                self.limit();
             }
             Heard::Nothing => {}
         }

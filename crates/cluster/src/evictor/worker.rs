@@ -90,18 +90,6 @@ impl Worker {
     }
 }
 
-/// A place of a node, given back when its task ends.
-struct HeldSlot {
-    slots: Arc<Slots>,
-    node: String,
-}
-
-impl Drop for HeldSlot {
-    fn drop(&mut self) {
-        self.slots.release(&self.node);
-    }
-}
-
 /// Time limit of the place that a node has. The request for which it was taken ends by its own limit; other requests that
 /// follow in the same place do not lengthen this one.
 #[derive(Debug, Clone, Copy)]
@@ -114,11 +102,10 @@ struct PlaceLimit {
     is_renewed: bool,
 }
 
-/// The task.
+/// The task, which gives the node's place back when it ends.
 struct Task {
     own: Arc<Own>,
     node: String,
-    slot: HeldSlot,
     freed: watch::Receiver<()>,
     requests: watch::Receiver<Wanted>,
     drain: Drain,
@@ -134,6 +121,12 @@ struct Task {
     limit: Option<PlaceLimit>,
     /// The place is left to other nodes, and given back after the uncordon.
     leaves: bool,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.own.slots.release(&self.node);
+    }
 }
 
 impl Task {
@@ -154,10 +147,8 @@ impl Task {
         {
             status.cordoned = Cordoned::ByLongshore;
         }
-        let slot = HeldSlot { slots: Arc::clone(&own.slots), node: node.name.clone() };
         Self {
             freed: own.slots.changes(),
-            slot,
             node: node.name.clone(),
             requests,
             drain,
@@ -220,7 +211,7 @@ impl Task {
     /// Gives the place back, or the wait for one up.
     fn release(&mut self) {
         (self.limit, self.leaves) = (None, false);
-        self.own.slots.release(&self.slot.node);
+        self.own.slots.release(&self.node);
     }
 
     /// Returns the time from which on the place is due to nodes that wait; None where the request has its own limit.
