@@ -30,23 +30,20 @@ pub(super) struct Doctor {
 /// As [`doctor::diagnose`] and [`operator::diagnose`].
 pub(super) async fn doctor(config: &Config, asked: Doctor) -> Result<ExitCode, Failure> {
     if asked.operator {
-        return of_operator(config, asked);
+        let report = operator::diagnose(config, operator::Asked::of(&env, asked.digest))?;
+        show(asked.json, &report, || operator::render(&report, form()))?;
+        return Ok(report.exit_code);
     }
     let report = doctor::diagnose(config, asked.online).await?;
-    if asked.json {
-        print_json(&report)?;
-    } else {
-        put_out(&render(&report, form()))?;
-    }
+    show(asked.json, &report, || render(&report, form()))?;
     Ok(report.exit_code)
 }
 
-fn of_operator(config: &Config, asked: Doctor) -> Result<ExitCode, Failure> {
-    let report = operator::diagnose(config, operator::Asked::of(&env, asked.digest))?;
-    if asked.json {
-        print_json(&report)?;
-    } else {
-        put_out(&operator::render(&report, form()))?;
-    }
-    Ok(report.exit_code)
+/// Prints a report, as JSON or as text.
+fn show(
+    json: bool,
+    report: &impl serde::Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    if json { print_json(report) } else { put_out(&text()) }
 }

@@ -181,7 +181,8 @@ pub(super) async fn fleet(
                 namespace,
                 container,
             };
-            let plans = plan(&kubectl, kubectl.nodes(false).await?, &question).await;
+            let nodes = Backend::Kubectl(kubectl.clone()).nodes(false).await?;
+            let plans = plan(&kubectl, nodes, &question).await;
             answer(json, plans.impossible == 0, &plans, || plans.render())
         }
         FleetCommand::Clean { cluster, json, dry_run, container, end_daemonsets, wait } => {

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::{Nodes, bounded};
+use super::bounded;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::redact::redacted_text;
 
@@ -54,18 +54,10 @@ pub(super) struct Answer {
 }
 
 impl Kubectl {
-    /// Lists the nodes; without `all`, those that have an agent or a label of a GPU.
-    ///
-    /// # Errors
-    /// Exit code 32 where kubectl is missing, fails, hangs, or answers anything but a list of nodes.
-    pub async fn nodes(&self, all: bool) -> Result<Nodes, Failure> {
-        self.listed(|json| Nodes::read(json, all)).await
-    }
-
     /// Lists the nodes, and reads the list.
     ///
     /// # Errors
-    /// As [`Kubectl::nodes`].
+    /// Exit code 32 where kubectl is missing, fails, hangs, or answers anything but a list of nodes.
     pub(super) async fn listed<T>(
         &self,
         read: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,

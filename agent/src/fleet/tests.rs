@@ -370,7 +370,7 @@ async fn a_failure_of_kubectl_has_its_own_code_and_words(
     #[case] wanted: &str,
 ) {
     let (_dir, kubectl) = scripted(script, Duration::from_secs(60));
-    let failure = kubectl.nodes(false).await.expect_err("it fails");
+    let failure = by(&kubectl).nodes(false).await.expect_err("it fails");
     assert_eq!(failure.code(), ExitCode::Kubectl);
     let text = failure.one_line();
     assert!(text.contains(wanted), "{text}");
@@ -382,7 +382,7 @@ async fn a_kubectl_that_hangs_is_killed() {
     let script = "echo $$ > pid; exec sleep 600";
     let (dir, kubectl) = scripted(script, Duration::from_secs(2));
     let begun = Instant::now();
-    let failure = kubectl.nodes(false).await.expect_err("it hangs");
+    let failure = by(&kubectl).nodes(false).await.expect_err("it hangs");
     assert!(begun.elapsed() < Duration::from_secs(30));
     assert_eq!(failure.code(), ExitCode::Kubectl);
     assert!(failure.one_line().contains("no end within 2s; killed"), "{failure}");
@@ -416,7 +416,7 @@ async fn a_missing_kubectl_is_named() {
         let limit = Duration::from_secs(60);
         let program = program.into();
         let kubectl = Kubectl { program, context: None, kubeconfig: None, limit };
-        let failure = kubectl.nodes(false).await.expect_err("there is none");
+        let failure = by(&kubectl).nodes(false).await.expect_err("there is none");
         assert_eq!(failure.code(), ExitCode::Kubectl);
         assert!(failure.to_string().contains(wanted), "{failure}");
         assert!(failure.remedy_text().is_some_and(|remedy| remedy.contains("--kubectl")));
@@ -428,7 +428,7 @@ async fn options_are_handed_on_as_single_words() {
     let (_dir, kubectl) = scripted(r#"printf '[%s]' "$@" >&2; exit 1"#, Duration::from_secs(60));
     let context = Some("-a b;c".to_owned());
     let kubectl = Kubectl { context, kubeconfig: Some("/home/me/my config".into()), ..kubectl };
-    let text = kubectl.nodes(false).await.expect_err("it fails").one_line();
+    let text = by(&kubectl).nodes(false).await.expect_err("it fails").one_line();
     let wanted = "[--context=-a b;c][--kubeconfig=/home/me/my config][get][nodes][--output=json]";
     assert!(text.contains(wanted), "{text}");
 }
@@ -462,7 +462,7 @@ fn question(driver: &str) -> Question {
 }
 
 async fn planned_by(kubectl: &Kubectl, question: &Question) -> FleetPlan {
-    plan(kubectl, kubectl.nodes(false).await.expect("nodes"), question).await
+    plan(kubectl, by(kubectl).nodes(false).await.expect("nodes"), question).await
 }
 
 #[tokio::test]
