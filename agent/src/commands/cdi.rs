@@ -9,7 +9,6 @@ use crate::status::{LOOK, hangs};
 use longshore_cdi::Spec;
 use longshore_core::bounded_call;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
-use longshore_core::finding::Verdict;
 use longshore_host::RealHost;
 
 /// Arguments of `cdi`.
@@ -58,10 +57,7 @@ fn list(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let failure = listing::failure(&files);
     if json {
         let rows = listing::rows(&files);
-        let (verdict, code) = match verdict_of(failure.as_ref()) {
-            (Verdict::Passed, code) if !rows.is_usable() => (Verdict::Warned, code),
-            other => other,
-        };
+        let (verdict, code) = verdict_of(failure.as_ref(), rows.is_usable());
         print_answer(FORMAT, verdict, code, &rows)?;
     } else {
         print(&listing::render(&files))?;

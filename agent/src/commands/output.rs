@@ -14,9 +14,14 @@ pub(super) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     put_out(&format!("{text}\n"))
 }
 
-/// Returns verdict and exit code of a command that prints its answer and then ends with this failure.
-pub(super) fn verdict_of(failure: Option<&Failure>) -> (Verdict, ExitCode) {
-    failure.map_or((Verdict::Passed, ExitCode::Done), |failure| (Verdict::Refused, failure.code()))
+/// Returns verdict and exit code of a command that prints its answer and then ends with this failure; without one,
+/// an answer that is not all well (`is_well`) is a warning.
+pub(super) fn verdict_of(failure: Option<&Failure>, is_well: bool) -> (Verdict, ExitCode) {
+    match failure {
+        Some(failure) => (Verdict::Refused, failure.code()),
+        None if is_well => (Verdict::Passed, ExitCode::Done),
+        None => (Verdict::Warned, ExitCode::Done),
+    }
 }
 
 /// JSON of a command: its format, verdict and exit code before all else.

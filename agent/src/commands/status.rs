@@ -9,7 +9,6 @@ use crate::lifecycle::probe::{Asked, Question, probe};
 use crate::lifecycle::signals;
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
-use longshore_core::finding::Verdict;
 
 use super::{print, print_answer, verdict_of};
 
@@ -88,10 +87,7 @@ pub(super) async fn status(config: &Config, asked: Status) -> Result<ExitCode, F
 fn report(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let (report, record) = crate::status::status(config)?;
     if json {
-        let (verdict, code) = match verdict_of(record.as_ref().err()) {
-            (Verdict::Passed, code) if !report.is_ready() => (Verdict::Warned, code),
-            other => other,
-        };
+        let (verdict, code) = verdict_of(record.as_ref().err(), report.is_ready());
         print_answer(FORMAT, verdict, code, &report)?;
     } else {
         print(&report.render())?;

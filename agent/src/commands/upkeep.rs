@@ -12,7 +12,6 @@ use crate::upkeep::check::{Health, check};
 use crate::upkeep::gc::{self, Line, Needed, Report};
 use crate::upkeep::inventory::Kind;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
-use longshore_core::finding::Verdict;
 use longshore_core::store::Store;
 
 /// Format of the JSON of both commands.
@@ -64,8 +63,8 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
         .or_fail(FailureKind::Bug, || "removing from the store")??;
     let is_full = report.bound.is_some_and(|bound| report.after > bound);
     if gc.json {
-        let verdict = if is_full { Verdict::Warned } else { Verdict::Passed };
-        print_answer(FORMAT, verdict, ExitCode::Done, &report)?
+        let (verdict, code) = verdict_of(None, !is_full);
+        print_answer(FORMAT, verdict, code, &report)?
     } else {
         print(&render(&report))?
     }
@@ -84,7 +83,7 @@ pub(super) async fn of_store(config: &Config, what: StoreCommand) -> Result<Exit
         .or_fail(FailureKind::Bug, || "reading the store")??;
     let failure = health.failure();
     if json {
-        let (verdict, code) = verdict_of(failure.as_ref());
+        let (verdict, code) = verdict_of(failure.as_ref(), true);
         print_answer(FORMAT, verdict, code, &health)?;
     } else {
         let counts = health.read.iter().map(|(what, count)| format!("{count} {what}"));
