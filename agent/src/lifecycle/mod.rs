@@ -81,13 +81,9 @@ pub async fn run_over(
     run_in(config, configurations, telemetry, |_| (), Parts { context, kernels: None }).await
 }
 
-/// Makes the context of an agent run.
-trait MakeContext: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context {}
-
-impl<F: FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context> MakeContext for F {}
-
 /// Parts of a run that tests replace.
 struct Parts<W> {
+    /// Makes the context of an agent run.
     context: W,
     /// Kernels to prepare; None in tests.
     kernels: Option<HostKernels>,
@@ -98,7 +94,7 @@ async fn run_in(
     configurations: impl Configurations,
     telemetry: &Telemetry,
     stuck: impl FnOnce(&Failure) + Send + 'static,
-    parts: Parts<impl MakeContext>,
+    parts: Parts<impl FnOnce(&Config, &Journal, &Telemetry, Looker) -> Context>,
 ) -> Result<ExitCode, Failure> {
     let Parts { context, kernels } = parts;
     let (probe, responder) = LivenessProbe::new();
