@@ -113,7 +113,7 @@ impl Matrix {
 
 /// Returns the message for a cell whose scenario is none.
 fn unknown(cell: &Cell) -> String {
-    let known: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name()).collect();
+    let known: Vec<String> = SCENARIOS.iter().map(|scenario| scenario.name()).collect();
     format!("{}: no scenario `{}`; there are: {}", cell.name, cell.scenario, known.join(", "))
 }
 

@@ -4,42 +4,64 @@ pub(crate) mod scenario;
 
 use crate::cell::Cell;
 use crate::host::error::Error;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::scenario::{Row, Scenario};
 
-/// Declares the modules of scenarios, and [`SCENARIOS`].
+/// Declares the modules of scenarios, the type and the [`Row`] of each, and [`SCENARIOS`]. A scenario's name is that of
+/// its module, with `-` for `_`.
 macro_rules! scenarios {
-    ($($module:ident::$scenario:ident),+ $(,)?) => {
-        $(mod $module;)+
+    ($($module:ident::$scenario:ident {
+        $(script: $script:literal)? $(, is_on_demand: $is_on_demand:literal)?
+    }),+ $(,)?) => {
+        $(
+            mod $module;
+
+            #[derive(Debug)]
+            struct $scenario;
+
+            impl Row for $scenario {
+                fn name(&self) -> String {
+                    stringify!($module).replace('_', "-")
+                }
+
+                $(fn script(&self) -> Option<&'static str> {
+                    Some(include_str!(concat!(stringify!($module), "/", $script)))
+                })?
+
+                $(fn is_on_demand(&self) -> bool {
+                    $is_on_demand
+                })?
+            }
+        )+
 
         /// All scenarios.
-        pub const SCENARIOS: &[&dyn Scenario] = &[$(&$module::$scenario),+];
+        pub const SCENARIOS: &[&dyn Scenario] = &[$(&$scenario),+];
     };
 }
 
 scenarios! {
-    attacked::Attacked,
-    bad_input::BadInput,
-    build::Build,
-    cluster::Cluster,
-    cluster_upgrade::ClusterUpgrade,
-    dead_disk::DeadDisk,
-    deployed::Deployed,
-    hot_plug::HotPlug,
-    ima::Ima,
-    in_use::InUse,
-    interrupted::Interrupted,
-    killed::Killed,
-    next_kernel::NextKernel,
-    nouveau::Nouveau,
-    operator::Operator,
-    operator_pod::OperatorPod,
-    peermem::Peermem,
-    power_cut::PowerCut,
-    refused::Refused,
-    restored::Restored,
-    round_trip::RoundTrip,
-    upgrade::Upgrade,
-    warns::Warns,
+    attacked::Attacked { script: "script.sh" },
+    bad_input::BadInput { script: "script.sh", is_on_demand: true },
+    build::Build {},
+    cluster::Cluster { script: "script.sh", is_on_demand: true },
+    cluster_upgrade::ClusterUpgrade { script: "script.sh", is_on_demand: true },
+    dead_disk::DeadDisk { script: "script.sh" },
+    deployed::Deployed { script: "script.sh", is_on_demand: true },
+    hot_plug::HotPlug { script: "script.sh", is_on_demand: true },
+    ima::Ima { script: "script.sh", is_on_demand: true },
+    in_use::InUse { script: "script.sh" },
+    interrupted::Interrupted { script: "script.sh" },
+    killed::Killed { script: "script.sh", is_on_demand: true },
+    next_kernel::NextKernel { script: "script.sh", is_on_demand: true },
+    nouveau::Nouveau { script: "script.sh", is_on_demand: true },
+    operator::Operator { script: "script.sh" },
+    operator_pod::OperatorPod { script: "script.sh", is_on_demand: true },
+    peermem::Peermem { script: "script.sh", is_on_demand: true },
+    power_cut::PowerCut { script: "script.sh", is_on_demand: true },
+    refused::Refused { script: "script.sh" },
+    restored::Restored { script: "script.sh" },
+    round_trip::RoundTrip { script: "script.sh" },
+    upgrade::Upgrade { script: "script.sh" },
+    warns::Warns { script: "script.sh" },
 }
 
 /// Returns the scenario of that name.

@@ -18,21 +18,33 @@ use crate::judge::records::Records;
 use crate::judge::start_times;
 use crate::judge::trials;
 
-/// A scenario. Its script acts in the guest and only reports; the judge decides from the reports alone.
-pub trait Scenario: fmt::Debug + Sync {
+/// A scenario's row in the table of all (`scenarios!`).
+pub trait Row {
     /// Returns its name in matrix.toml.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> String;
 
     /// Returns the script of the guest; None where there is no guest.
-    fn script(&self) -> Option<&'static str>;
-
-    /// Returns the faults that a guest reported which came to its end. Agent's exit code and log, and the host before
-    /// and after, are judged for every scenario.
-    fn wrong(&self, cell: &Cell, expected: &Expected, records: &Records) -> Vec<String>;
+    fn script(&self) -> Option<&'static str> {
+        None
+    }
 
     /// True if it is in no cell of the core set: the time of CI is limited.
     fn is_on_demand(&self) -> bool {
         false
+    }
+}
+
+/// A scenario. Its script acts in the guest and only reports; the judge decides from the reports alone.
+pub trait Scenario: Row + fmt::Debug + Sync {
+    /// Returns the faults that a guest reported which came to its end. Agent's exit code and log, and the host before
+    /// and after, are judged for every scenario.
+    fn wrong(&self, _expected: &Expected, _records: &Records) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns the same, where it depends on the cell.
+    fn wrong_in(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
+        self.wrong(expected, records)
     }
 
     /// Returns the needs that are known before a guest is made.
@@ -151,7 +163,7 @@ pub trait Scenario: fmt::Debug + Sync {
         let records = &evidence.records;
         let mut wrong = end::agent(cell, records);
         wrong.extend(end::begin(cell, records));
-        wrong.extend(self.wrong(cell, expected, records));
+        wrong.extend(self.wrong_in(cell, expected, records));
         wrong.extend(end::host(records));
         wrong
     }

@@ -20,7 +20,7 @@ fn each_folder_has_a_row_and_each_row_a_script() {
     let folders = entries.filter(|path| path.is_dir());
     let folders: BTreeSet<String> =
         folders.map(|path| path.file_name().unwrap().to_str().unwrap().replace('_', "-")).collect();
-    let names: BTreeSet<String> = SCENARIOS.iter().map(|row| row.name().to_owned()).collect();
+    let names: BTreeSet<String> = SCENARIOS.iter().map(|row| row.name()).collect();
     assert_eq!(folders, names);
     assert_eq!(names.len(), SCENARIOS.len(), "two rows have one name");
     for row in SCENARIOS {
@@ -28,7 +28,7 @@ fn each_folder_has_a_row_and_each_row_a_script() {
         let text = std::fs::read_to_string(script).ok();
         assert_eq!(row.script(), text.as_deref(), "{}", row.name());
     }
-    let without: Vec<&str> =
+    let without: Vec<String> =
         SCENARIOS.iter().filter(|row| row.script().is_none()).map(|row| row.name()).collect();
     assert_eq!(without, ["build"]);
 }

@@ -6,7 +6,7 @@ use crate::cell::needs::Needs;
 use crate::cell::supply::Supply;
 use crate::judge::checks::{self, Expected};
 use crate::judge::records::Records;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Attacked, Scenario};
 
 /// Attempts of the user that may succeed: locking and reading a store that no agent has opened yet,
 /// and shared paths of NVIDIA's convention, which the agent neither locks nor trusts.
@@ -38,20 +38,11 @@ const CONTROLS: [&str; 2] = ["early locked /var/lib/longshore", "late locked /ru
 const TRIED: [&str; 1] = ["longshore"];
 const TRIED_OF_COMPILE: [&str; 2] = ["make", "cc1"];
 
-#[derive(Debug)]
-pub(super) struct Attacked;
-
 impl Scenario for Attacked {
-    fn name(&self) -> &'static str {
-        "attacked"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records, cell.from == Supply::Compile)
+    fn wrong_in(&self, cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = checks::ready(expected, records, "ready");
+        wrong.extend(attacks(records, cell.from == Supply::Compile));
+        wrong
     }
 
     fn needs(&self) -> Needs {
@@ -59,14 +50,8 @@ impl Scenario for Attacked {
     }
 }
 
-/// Returns the deviations from the expected outcome, for an agent that `compiles` or does not.
-fn wrong(expected: &Expected, records: &Records, compiles: bool) -> Vec<String> {
-    let mut wrong = checks::ready(expected, records, "ready");
-    wrong.extend(attacks(records, compiles));
-    wrong
-}
-
-/// Returns the faults of the attacks: those that had an effect, and attackers that did not try.
+/// Returns the faults of the attacks on an agent that `compiles` or does not: those that had an effect, and attackers
+/// that did not try.
 fn attacks(records: &Records, compiles: bool) -> Vec<String> {
     let mut wrong = facts(records);
     match records.facts.get("opened-in") {

@@ -1,49 +1,28 @@
 //! Judges a driver on a host with bad input (script.sh): links of former nodes in /dev/char, a
 //! directory of specs that is read-only and then full, and a second agent.
 
-use crate::cell::Cell;
 use crate::judge::answers;
 use crate::judge::checks::{self, Expected};
 use crate::judge::identity;
 use crate::judge::records::Records;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{BadInput, Scenario};
 
 /// Name of the published spec.
 const SPEC: &str = "longshore-nvidia.com-gpu.json";
 
-#[derive(Debug)]
-pub(super) struct BadInput;
-
 impl Scenario for BadInput {
-    fn name(&self) -> &'static str {
-        "bad-input"
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = checks::ready(expected, records, "ready");
+        let beside = checks::kernel_side(expected, records, "beside").into_iter();
+        let beside = beside.chain(checks::user_side(expected, records, "beside"));
+        wrong.extend(beside.map(|why| format!("beside a second agent: {why}")));
+        wrong.extend(identity::compare(records, "alone", "beside", &[]));
+        wrong.extend(answers(records));
+        wrong.extend(specs(records));
+        wrong.extend(links(records));
+        wrong.extend(second(records));
+        wrong
     }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
-    }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = checks::ready(expected, records, "ready");
-    let beside = checks::kernel_side(expected, records, "beside").into_iter();
-    let beside = beside.chain(checks::user_side(expected, records, "beside"));
-    wrong.extend(beside.map(|why| format!("beside a second agent: {why}")));
-    wrong.extend(identity::compare(records, "alone", "beside", &[]));
-    wrong.extend(answers(records));
-    wrong.extend(specs(records));
-    wrong.extend(links(records));
-    wrong.extend(second(records));
-    wrong
 }
 
 /// Checks that the agent is ready throughout, and names the spec that it cannot publish: the reason is in

@@ -1,7 +1,6 @@
 //! Cells without a VM: `longshore build` must end as declared.
 
-use std::fs::File;
-use std::io::Write;
+use std::fs;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -10,63 +9,40 @@ use crate::guest::run_dir;
 use crate::guest::workbench::{Workbench, hold};
 use crate::host::error::{At, Error};
 use crate::host::process;
-use crate::judge::checks::Expected;
 use crate::judge::event::{Outcome, Sink, What};
 use crate::judge::log_text;
-use crate::judge::records::Records;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Build, Scenario};
 
 /// Number of last output lines shown after a failure.
 const SHOWN: usize = 6;
 
-#[derive(Debug)]
-pub(super) struct Build;
-
 impl Scenario for Build {
-    fn name(&self) -> &'static str {
-        "build"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn wrong(&self, _: &Cell, _: &Expected, _: &Records) -> Vec<String> {
-        Vec::new()
-    }
-
+    /// Runs `longshore build` for the cell's kernel and driver.
+    ///
+    /// # Errors
+    /// The kernel is not in the archive, or longshore cannot be started.
     fn run(
         &self,
         cell: &Cell,
         workbench: &Mutex<Workbench>,
         sink: &Sink<'_>,
     ) -> Result<Outcome, Error> {
-        run(cell, workbench, sink)
+        let (mut command, dir) = {
+            let workbench = hold(workbench);
+            let (_, resolved) = workbench.resolve(cell)?;
+            let release = resolved.kernel_release.clone();
+            sink.tell(What::Resolved(resolved));
+            let mut command = workbench.longshore("build", &release, cell);
+            // A remembered failure would lack the compiler's messages.
+            command.arg("--retry");
+            (command, run_dir::make(&workbench, &cell.name)?)
+        };
+        sink.tell(What::Phase { name: "build".into(), after: Duration::ZERO });
+        let (code, said) = process::listen(&mut command, cell.deadline())?;
+        let log = dir.join("build.log");
+        fs::write(&log, said.join("\n")).at("write", &log)?;
+        Ok(judge(cell, code, &said))
     }
-}
-
-/// Runs `longshore build` for the cell's kernel and driver.
-///
-/// # Errors
-/// The kernel is not in the archive, or longshore cannot be started.
-fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Outcome, Error> {
-    let (mut command, dir) = {
-        let workbench = hold(workbench);
-        let (_, resolved) = workbench.resolve(cell)?;
-        let release = resolved.kernel_release.clone();
-        sink.tell(What::Resolved(resolved));
-        let mut command = workbench.longshore("build", &release, cell);
-        // A remembered failure would lack the compiler's messages.
-        command.arg("--retry");
-        (command, run_dir::make(&workbench, &cell.name)?)
-    };
-    sink.tell(What::Phase { name: "build".into(), after: Duration::ZERO });
-    let (code, said) = process::listen(&mut command, cell.deadline())?;
-    let log = dir.join("build.log");
-    File::create(&log)
-        .and_then(|mut f| f.write_all(said.join("\n").as_bytes()))
-        .at("write", &log)?;
-    Ok(judge(cell, code, &said))
 }
 
 fn judge(cell: &Cell, code: Option<i32>, said: &[String]) -> Outcome {

@@ -1,48 +1,36 @@
 //! Judges a node whose DaemonSet ran the agent (script.sh), in a real Kubernetes cluster.
 
-use crate::cell::Cell;
 use crate::cell::needs::Needs;
 use crate::judge::checks::{self, Expected};
 use crate::judge::records::Records;
 use crate::judge::timing;
-use crate::scenarios::scenario::Scenario;
-
-#[derive(Debug)]
-pub(super) struct Cluster;
+use crate::scenarios::{Cluster, Scenario};
 
 impl Scenario for Cluster {
-    fn name(&self) -> &'static str {
-        "cluster"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = checks::ready(expected, records, "ready");
+        wrong.extend(condition(records));
+        wrong.extend(through_kubelet(records));
+        wrong.extend(looped(records));
+        wrong
     }
 
     fn needs(&self) -> Needs {
         Needs { cluster: true, ..Needs::default() }
     }
 
+    /// Returns the measured times: of kubelet's start until its node was Ready, and of the DaemonSet's
+    /// creation until its pod was, and of its deletion until the API server had no pod of it.
     fn measured(&self, _expected: &Expected, records: &Records) -> Vec<(String, String)> {
-        measured(records)
+        timing::spans(
+            records,
+            &[
+                ("node", "kubelet's start to node Ready"),
+                ("pod", "DaemonSet to pod Ready"),
+                ("deletion", "deletion to no pod"),
+            ],
+        )
     }
-}
-
-/// Returns the faults found on a node whose DaemonSet ran the agent.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = checks::ready(expected, records, "ready");
-    wrong.extend(condition(records));
-    wrong.extend(through_kubelet(records));
-    wrong.extend(looped(records));
-    wrong
 }
 
 /// Checks the answers about an agent that was told to install driver 999, and ended with each start: there is no
@@ -87,19 +75,6 @@ fn condition(records: &Records) -> Option<String> {
     let node = records.text("ready.node");
     let is_ready = node.lines().any(|condition| condition == "Ready=True");
     (!is_ready).then(|| format!("the node is not Ready: {node}"))
-}
-
-/// Returns the measured times: of kubelet's start until its node was Ready, and of the DaemonSet's
-/// creation until its pod was, and of its deletion until the API server had no pod of it.
-fn measured(records: &Records) -> Vec<(String, String)> {
-    timing::spans(
-        records,
-        &[
-            ("node", "kubelet's start to node Ready"),
-            ("pod", "DaemonSet to pod Ready"),
-            ("deletion", "deletion to no pod"),
-        ],
-    )
 }
 
 #[cfg(test)]
@@ -183,7 +158,8 @@ mod tests {
         let mut records = Records::default();
         records.take("@fact node.seconds 12.5 30.0");
         records.take("@fact pod.seconds 40.0 101.25");
-        let times: Vec<String> = measured(&records).into_iter().map(|(_, time)| time).collect();
+        let times = Cluster.measured(&Expected::default(), &records);
+        let times: Vec<String> = times.into_iter().map(|(_, time)| time).collect();
         assert_eq!(times, ["17.5 s", "61.2 s"]);
     }
 }

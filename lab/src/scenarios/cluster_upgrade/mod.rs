@@ -1,7 +1,6 @@
 //! Judges an upgrade of the driver by an administrator of a real Kubernetes cluster: administrator wrote
 //! the timeline of the node and of all pods, and script.sh the node's own state.
 
-use crate::cell::Cell;
 use crate::cell::needs::Needs;
 use crate::guest::Guest;
 use crate::guest::workbench::Workbench;
@@ -10,7 +9,7 @@ use crate::judge::checks::{self, Expected};
 use crate::judge::identity;
 use crate::judge::records::Records;
 use crate::judge::timing;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{ClusterUpgrade, Scenario};
 
 /// Name of the Deployment that uses the GPU.
 const USER: &str = "default/training-";
@@ -31,24 +30,19 @@ const SEARCHED: [&str; 4] =
 /// Reasons of events about the node, in the order in which they must come.
 const REASONS: [&str; 4] = ["DriverReady", "Cordoned", "Evicted", "Uncordoned"];
 
-#[derive(Debug)]
-pub(super) struct ClusterUpgrade;
-
 impl Scenario for ClusterUpgrade {
-    fn name(&self) -> &'static str {
-        "cluster-upgrade"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let Some(next) = &expected.next else { return vec!["there is no next driver".into()] };
+        let mut wrong = self.complaints(records);
+        wrong.extend(checks::ready(expected, records, "ready"));
+        wrong.extend(checks::ready(next, records, "upgraded"));
+        wrong.extend(identity::compare(records, "ready", "upgraded", identity::ALL));
+        wrong.extend(user(records, "first-user", expected));
+        wrong.extend(user(records, "second-user", next));
+        wrong.extend(Timeline::read(records).wrong([&expected.version, &next.version]));
+        wrong.extend(events(records));
+        wrong.extend(removed(records));
+        wrong
     }
 
     fn needs(&self) -> Needs {
@@ -64,39 +58,36 @@ impl Scenario for ClusterUpgrade {
         Ok(())
     }
 
+    /// Returns the measured times of the administrator's steps.
     fn measured(&self, _expected: &Expected, records: &Records) -> Vec<(String, String)> {
-        measured(records)
+        timing::spans(
+            records,
+            &[
+                ("install.helm", "helm install"),
+                ("install", "helm install to pod Ready"),
+                ("pod", "GPU pod to Ready"),
+                ("upgrade.helm", "helm upgrade"),
+                ("agent-gone", "helm upgrade to the old agent's end"),
+                ("cordoned", "helm upgrade to the cordon"),
+                ("evicted", "helm upgrade to the end of the evicted pod"),
+                ("exchanged", "helm upgrade to the new driver Ready"),
+                ("back", "helm upgrade to the GPU pod Ready again"),
+                ("uninstall", "helm uninstall to no pod"),
+                ("node", "kubelet's start to node Ready"),
+            ],
+        )
     }
 
+    /// Returns what the administrator's program reported, if it did not succeed.
     fn complaints(&self, records: &Records) -> Vec<String> {
-        complaints(records)
+        let code = records.facts.get("administrator.exit-code").map_or("none", String::as_str);
+        if code == "0" {
+            return Vec::new();
+        }
+        let messages = records.section("administrator.messages").unwrap_or_default();
+        let messages = messages.iter().map(|line| format!("administrator: {line}"));
+        [format!("the administrator's exit code is {code}")].into_iter().chain(messages).collect()
     }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let Some(next) = &expected.next else { return vec!["there is no next driver".into()] };
-    let mut wrong = complaints(records);
-    wrong.extend(checks::ready(expected, records, "ready"));
-    wrong.extend(checks::ready(next, records, "upgraded"));
-    wrong.extend(identity::compare(records, "ready", "upgraded", identity::ALL));
-    wrong.extend(user(records, "first-user", expected));
-    wrong.extend(user(records, "second-user", next));
-    wrong.extend(Timeline::read(records).wrong([&expected.version, &next.version]));
-    wrong.extend(events(records));
-    wrong.extend(removed(records));
-    wrong
-}
-
-/// Returns what the administrator's program reported, if it did not succeed.
-fn complaints(records: &Records) -> Vec<String> {
-    let code = records.facts.get("administrator.exit-code").map_or("none", String::as_str);
-    if code == "0" {
-        return Vec::new();
-    }
-    let messages = records.section("administrator.messages").unwrap_or_default();
-    let messages = messages.iter().map(|line| format!("administrator: {line}"));
-    [format!("the administrator's exit code is {code}")].into_iter().chain(messages).collect()
 }
 
 /// Checks the log of a pod that used the GPU: the kernel's driver, and the library that CDI gave it.
@@ -252,26 +243,6 @@ fn value<'a>(line: &'a str, key: &str) -> &'a str {
     line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
 }
 
-/// Returns the measured times of the administrator's steps.
-fn measured(records: &Records) -> Vec<(String, String)> {
-    timing::spans(
-        records,
-        &[
-            ("install.helm", "helm install"),
-            ("install", "helm install to pod Ready"),
-            ("pod", "GPU pod to Ready"),
-            ("upgrade.helm", "helm upgrade"),
-            ("agent-gone", "helm upgrade to the old agent's end"),
-            ("cordoned", "helm upgrade to the cordon"),
-            ("evicted", "helm upgrade to the end of the evicted pod"),
-            ("exchanged", "helm upgrade to the new driver Ready"),
-            ("back", "helm upgrade to the GPU pod Ready again"),
-            ("uninstall", "helm uninstall to no pod"),
-            ("node", "kubelet's start to node Ready"),
-        ],
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -411,10 +382,10 @@ mod tests {
     #[test]
     fn an_administrator_that_failed_is_reported_with_its_messages() {
         let mut records = records("administrator.messages", ["error: timed out".to_owned()]);
-        assert_eq!(complaints(&records).len(), 2);
+        assert_eq!(ClusterUpgrade.complaints(&records).len(), 2);
         records.take("@fact administrator.exit-code 1");
-        assert_eq!(complaints(&records)[1], "administrator: error: timed out");
+        assert_eq!(ClusterUpgrade.complaints(&records)[1], "administrator: error: timed out");
         records.take("@fact administrator.exit-code 0");
-        assert!(complaints(&records).is_empty());
+        assert!(ClusterUpgrade.complaints(&records).is_empty());
     }
 }

@@ -1,14 +1,13 @@
 //! Judges a store whose disk does not answer (script.sh): an agent that starts on it ends
 //! by its deadline and reports why; an agent whose driver is Ready uninstalls it without the store.
 
-use crate::cell::Cell;
 use crate::judge::checks::{self, Expected};
 use crate::judge::end;
 use crate::judge::identity;
 use crate::judge::records::Records;
 use crate::judge::timing;
 use crate::judge::trials;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{DeadDisk, Scenario};
 
 /// The guest's `--step-deadline` in seconds.
 const STEP: f64 = 5.0;
@@ -24,37 +23,21 @@ const NOT_READY: &str = "15";
 const SAID: [&str; 2] =
     ["reading the host and the store has not come to its end in 5 s", "step-deadline"];
 
-#[derive(Debug)]
-pub(super) struct DeadDisk;
-
 impl Scenario for DeadDisk {
-    fn name(&self) -> &'static str {
-        "dead-disk"
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = ended(records, "untouched");
+        wrong.extend(struck(records));
+        wrong.extend(ended(records, "killed"));
+        let touched = end::differences(records, "untouched").into_iter();
+        wrong.extend(touched.map(|difference| format!("a dead disk: {difference}")));
+        // Neither the agent without a disk nor the adopting one changed the driver that was there.
+        for later in ["after-killed", "adopted"] {
+            wrong.extend(identity::compare(records, "killed", later, &[]));
+        }
+        wrong.extend(checks::ready(expected, records, "ready"));
+        wrong.extend(removed(records));
+        wrong
     }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = ended(records, "untouched");
-    wrong.extend(struck(records));
-    wrong.extend(ended(records, "killed"));
-    let touched = end::differences(records, "untouched").into_iter();
-    wrong.extend(touched.map(|difference| format!("a dead disk: {difference}")));
-    // Neither the agent without a disk nor the adopting one changed the driver that was there.
-    for later in ["after-killed", "adopted"] {
-        wrong.extend(identity::compare(records, "killed", later, &[]));
-    }
-    wrong.extend(checks::ready(expected, records, "ready"));
-    wrong.extend(removed(records));
-    wrong
 }
 
 /// Checks that the Ready agent was killed, and did not end by itself.

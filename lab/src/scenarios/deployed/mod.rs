@@ -1,7 +1,6 @@
 //! Judges an agent that the compose file and the systemd unit of deploy run (script.sh), through restarts of
 //! dockerd and of the guest: the driver is uninstalled with them, and comes back.
 
-use crate::cell::Cell;
 use crate::guest::workbench::Workbench;
 use crate::guest::{Boot, Guest, GuestFile};
 use crate::host::error::Error;
@@ -11,10 +10,8 @@ use crate::judge::event::{Outcome, Sink, What};
 use crate::judge::evidence::Evidence;
 use crate::judge::records::Records;
 use crate::judge::timing;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Deployed, Row, Scenario};
 
-/// Script of both boots.
-const SCRIPT: &str = include_str!("script.sh");
 /// Files of deploy, by their names in /run/matrix of the guest.
 const FILES: [(&str, &str); 2] = [
     ("compose.yaml", include_str!("../../../../deploy/compose.yaml")),
@@ -31,68 +28,46 @@ const SECOND: &str = "reboot.seconds";
 const WITHOUT: [&str; 5] =
     ["compose.restarted.down", "compose.after", "unit.restarted.down", "unit.after", "reboot.down"];
 
-#[derive(Debug)]
-pub(super) struct Deployed;
-
 impl Scenario for Deployed {
-    fn name(&self) -> &'static str {
-        "deployed"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(SCRIPT)
-    }
-
-    fn wrong(&self, _: &Cell, _: &Expected, _: &Records) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
-    }
-
     fn furnish(&self, guest: &mut Guest<'_>, _workbench: &Workbench) -> Result<(), Error> {
         guest.files.extend(FILES.map(|(name, text)| GuestFile::data(name, text)));
         Ok(())
     }
 
+    /// Boots twice, with the same disks, and judges both.
+    ///
+    /// # Errors
+    /// A guest cannot be booted, or its disks cannot be copied.
     fn boot(
         &self,
         guest: &mut Guest<'_>,
         expected: &Expected,
         sink: &Sink<'_>,
     ) -> Result<Outcome, Error> {
-        run(guest, expected, sink)
+        guest.keep_system()?;
+        let script = self.script().unwrap_or_default();
+        let boot = |guest: &Guest<'_>, name: &str, after| {
+            let boot = Boot { name: name.to_owned(), after, processors: 2, ..Boot::of(script) };
+            guest.watch(&boot, sink)
+        };
+        let evidence = boot(guest, "first-", "")?;
+        let mut wrong = unfinished(guest, &evidence);
+        if wrong.is_empty() {
+            wrong.extend(checks::ready(expected, &evidence.records, "ready"));
+            wrong.extend(first(&evidence.records));
+            tell(sink, &evidence.records, &FIRST);
+        }
+        if !wrong.is_empty() {
+            return Ok(Outcome::Failed(wrong));
+        }
+        let evidence = boot(guest, "second-", REBOOT)?;
+        let mut wrong = unfinished(guest, &evidence);
+        if wrong.is_empty() {
+            wrong.extend(second(&evidence.records));
+            tell(sink, &evidence.records, &[SECOND]);
+        }
+        Ok(if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) })
     }
-}
-
-/// Boots twice, with the same disks, and judges both.
-///
-/// # Errors
-/// A guest cannot be booted, or its disks cannot be copied.
-fn run(guest: &mut Guest<'_>, expected: &Expected, sink: &Sink<'_>) -> Result<Outcome, Error> {
-    guest.keep_system()?;
-    let boot = |guest: &Guest<'_>, name: &str, after| {
-        let boot = Boot { name: name.to_owned(), after, processors: 2, ..Boot::of(SCRIPT) };
-        guest.watch(&boot, sink)
-    };
-    let evidence = boot(guest, "first-", "")?;
-    let mut wrong = unfinished(guest, &evidence);
-    if wrong.is_empty() {
-        wrong.extend(checks::ready(expected, &evidence.records, "ready"));
-        wrong.extend(first(&evidence.records));
-        tell(sink, &evidence.records, &FIRST);
-    }
-    if !wrong.is_empty() {
-        return Ok(Outcome::Failed(wrong));
-    }
-    let evidence = boot(guest, "second-", REBOOT)?;
-    let mut wrong = unfinished(guest, &evidence);
-    if wrong.is_empty() {
-        wrong.extend(second(&evidence.records));
-        tell(sink, &evidence.records, &[SECOND]);
-    }
-    Ok(if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) })
 }
 
 fn unfinished(guest: &Guest<'_>, evidence: &Evidence) -> Vec<String> {

@@ -3,7 +3,6 @@
 
 use serde_json::Value;
 
-use crate::cell::Cell;
 use crate::guest::Guest;
 use crate::guest::workbench::Workbench;
 use crate::host::error::Error;
@@ -12,7 +11,7 @@ use crate::judge::checks::{self, Expected};
 use crate::judge::end;
 use crate::judge::records::Records;
 use crate::judge::timing;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{HotPlug, Scenario};
 
 /// Longest time in seconds from the scan of the bus until the driver is Ready, from a store that has it. Hashing it
 /// takes most, in an emulated processor.
@@ -20,47 +19,27 @@ const LONGEST: f64 = 180.0;
 /// Part of the agent's log line before the wait.
 const WAITS: &str = "waiting for one (no-gpu = wait)";
 
-#[derive(Debug)]
-pub(super) struct HotPlug;
-
 impl Scenario for HotPlug {
-    fn name(&self) -> &'static str {
-        "hot-plug"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = idle(records);
+        // Processes, mounts and files of its own container are there.
+        let of_driver =
+            |why: &String| ["modules: ", "dev: ", "firmware"].iter().any(|of| why.starts_with(of));
+        let changed = end::differences(records, "idle").into_iter().filter(of_driver);
+        wrong.extend(changed.map(|why| format!("while it waited: {why}")));
+        wrong.extend(checks::ready(expected, records, "ready"));
+        match timing::span(records, "plugged.seconds") {
+            Ok(seconds) if seconds <= LONGEST => {}
+            Ok(seconds) => wrong.push(format!("ready only {seconds:.1} s after the GPU appeared")),
+            Err(missing) => wrong.push(missing),
+        }
+        wrong
     }
 
     fn furnish(&self, guest: &mut Guest<'_>, _workbench: &Workbench) -> Result<(), Error> {
         guest.delivery.arguments.extend(["--no-gpu", "wait"].map(str::to_owned));
         Ok(())
     }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = idle(records);
-    // Processes, mounts and files of its own container are there.
-    let of_driver =
-        |why: &String| ["modules: ", "dev: ", "firmware"].iter().any(|of| why.starts_with(of));
-    let changed = end::differences(records, "idle").into_iter().filter(of_driver);
-    wrong.extend(changed.map(|why| format!("while it waited: {why}")));
-    wrong.extend(checks::ready(expected, records, "ready"));
-    match timing::span(records, "plugged.seconds") {
-        Ok(seconds) if seconds <= LONGEST => {}
-        Ok(seconds) => wrong.push(format!("ready only {seconds:.1} s after the GPU appeared")),
-        Err(missing) => wrong.push(missing),
-    }
-    wrong
 }
 
 /// Checks the answers of an agent that waits.

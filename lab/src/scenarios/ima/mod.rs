@@ -1,50 +1,31 @@
 //! Judges a kernel that appraises module files (script.sh): the agent is refused while the store's modules have
 //! no digest in their attribute, and installs the driver once they have it.
 
-use crate::cell::Cell;
 use crate::judge::checks::{self, Expected};
 use crate::judge::end;
 use crate::judge::records::Records;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Ima, Scenario};
 
 /// Exit code of an agent whose module the kernel refuses.
 const REFUSED: &str = "16";
 
-#[derive(Debug)]
-pub(super) struct Ima;
-
 impl Scenario for Ima {
-    fn name(&self) -> &'static str {
-        "ima"
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = unlabelled(records);
+        if !records.text("labelled.blobs").contains("labelled") {
+            wrong.push(format!("no module got its digest: {}", records.text("labelled.blobs")));
+        }
+        let end = records.facts.get("labelled.end").map_or("none", String::as_str);
+        if end != "ready" {
+            wrong.push(format!("with their digests the agent ended with {end}"));
+            let log = records.section("labelled.log").unwrap_or_default();
+            wrong.extend(
+                log.iter().rev().take(end::LAST_LINES).rev().map(|l| format!("agent: {l}")),
+            );
+        }
+        wrong.extend(checks::ready(expected, records, "ready"));
+        wrong
     }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
-    }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = unlabelled(records);
-    if !records.text("labelled.blobs").contains("labelled") {
-        wrong.push(format!("no module got its digest: {}", records.text("labelled.blobs")));
-    }
-    let end = records.facts.get("labelled.end").map_or("none", String::as_str);
-    if end != "ready" {
-        wrong.push(format!("with their digests the agent ended with {end}"));
-        let log = records.section("labelled.log").unwrap_or_default();
-        wrong.extend(log.iter().rev().take(end::LAST_LINES).rev().map(|l| format!("agent: {l}")));
-    }
-    wrong.extend(checks::ready(expected, records, "ready"));
-    wrong
 }
 
 /// Checks the agent that the kernel refuses: it names the policy, and leaves the host as it was.
@@ -107,7 +88,7 @@ mod tests {
     fn an_agent_that_is_refused_with_digests_is_a_fault() {
         let mut records = good();
         records.facts.insert("labelled.end".into(), "16".into());
-        let wrong = wrong(&Expected::default(), &records).join("\n");
+        let wrong = Ima.wrong(&Expected::default(), &records).join("\n");
         assert!(wrong.contains("with their digests the agent ended with 16"), "{wrong}");
         assert!(wrong.contains("no module got its digest"), "{wrong}");
     }

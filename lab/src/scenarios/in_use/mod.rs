@@ -1,13 +1,12 @@
 //! Judges a driver that is in use at TERM (script.sh): its users are named, it stays usable,
 //! and the next agent adopts it.
 
-use crate::cell::Cell;
 use crate::judge::checks::{self, Expected};
 use crate::judge::identity;
 use crate::judge::records::Records;
 use crate::judge::timing;
 use crate::judge::trials;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{InUse, Scenario};
 
 /// Default of `on-busy` in seconds: so long the agent waits for the driver's users (docs/reference/deadlines.md).
 const ON_BUSY: f64 = 20.0;
@@ -19,41 +18,25 @@ const LONGEST: f64 = ON_BUSY + 25.0;
 /// Exit code for a driver in use.
 const IN_USE: &str = "20";
 
-#[derive(Debug)]
-pub(super) struct InUse;
-
 impl Scenario for InUse {
-    fn name(&self) -> &'static str {
-        "in-use"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = Vec::new();
+        wrong.extend(ended(records));
+        wrong.extend(named(records));
+        wrong.extend(left(records));
+        let held = checks::ready(expected, records, "held");
+        wrong.extend(held.into_iter().map(|why| format!("while it is held: {why}")));
+        let adopted = checks::ready(expected, records, "ready");
+        wrong.extend(adopted.into_iter().map(|why| format!("adopted: {why}")));
+        // No module was loaded again, and no process lost the driver.
+        wrong.extend(identity::compare(records, "held", "adopted", &[]));
+        wrong
     }
 
     fn measured(&self, _expected: &Expected, records: &Records) -> Vec<(String, String)> {
         let value = adoption(records).ok();
         value.into_iter().map(|value| ("start to Ready, adopting".to_owned(), value)).collect()
     }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = Vec::new();
-    wrong.extend(ended(records));
-    wrong.extend(named(records));
-    wrong.extend(left(records));
-    let held = checks::ready(expected, records, "held");
-    wrong.extend(held.into_iter().map(|why| format!("while it is held: {why}")));
-    let adopted = checks::ready(expected, records, "ready");
-    wrong.extend(adopted.into_iter().map(|why| format!("adopted: {why}")));
-    // No module was loaded again, and no process lost the driver.
-    wrong.extend(identity::compare(records, "held", "adopted", &[]));
-    wrong
 }
 
 /// Returns the time from the adopting agent's first log line to Ready.

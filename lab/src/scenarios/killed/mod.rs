@@ -1,46 +1,26 @@
 //! SIGKILL at many points, one agent run after the other (script.sh).
 
-use crate::cell::Cell;
 use crate::judge::checks::Expected;
 use crate::judge::end;
 use crate::judge::records::Records;
 use crate::judge::trials;
-use crate::scenarios::scenario::Scenario;
-
-#[derive(Debug)]
-pub(super) struct Killed;
+use crate::scenarios::{Killed, Scenario};
 
 impl Scenario for Killed {
-    fn name(&self) -> &'static str {
-        "killed"
+    /// Checks that every kill was recovered from.
+    fn wrong(&self, _: &Expected, records: &Records) -> Vec<String> {
+        let trials = match trials::read(records) {
+            Ok(trials) => trials,
+            Err(missing) => return vec![missing],
+        };
+        let mut wrong = end::differences(records, "after-0");
+        if trials.len() < trials::LEAST {
+            wrong.push(format!("only {} kills, not {}", trials.len(), trials::LEAST));
+        }
+        wrong.extend(trials::missing(&trials));
+        for trial in trials {
+            wrong.extend(trial.wrong.iter().map(|why| format!("{}: {why}", trial.point)));
+        }
+        wrong
     }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _: &Cell, _: &Expected, records: &Records) -> Vec<String> {
-        wrong(records)
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
-    }
-}
-
-/// Checks that every kill was recovered from.
-fn wrong(records: &Records) -> Vec<String> {
-    let trials = match trials::read(records) {
-        Ok(trials) => trials,
-        Err(missing) => return vec![missing],
-    };
-    let mut wrong = end::differences(records, "after-0");
-    if trials.len() < trials::LEAST {
-        wrong.push(format!("only {} kills, not {}", trials.len(), trials::LEAST));
-    }
-    wrong.extend(trials::missing(&trials));
-    for trial in trials {
-        wrong.extend(trial.wrong.iter().map(|why| format!("{}: {why}", trial.point)));
-    }
-    wrong
 }

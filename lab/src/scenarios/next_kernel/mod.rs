@@ -16,10 +16,8 @@ use crate::judge::end;
 use crate::judge::event::{Outcome, Sink, What};
 use crate::judge::evidence::Evidence;
 use crate::judge::records::Records;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{NextKernel, Row, Scenario};
 
-/// Script of each boot.
-const SCRIPT: &str = include_str!("script.sh");
 /// Names of the boots, which begin those of their phases.
 const INSTALLED: &str = "installed-";
 const PREPARED: &str = "prepared-";
@@ -29,73 +27,54 @@ const COMPILED: &str = "reused from earlier builds";
 /// Line of its log before anything is fetched or compiled.
 const ACQUIRING: &str = "phase acquiring";
 
-#[derive(Debug)]
-pub(super) struct NextKernel;
-
 impl Scenario for NextKernel {
-    fn name(&self) -> &'static str {
-        "next-kernel"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(SCRIPT)
-    }
-
-    fn wrong(&self, _: &Cell, _: &Expected, _: &Records) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
-    }
-
     fn needs(&self) -> Needs {
         Needs { next_kernel: true, ..Needs::default() }
     }
 
+    /// Runs the boots one after the other, and judges each.
+    ///
+    /// # Errors
+    /// A guest cannot be booted, or the cell was prepared without a next kernel.
     fn boot(
         &self,
         guest: &mut Guest<'_>,
         _expected: &Expected,
         sink: &Sink<'_>,
     ) -> Result<Outcome, Error> {
-        run(guest, sink)
+        let without = || Error::Unexpected(format!("{} has no next kernel", guest.cell.name));
+        let next = guest.prepared.next_kernel.clone().ok_or_else(without)?;
+        let set = guest.prepared.seed.next_kernel.as_ref().ok_or_else(without)?;
+        let expected = |set| Expected::of(set, &guest.cell.extra_modules);
+        let (first, then) = (expected(&guest.prepared.seed.set), expected(set));
+        let evidence = boot(guest, INSTALLED, sink)?;
+        let mut wrong = named(INSTALLED, installed(guest.cell, &first, &evidence, &next.release));
+        if !wrong.is_empty() {
+            return Ok(Outcome::Failed(wrong));
+        }
+        let at = |phase: &str| at(&evidence, phase);
+        tell(sink, "kernel installed to prepared", at("installed"), at("prepared"));
+        tell(sink, "preparation itself", at("preparing"), at("prepared"));
+        guest.prepared.kernel = next;
+        (guest.delivery.modules, guest.delivery.media) = (None, None);
+        let archive = guest.delivery.archive.take();
+        let evidence = boot(guest, PREPARED, sink)?;
+        wrong.extend(named(PREPARED, booted(guest.cell, &then, &evidence, false)));
+        tell_ready(sink, PREPARED, &evidence);
+        (guest.delivery.archive, guest.delivery.kept_store) = (archive, None);
+        let evidence = boot(guest, UNPREPARED, sink)?;
+        wrong.extend(named(UNPREPARED, booted(guest.cell, &then, &evidence, true)));
+        tell_ready(sink, UNPREPARED, &evidence);
+        Ok(if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) })
     }
-}
-
-/// Runs the boots one after the other, and judges each.
-///
-/// # Errors
-/// A guest cannot be booted, or the cell was prepared without a next kernel.
-fn run(guest: &mut Guest<'_>, sink: &Sink<'_>) -> Result<Outcome, Error> {
-    let without = || Error::Unexpected(format!("{} has no next kernel", guest.cell.name));
-    let next = guest.prepared.next_kernel.clone().ok_or_else(without)?;
-    let set = guest.prepared.seed.next_kernel.as_ref().ok_or_else(without)?;
-    let expected = |set| Expected::of(set, &guest.cell.extra_modules);
-    let (first, then) = (expected(&guest.prepared.seed.set), expected(set));
-    let evidence = boot(guest, INSTALLED, sink)?;
-    let mut wrong = named(INSTALLED, installed(guest.cell, &first, &evidence, &next.release));
-    if !wrong.is_empty() {
-        return Ok(Outcome::Failed(wrong));
-    }
-    let at = |phase: &str| at(&evidence, phase);
-    tell(sink, "kernel installed to prepared", at("installed"), at("prepared"));
-    tell(sink, "preparation itself", at("preparing"), at("prepared"));
-    guest.prepared.kernel = next;
-    (guest.delivery.modules, guest.delivery.media) = (None, None);
-    let archive = guest.delivery.archive.take();
-    let evidence = boot(guest, PREPARED, sink)?;
-    wrong.extend(named(PREPARED, booted(guest.cell, &then, &evidence, false)));
-    tell_ready(sink, PREPARED, &evidence);
-    (guest.delivery.archive, guest.delivery.kept_store) = (archive, None);
-    let evidence = boot(guest, UNPREPARED, sink)?;
-    wrong.extend(named(UNPREPARED, booted(guest.cell, &then, &evidence, true)));
-    tell_ready(sink, UNPREPARED, &evidence);
-    Ok(if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) })
 }
 
 fn boot(guest: &Guest<'_>, name: &str, sink: &Sink<'_>) -> Result<Evidence, Error> {
-    let boot = Boot { name: name.to_owned(), processors: 2, ..Boot::of(SCRIPT) };
+    let boot = Boot {
+        name: name.to_owned(),
+        processors: 2,
+        ..Boot::of(NextKernel.script().unwrap_or_default())
+    };
     guest.watch(&boot, sink)
 }
 

@@ -1,12 +1,11 @@
 //! Judges a GPU that is bound to nouveau (script.sh): the agent refuses while a process holds
 //! it, and names that; it unloads it when nobody does, and brings it back at TERM.
 
-use crate::cell::Cell;
 use crate::cell::needs::{Needs, StandIn};
 use crate::judge::checks::{self, Expected};
 use crate::judge::end;
 use crate::judge::records::Records;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Nouveau, Scenario};
 
 /// Exit code of a preflight refusal.
 const REFUSED: &str = "15";
@@ -15,39 +14,19 @@ const REFUSED: &str = "15";
 static NOUVEAU: StandIn =
     StandIn { module: "nouveau", source: include_str!("nouveau.c"), header: None };
 
-#[derive(Debug)]
-pub(super) struct Nouveau;
-
 impl Scenario for Nouveau {
-    fn name(&self) -> &'static str {
-        "nouveau"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = refused(records);
+        let held = end::differences(records, "held");
+        wrong.extend(held.into_iter().map(|why| format!("refused: {why}")));
+        wrong.extend(checks::ready(expected, records, "ready"));
+        wrong.extend(bindings(records));
+        wrong
     }
 
     fn needs(&self) -> Needs {
         Needs { stand_in: Some(&NOUVEAU), ..Needs::default() }
     }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = refused(records);
-    let held = end::differences(records, "held");
-    wrong.extend(held.into_iter().map(|why| format!("refused: {why}")));
-    wrong.extend(checks::ready(expected, records, "ready"));
-    wrong.extend(bindings(records));
-    wrong
 }
 
 /// Checks the exit code, and that the log names the process with its node.

@@ -7,7 +7,6 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::cell::Cell;
 use crate::guest::workbench::Workbench;
 use crate::guest::{Guest, GuestFile};
 use crate::host::error::{At, Error};
@@ -15,7 +14,7 @@ use crate::judge::checks::{self, Expected};
 use crate::judge::identity;
 use crate::judge::records::Records;
 use crate::judge::timing;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Operator, Scenario};
 
 /// Source of the stand-in for libnvidia-ml.
 const NVML: &str = include_str!("nvml.c");
@@ -33,41 +32,46 @@ const DELETIONS: usize = 10;
 /// Path at which the agent exposes the driver to the host.
 const DRIVER_ROOT: &str = "/run/nvidia/driver";
 
-#[derive(Debug)]
-pub(super) struct Operator;
-
 impl Scenario for Operator {
-    fn name(&self) -> &'static str {
-        "operator"
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for when in ["ready", "adopted", "other"] {
+            // Reported after the phase of that name, or in the one before.
+            let faults = checks::kernel_side(expected, records, when)
+                .into_iter()
+                .chain(checks::user_side(expected, records, when));
+            wrong.extend(faults.map(|why| format!("{when}: {why}")));
+        }
+        wrong.extend(gates(expected, records));
+        wrong.extend(gates::wrong(records));
+        wrong.extend(deletions(records));
+        wrong.extend(identity::compare(records, "held", "adopted", &[]));
+        wrong.extend(change(records));
+        wrong
     }
 
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-
+    /// Gives a guest the re-enacted gates, and the stand-in for libnvidia-ml.
+    ///
+    /// # Errors
+    /// This machine's compiler `cc` fails.
     fn furnish(&self, guest: &mut Guest<'_>, _workbench: &Workbench) -> Result<(), Error> {
-        furnish(guest)
+        let version = &guest.prepared.seed.set.key.driver_version;
+        let library = stand_in(version, guest.work())?;
+        guest.files.extend(GATES.map(|(name, text)| GuestFile::program(name, text)));
+        guest.files.push(GuestFile { name: NVML_PATH.to_owned(), mode: 0o644, content: library });
+        Ok(())
     }
 
+    /// Returns the measured times from the start of the pod's container to Ready.
     fn measured(&self, _expected: &Expected, records: &Records) -> Vec<(String, String)> {
-        measured(records)
+        let of = |digest: &str| timing::span(records, &format!("start.{digest}.seconds")).ok();
+        let at = |digest: &str| of(digest).map(|seconds| format!("{seconds:.1} s"));
+        let name = |digest: &str| format!("container start to Ready, digest {digest}, last start");
+        let mut all: Vec<_> =
+            ["one", "two"].into_iter().filter_map(|d| Some((name(d), at(d)?))).collect();
+        all.extend(restarts(records));
+        all
     }
-}
-
-/// Gives a guest the re-enacted gates, and the stand-in for libnvidia-ml.
-///
-/// # Errors
-/// This machine's compiler `cc` fails.
-pub(super) fn furnish(guest: &mut Guest<'_>) -> Result<(), Error> {
-    let version = &guest.prepared.seed.set.key.driver_version;
-    let library = stand_in(version, guest.work())?;
-    guest.files.extend(GATES.map(|(name, text)| GuestFile::program(name, text)));
-    guest.files.push(GuestFile { name: NVML_PATH.to_owned(), mode: 0o644, content: library });
-    Ok(())
 }
 
 /// Compiles the stand-in for libnvidia-ml of a driver's version, in this directory, and returns it.
@@ -92,35 +96,6 @@ fn stand_in(version: &str, dir: &Path) -> Result<Vec<u8>, Error> {
         return Err(Error::Unexpected(format!("cc refuses the stand-in for libnvidia-ml: {said}")));
     }
     fs::read(&library).at("read", &library)
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for when in ["ready", "adopted", "other"] {
-        // Reported after the phase of that name, or in the one before.
-        let faults = checks::kernel_side(expected, records, when)
-            .into_iter()
-            .chain(checks::user_side(expected, records, when));
-        wrong.extend(faults.map(|why| format!("{when}: {why}")));
-    }
-    wrong.extend(gates(expected, records));
-    wrong.extend(gates::wrong(records));
-    wrong.extend(deletions(records));
-    wrong.extend(identity::compare(records, "held", "adopted", &[]));
-    wrong.extend(change(records));
-    wrong
-}
-
-/// Returns the measured times from the start of the pod's container to Ready.
-fn measured(records: &Records) -> Vec<(String, String)> {
-    let of = |digest: &str| timing::span(records, &format!("start.{digest}.seconds")).ok();
-    let at = |digest: &str| of(digest).map(|seconds| format!("{seconds:.1} s"));
-    let name = |digest: &str| format!("container start to Ready, digest {digest}, last start");
-    let mut all: Vec<_> =
-        ["one", "two"].into_iter().filter_map(|d| Some((name(d), at(d)?))).collect();
-    all.extend(restarts(records));
-    all
 }
 
 /// Returns the median times from a restart of the pod's container to Ready while a process holds the

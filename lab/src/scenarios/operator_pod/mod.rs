@@ -3,7 +3,6 @@
 
 use serde_json::Value;
 
-use crate::cell::Cell;
 use crate::cell::needs::Needs;
 use crate::guest::workbench::Workbench;
 use crate::guest::{Guest, GuestFile};
@@ -13,7 +12,7 @@ use crate::judge::identity;
 use crate::judge::records::Records;
 use crate::judge::timing;
 use crate::scenarios::operator;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Operator, OperatorPod, Scenario};
 
 /// Objects of the cluster and the scenario's other files, by their paths below /run/matrix.
 const FILES: [(&str, &str); 2] = [
@@ -95,88 +94,64 @@ const NEED_GPU: [GpuGate; 2] = [
 /// Deletions of the pod while the driver was idle and held, and at the end.
 const DELETIONS: [&str; 4] = ["idle", "held", "busy", "last"];
 
-#[derive(Debug)]
-pub(super) struct OperatorPod;
-
 impl Scenario for OperatorPod {
-    fn name(&self) -> &'static str {
-        "operator-pod"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for when in ["ready", "adopted", "other"] {
+            let faults = checks::kernel_side(expected, records, when)
+                .into_iter()
+                .chain(checks::user_side(expected, records, when));
+            wrong.extend(faults.map(|why| format!("{when}: {why}")));
+        }
+        wrong.extend(gates(&expected.version).filter_map(|gate| gate.fault(records)));
+        wrong.extend(last_probe(records));
+        wrong.extend(unconditioned(records));
+        wrong.extend(doctor(records));
+        wrong.extend(identity::compare(records, "held", "adopted", &[]));
+        wrong.extend(identity::compare(records, "adopted", "other", identity::ALL));
+        wrong.extend(replaced(records));
+        wrong.extend(deletions(records));
+        wrong.extend(left(records));
+        wrong
     }
 
     fn needs(&self) -> Needs {
         Needs { cluster: true, ..Needs::default() }
     }
 
-    fn furnish(&self, guest: &mut Guest<'_>, _workbench: &Workbench) -> Result<(), Error> {
-        operator::furnish(guest)?;
+    fn furnish(&self, guest: &mut Guest<'_>, workbench: &Workbench) -> Result<(), Error> {
+        Operator.furnish(guest, workbench)?;
         guest.files.extend(FILES.map(|(name, text)| GuestFile::data(name, text)));
         Ok(())
     }
 
+    /// Returns the number of gates that passed, the gates that need a real GPU, and the measured times.
     fn measured(&self, expected: &Expected, records: &Records) -> Vec<(String, String)> {
-        measured(expected, records)
+        let all: Vec<Asked> = gates(&expected.version).collect();
+        let passed = all.iter().filter(|gate| gate.fault(records).is_none()).count();
+        let mut lines = vec![("gates passed".to_owned(), format!("{passed} of {}", all.len()))];
+        lines.extend(NEED_GPU.iter().map(|(by, name, real, stand_in)| {
+            let is_real = is_said(records, real.0, real.1);
+            let passes = is_said(records, stand_in.0, stand_in.1);
+            let word = |yes: bool| if yes { "as expected" } else { "NOT as expected" };
+            let value = format!(
+                "fails without one: {}; passes with a stand-in for libnvidia-ml: {}",
+                word(is_real),
+                word(passes)
+            );
+            (format!("gate that needs a real GPU: {by}, {name}"), value)
+        }));
+        lines.extend(timing::spans(
+            records,
+            &[
+                ("ready", "idle pod's deletion to the next pod Ready"),
+                ("adopted", "pod's deletion under a holder to the next pod Ready"),
+                ("deletion", "DaemonSet's deletion to no pod"),
+                ("node", "kubelet's start to node Ready"),
+            ],
+        ));
+        lines
     }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for when in ["ready", "adopted", "other"] {
-        let faults = checks::kernel_side(expected, records, when)
-            .into_iter()
-            .chain(checks::user_side(expected, records, when));
-        wrong.extend(faults.map(|why| format!("{when}: {why}")));
-    }
-    wrong.extend(gates(&expected.version).filter_map(|gate| gate.fault(records)));
-    wrong.extend(last_probe(records));
-    wrong.extend(unconditioned(records));
-    wrong.extend(doctor(records));
-    wrong.extend(identity::compare(records, "held", "adopted", &[]));
-    wrong.extend(identity::compare(records, "adopted", "other", identity::ALL));
-    wrong.extend(replaced(records));
-    wrong.extend(deletions(records));
-    wrong.extend(left(records));
-    wrong
-}
-
-/// Returns the number of gates that passed, the gates that need a real GPU, and the measured times.
-fn measured(expected: &Expected, records: &Records) -> Vec<(String, String)> {
-    let all: Vec<Asked> = gates(&expected.version).collect();
-    let passed = all.iter().filter(|gate| gate.fault(records).is_none()).count();
-    let mut lines = vec![("gates passed".to_owned(), format!("{passed} of {}", all.len()))];
-    lines.extend(NEED_GPU.iter().map(|(by, name, real, stand_in)| {
-        let is_real = is_said(records, real.0, real.1);
-        let passes = is_said(records, stand_in.0, stand_in.1);
-        let word = |yes: bool| if yes { "as expected" } else { "NOT as expected" };
-        let value = format!(
-            "fails without one: {}; passes with a stand-in for libnvidia-ml: {}",
-            word(is_real),
-            word(passes)
-        );
-        (format!("gate that needs a real GPU: {by}, {name}"), value)
-    }));
-    lines.extend(timing::spans(
-        records,
-        &[
-            ("ready", "idle pod's deletion to the next pod Ready"),
-            ("adopted", "pod's deletion under a holder to the next pod Ready"),
-            ("deletion", "DaemonSet's deletion to no pod"),
-            ("node", "kubelet's start to node Ready"),
-        ],
-    ));
-    lines
 }
 
 /// A gate with the line by which it passes.

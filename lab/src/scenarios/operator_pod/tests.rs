@@ -108,7 +108,7 @@ fn pods_and_exit_codes_are_compared() {
 fn the_gates_that_need_a_real_gpu_are_named() {
     let expected = Expected { version: VERSION.into(), ..Expected::default() };
     let text = |records: &Records| {
-        let lines = measured(&expected, records).into_iter();
+        let lines = OperatorPod.measured(&expected, records).into_iter();
         lines.map(|(what, value)| format!("{what}: {value}")).collect::<Vec<_>>().join("\n")
     };
     let good = good();

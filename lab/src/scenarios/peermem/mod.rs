@@ -1,11 +1,10 @@
 //! Judges nvidia_peermem (script.sh): the driver is Ready without it, it registers with the network driver
 //! that is loaded later, and is gone after TERM.
 
-use crate::cell::Cell;
 use crate::cell::needs::{Needs, StandIn};
 use crate::judge::checks::{self, Expected};
 use crate::judge::records::Records;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Peermem, Scenario};
 
 /// Module, and the finding where it is wanted and not loaded.
 const MODULE: &str = "nvidia_peermem ";
@@ -27,24 +26,13 @@ static PEER_MEMORY: StandIn = StandIn {
     header: Some(("peer_mem.h", include_str!("peer_mem.h"))),
 };
 
-#[derive(Debug)]
-pub(super) struct Peermem;
-
 impl Scenario for Peermem {
-    fn name(&self) -> &'static str {
-        "peermem"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = without_network(records);
+        wrong.extend(checks::ready(expected, records, "peermem"));
+        wrong.extend(with_network(records));
+        wrong.extend(clients(records));
+        wrong
     }
 
     fn needs(&self) -> Needs {
@@ -54,15 +42,6 @@ impl Scenario for Peermem {
     fn provokes(&self, trouble: &str) -> bool {
         is_expected(trouble)
     }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = without_network(records);
-    wrong.extend(checks::ready(expected, records, "peermem"));
-    wrong.extend(with_network(records));
-    wrong.extend(clients(records));
-    wrong
 }
 
 /// Checks the driver that is Ready before the network driver is loaded.

@@ -12,35 +12,14 @@ use crate::judge::event::{Outcome, Sink, What};
 use crate::judge::evidence::Evidence;
 use crate::judge::records::Records;
 use crate::judge::trials::{self, Trial};
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{PowerCut, Row, Scenario};
 use crate::vm::Disk;
 
 /// Points of the power losses, in order. After the last one a boot only recovers.
 const CUTS: [&str; 6] =
     ["import-module", "import-tree", "import-set", "intent", "loading", "ready"];
-/// Script of each boot.
-const SCRIPT: &str = include_str!("script.sh");
-
-#[derive(Debug)]
-pub(super) struct PowerCut;
 
 impl Scenario for PowerCut {
-    fn name(&self) -> &'static str {
-        "power-cut"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(SCRIPT)
-    }
-
-    fn wrong(&self, _: &Cell, _: &Expected, _: &Records) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn is_on_demand(&self) -> bool {
-        true
-    }
-
     fn furnish(&self, guest: &mut Guest<'_>, _workbench: &Workbench) -> Result<(), Error> {
         let (store, disk) = (guest.work().join("store.ext4"), guest.work().join("store.qcow2"));
         disks::copy(&guest.prepared.seed.disk, &store)?;
@@ -49,37 +28,34 @@ impl Scenario for PowerCut {
         Ok(())
     }
 
+    /// Boots the guest repeatedly: each boot recovers from the last one's loss of power, and goes on
+    /// until its own.
     fn boot(
         &self,
         guest: &mut Guest<'_>,
         expected: &Expected,
         sink: &Sink<'_>,
     ) -> Result<Outcome, Error> {
-        cut_power(guest, expected, sink)
-    }
-}
-
-/// Boots the guest repeatedly: each boot recovers from the last one's loss of power, and goes on
-/// until its own.
-fn cut_power(guest: &Guest<'_>, expected: &Expected, sink: &Sink<'_>) -> Result<Outcome, Error> {
-    let mut wrong = Vec::new();
-    let mut after = "";
-    for (number, cut) in CUTS.into_iter().chain([""]).enumerate() {
-        let name = format!("boot-{}-", number + 1);
-        let evidence = guest.watch(&Boot { name, after, cut, ..Boot::of(SCRIPT) }, sink)?;
-        if !after.is_empty() {
-            let trial = recovered(guest.cell, expected, &evidence, after, cut);
-            wrong.extend(trial.wrong.iter().map(|why| format!("{after}: {why}")));
-            sink.tell(What::Trial(trial));
+        let mut wrong = Vec::new();
+        let script = self.script().unwrap_or_default();
+        let mut after = "";
+        for (number, cut) in CUTS.into_iter().chain([""]).enumerate() {
+            let name = format!("boot-{}-", number + 1);
+            let evidence = guest.watch(&Boot { name, after, cut, ..Boot::of(script) }, sink)?;
+            if !after.is_empty() {
+                let trial = recovered(guest.cell, expected, &evidence, after, cut);
+                wrong.extend(trial.wrong.iter().map(|why| format!("{after}: {why}")));
+                sink.tell(What::Trial(trial));
+            }
+            if let Some(why) = not_cut(guest.cell, &evidence, cut) {
+                wrong.push(why);
+                wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
+                break;
+            }
+            after = cut;
         }
-        if let Some(why) = not_cut(guest.cell, &evidence, cut) {
-            wrong.push(why);
-            wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
-            break;
-        }
-        after = cut;
+        Ok(if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) })
     }
-    Ok(if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) })
 }
 
 /// Returns why a boot did not lose its power at `cut`; where `cut` is empty the boot must have run

@@ -1,12 +1,11 @@
 //! Judges a driver of which parts are removed while it is Ready (script.sh): the agent
 //! reports not ready, logs the loss, and restores them.
 
-use crate::cell::Cell;
 use crate::judge::answers;
 use crate::judge::checks::{self, Expected};
 use crate::judge::records::Records;
 use crate::judge::timing;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Restored, Scenario};
 
 /// Longest time in seconds from a loss until the agent's own log has it (docs/operate/lifecycle.md).
 const FOUND: f64 = 1.0;
@@ -22,42 +21,26 @@ const NODE: [&str; 2] = ["exposure-lost: ", "/dev/nvidia0"];
 /// Part of the agent's message about the lost mount.
 const MOUNT: &str = "is no longer mounted on /run/nvidia/driver";
 
-#[derive(Debug)]
-pub(super) struct Restored;
-
 impl Scenario for Restored {
-    fn name(&self) -> &'static str {
-        "restored"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
-    }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = checks::ready(expected, records, "ready");
-    let restored = checks::ready(expected, records, "restored");
-    wrong.extend(restored.into_iter().map(|why| format!("after the repair: {why}")));
-    wrong.extend(not_ready(records));
-    wrong.extend(said(records));
-    wrong.extend(found(records));
-    for (what, fact) in [
-        ("not ready without its node", "restored.node-seconds"),
-        ("ready with its mount put back", "restored.mount-seconds"),
-    ] {
-        match timing::span(records, fact) {
-            Ok(seconds) if seconds <= LONGEST => {}
-            Ok(seconds) => wrong.push(format!("{what} only after {seconds:.1} s")),
-            Err(missing) => wrong.push(missing),
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = checks::ready(expected, records, "ready");
+        let restored = checks::ready(expected, records, "restored");
+        wrong.extend(restored.into_iter().map(|why| format!("after the repair: {why}")));
+        wrong.extend(not_ready(records));
+        wrong.extend(said(records));
+        wrong.extend(found(records));
+        for (what, fact) in [
+            ("not ready without its node", "restored.node-seconds"),
+            ("ready with its mount put back", "restored.mount-seconds"),
+        ] {
+            match timing::span(records, fact) {
+                Ok(seconds) if seconds <= LONGEST => {}
+                Ok(seconds) => wrong.push(format!("{what} only after {seconds:.1} s")),
+                Err(missing) => wrong.push(missing),
+            }
         }
+        wrong
     }
-    wrong
 }
 
 /// Checks that the agent is not ready without its node, by `status --ready` and `--json`, and is ready in

@@ -11,21 +11,10 @@ use crate::cell::Cell;
 use crate::judge::answers;
 use crate::judge::checks::{self, Expected};
 use crate::judge::records::Records;
-use crate::scenarios::scenario::Scenario;
-
-#[derive(Debug)]
-pub(super) struct RoundTrip;
+use crate::scenarios::{RoundTrip, Scenario};
 
 impl Scenario for RoundTrip {
-    fn name(&self) -> &'static str {
-        "round-trip"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
+    fn wrong_in(&self, cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
         let mut wrong = checks::ready(expected, records, "ready");
         if records.phases.iter().any(|phase| phase == "ready") {
             wrong.extend(answers::wrong(cell, expected, records));

@@ -2,14 +2,13 @@
 //! of a start or a SIGHUP; each is compared with the driver that it must result in and with an act
 //! before it.
 
-use crate::cell::Cell;
 use crate::cell::needs::Needs;
 use crate::judge::checks::{self, Expected};
 use crate::judge::end;
 use crate::judge::identity::{self, ALL};
 use crate::judge::records::Records;
 use crate::judge::timing;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Scenario, Upgrade};
 
 /// State of the agent after an act.
 #[derive(Clone, Copy, PartialEq)]
@@ -169,67 +168,47 @@ const ACTS: &[Act] = &[
 /// Acts after which nvidia_uvm has the parameter from the configuration.
 const PREFETCH_OFF: [&str; 2] = ["parameter", "unavailable"];
 
-#[derive(Debug)]
-pub(super) struct Upgrade;
-
 impl Scenario for Upgrade {
-    fn name(&self) -> &'static str {
-        "upgrade"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
-        wrong(expected, records)
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for act in ACTS {
+            let why = act.wrong(expected, records);
+            if !why.is_empty() {
+                let log = records.section(&format!("{}.log", act.name)).unwrap_or_default();
+                let last = &log[log.len().saturating_sub(end::LAST_LINES)..];
+                let last = last.iter().map(|line| format!("agent: {line}"));
+                wrong.extend(why.into_iter().chain(last).map(|why| format!("{}: {why}", act.name)));
+            }
+        }
+        wrong.extend(adoption(records).err());
+        wrong
     }
 
     fn needs(&self) -> Needs {
         Needs { next_driver: true, ..Needs::default() }
     }
 
+    /// Returns the durations of the acts, for people.
     fn measured(&self, _expected: &Expected, records: &Records) -> Vec<(String, String)> {
-        measured(records)
-    }
-}
-
-/// Returns the faults found.
-fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for act in ACTS {
-        let why = act.wrong(expected, records);
-        if !why.is_empty() {
-            let log = records.section(&format!("{}.log", act.name)).unwrap_or_default();
-            let last = &log[log.len().saturating_sub(end::LAST_LINES)..];
-            let last = last.iter().map(|line| format!("agent: {line}"));
-            wrong.extend(why.into_iter().chain(last).map(|why| format!("{}: {why}", act.name)));
+        let after = |act: &str, what: &str| said(records, act, what).ok();
+        let named = [
+            ("start to Ready, one node put back", after("adopted", "the start")),
+            ("start to Ready, adopted as it was", after("readopted", "the start")),
+            ("another parameter by SIGHUP", after("parameter", "SIGHUP")),
+            ("next driver by SIGHUP", after("upgraded", "SIGHUP")),
+            ("first driver again by SIGHUP", after("back", "SIGHUP")),
+        ];
+        let mut measured: Vec<(String, String)> = named
+            .into_iter()
+            .filter_map(|(what, ms)| Some((what.to_owned(), format!("{:.0} ms", ms?))))
+            .collect();
+        let log = records.section("upgraded.log").unwrap_or_default();
+        if let Ok(seconds) = timing::between(log, "phase changing", "is ready") {
+            let value = format!("{:.0} ms", seconds * 1000.0);
+            measured.push(("of it with no driver ready".to_owned(), value));
         }
+        measured
     }
-    wrong.extend(adoption(records).err());
-    wrong
-}
-
-/// Returns the durations of the acts, for people.
-fn measured(records: &Records) -> Vec<(String, String)> {
-    let after = |act: &str, what: &str| said(records, act, what).ok();
-    let named = [
-        ("start to Ready, one node put back", after("adopted", "the start")),
-        ("start to Ready, adopted as it was", after("readopted", "the start")),
-        ("another parameter by SIGHUP", after("parameter", "SIGHUP")),
-        ("next driver by SIGHUP", after("upgraded", "SIGHUP")),
-        ("first driver again by SIGHUP", after("back", "SIGHUP")),
-    ];
-    let mut measured: Vec<(String, String)> = named
-        .into_iter()
-        .filter_map(|(what, ms)| Some((what.to_owned(), format!("{:.0} ms", ms?))))
-        .collect();
-    let log = records.section("upgraded.log").unwrap_or_default();
-    if let Ok(seconds) = timing::between(log, "phase changing", "is ready") {
-        let value = format!("{:.0} ms", seconds * 1000.0);
-        measured.push(("of it with no driver ready".to_owned(), value));
-    }
-    measured
 }
 
 impl Act {

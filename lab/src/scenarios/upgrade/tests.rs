@@ -139,7 +139,7 @@ fn good() -> Records {
 fn why(change: impl FnOnce(&mut Records)) -> String {
     let mut records = good();
     change(&mut records);
-    wrong(&expected(), &records).join("\n")
+    Upgrade.wrong(&expected(), &records).join("\n")
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_guest_whose_driver_was_changed_and_brought_back_has_nothing_wrong() {
 
 #[test]
 fn what_was_measured_is_told_in_milliseconds() {
-    let measured = measured(&good());
+    let measured = Upgrade.measured(&Expected::default(), &good());
     let of = |what: &str| measured.iter().find(|(w, _)| w == what).map(|(_, v)| v.as_str());
     assert_eq!(of("start to Ready, one node put back"), Some("912 ms"));
     assert_eq!(of("next driver by SIGHUP"), Some("5120 ms"));
@@ -253,7 +253,7 @@ fn exit_codes_and_acts_have_to_be_there() {
     assert!(found.contains("held: exit code None, not Some(\"20\")"), "{found}");
     let found = why(|records| records.phases.retain(|phase| phase != "back-anew"));
     assert!(found.contains("back-anew: the act was never reached"), "{found}");
-    let all = wrong(&expected(), &Records::default());
+    let all = Upgrade.wrong(&expected(), &Records::default());
     assert_eq!(all.len(), ACTS.len() + 1, "{all:?}");
 }
 

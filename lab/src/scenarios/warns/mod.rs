@@ -7,7 +7,7 @@ use crate::judge::checks::Expected;
 use crate::judge::evidence::Evidence;
 use crate::judge::records::Records;
 use crate::judge::tainted;
-use crate::scenarios::scenario::Scenario;
+use crate::scenarios::{Scenario, Warns};
 
 /// Module, as the kernel names it after a function of it.
 const MODULE: &str = " [warns]";
@@ -28,22 +28,7 @@ fn is_first_line(trouble: &str) -> bool {
 /// Module that provokes a warning of the kernel.
 static WARNS: StandIn = StandIn { module: "warns", source: include_str!("warns.c"), header: None };
 
-#[derive(Debug)]
-pub(super) struct Warns;
-
 impl Scenario for Warns {
-    fn name(&self) -> &'static str {
-        "warns"
-    }
-
-    fn script(&self) -> Option<&'static str> {
-        Some(include_str!("script.sh"))
-    }
-
-    fn wrong(&self, _: &Cell, _: &Expected, _: &Records) -> Vec<String> {
-        Vec::new()
-    }
-
     fn needs(&self) -> Needs {
         Needs { stand_in: Some(&WARNS), ..Needs::default() }
     }
@@ -53,23 +38,18 @@ impl Scenario for Warns {
     }
 
     fn finished(&self, _: &Cell, _: &Expected, evidence: &Evidence) -> Vec<String> {
-        wrong(evidence)
+        let trouble = &evidence.trouble;
+        let mut wrong = Vec::new();
+        let found = trouble.iter().filter(|line| is_first_line(line)).count();
+        if found != 1 {
+            wrong.push(format!("{found} warnings of{MODULE} are in the kernel's log, not 1"));
+        }
+        let lost = AROUND.iter().filter(|text| !trouble.iter().any(|line| line.contains(**text)));
+        wrong.extend(lost.map(|text| format!("the kernel's log has no `{text}`")));
+        wrong.extend(loaded(&evidence.records));
+        wrong.extend(tainted::not_warned(&evidence.records));
+        wrong
     }
-}
-
-/// Returns the faults found.
-fn wrong(evidence: &Evidence) -> Vec<String> {
-    let trouble = &evidence.trouble;
-    let mut wrong = Vec::new();
-    let found = trouble.iter().filter(|line| is_first_line(line)).count();
-    if found != 1 {
-        wrong.push(format!("{found} warnings of{MODULE} are in the kernel's log, not 1"));
-    }
-    let lost = AROUND.iter().filter(|text| !trouble.iter().any(|line| line.contains(**text)));
-    wrong.extend(lost.map(|text| format!("the kernel's log has no `{text}`")));
-    wrong.extend(loaded(&evidence.records));
-    wrong.extend(tainted::not_warned(&evidence.records));
-    wrong
 }
 
 /// Checks that the module was loaded.
@@ -168,6 +148,11 @@ mod tests {
         }
         let mut unloaded = evidence(&warning(NEW));
         unloaded.records.sections.clear();
-        assert!(wrong(&unloaded).join("\n").contains("provoked.modules"));
+        assert!(
+            Warns
+                .finished(&cell(), &Expected::default(), &unloaded)
+                .join("\n")
+                .contains("provoked.modules")
+        );
     }
 }
