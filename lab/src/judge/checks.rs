@@ -36,6 +36,11 @@ impl Expected {
     }
 }
 
+/// Returns these faults with where or when they were found before each.
+pub(crate) fn under(found: &str, wrong: impl IntoIterator<Item = String>) -> Vec<String> {
+    wrong.into_iter().map(|why| format!("{found}: {why}")).collect()
+}
+
 /// Returns the faults of a host whose driver was Ready in the phase `when`, which is the prefix of
 /// its sections.
 pub(crate) fn ready(expected: &Expected, records: &Records, when: &str) -> Vec<String> {

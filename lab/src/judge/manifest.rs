@@ -29,14 +29,10 @@ pub(crate) fn wrong(records: &Records) -> Vec<String> {
     if compared != "0" {
         wrong.push(format!("the comparison of both manifests of / ended with {compared}"));
     }
-    match records.section("after.root") {
-        Ok(differences) => wrong.extend(beyond_control(differences)),
-        Err(missing) => wrong.push(missing),
-    }
-    match records.section("after.written") {
-        Ok(files) => wrong.extend(files.iter().map(|file| format!("written: {file}"))),
-        Err(missing) => wrong.push(missing),
-    }
+    wrong.extend(records.faults("after.root", beyond_control));
+    wrong.extend(records.faults("after.written", |files| {
+        files.iter().map(|file| format!("written: {file}")).collect()
+    }));
     wrong.extend(tainted::wrong(records));
     wrong
 }

@@ -105,6 +105,15 @@ impl Records {
             .ok_or_else(|| format!("the guest did not report `{name}`"))
     }
 
+    /// Returns the faults that `judge` finds in a section; that it is missing is one.
+    pub(crate) fn faults(
+        &self,
+        section: &str,
+        judge: impl FnOnce(&[String]) -> Vec<String>,
+    ) -> Vec<String> {
+        self.section(section).map_or_else(|missing| vec![missing], judge)
+    }
+
     /// Returns all lines of a section as one text; empty where it is missing.
     pub fn text(&self, name: &str) -> String {
         self.sections.get(name).map(|lines| lines.join("\n")).unwrap_or_default()

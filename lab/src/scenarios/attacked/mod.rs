@@ -108,14 +108,10 @@ fn facts(records: &Records) -> Vec<String> {
 
 /// Returns the attempts that had an effect, except those that are `harmless`.
 fn effects(records: &Records, section: &str, harmless: fn(&str) -> bool) -> Vec<String> {
-    match records.section(section) {
-        Ok(lines) => lines
-            .iter()
-            .filter(|line| !line.is_empty() && !harmless(line))
-            .map(|line| format!("{section}: {line}"))
-            .collect(),
-        Err(missing) => vec![missing],
-    }
+    records.faults(section, |lines| {
+        let effects = lines.iter().filter(|line| !line.is_empty() && !harmless(line));
+        effects.map(|line| format!("{section}: {line}")).collect()
+    })
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ const SPEC: &str = "longshore-nvidia.com-gpu.json";
 impl Scenario for BadInput {
     fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
         let mut wrong = checks::ready(expected, records, "ready");
-        let beside = checks::kernel_side(expected, records, "beside").into_iter();
-        let beside = beside.chain(checks::user_side(expected, records, "beside"));
-        wrong.extend(beside.map(|why| format!("beside a second agent: {why}")));
+        let mut beside = checks::kernel_side(expected, records, "beside");
+        beside.extend(checks::user_side(expected, records, "beside"));
+        wrong.extend(checks::under("beside a second agent", beside));
         wrong.extend(identity::compare(records, "alone", "beside", &[]));
         wrong.extend(answers(records));
         wrong.extend(specs(records));

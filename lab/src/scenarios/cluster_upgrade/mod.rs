@@ -137,29 +137,23 @@ fn removed(records: &Records) -> Vec<String> {
 
 /// Checks that the release's objects were listed before its removal, of each kind one at least.
 fn released(records: &Records) -> Vec<String> {
-    let objects = match records.section("release.objects") {
-        Ok(objects) => objects,
-        Err(missing) => return vec![missing],
-    };
-    let has = |kind: &&&str| objects.iter().any(|object| object.starts_with(**kind));
-    let missing = RELEASE.iter().filter(|kind| !has(kind));
-    missing.map(|kind| format!("the release has no {kind}: {}", objects.join("; "))).collect()
+    records.faults("release.objects", |objects| {
+        let has = |kind: &&&str| objects.iter().any(|object| object.starts_with(**kind));
+        let missing = RELEASE.iter().filter(|kind| !has(kind));
+        missing.map(|kind| format!("the release has no {kind}: {}", objects.join("; "))).collect()
+    })
 }
 
 /// Checks that leftovers were searched among all kinds of objects, and that there are none. Each line is one, also
 /// an error's text.
 fn left(records: &Records) -> Vec<String> {
-    let searched = records.section("removed.resources").map(|kinds| {
+    let mut wrong = records.faults("removed.resources", |kinds| {
         let unsearched = SEARCHED.iter().filter(|kind| !kinds.iter().any(|seen| seen == *kind));
         unsearched.map(|kind| format!("no leftovers of {kind} were searched")).collect()
     });
-    let mut wrong: Vec<String> = searched.unwrap_or_else(|missing| vec![missing]);
-    match records.section("removed.objects") {
-        Ok(left) => {
-            wrong.extend(left.iter().map(|object| format!("left by helm uninstall: {object}")));
-        }
-        Err(missing) => wrong.push(missing),
-    }
+    wrong.extend(records.faults("removed.objects", |left| {
+        left.iter().map(|object| format!("left by helm uninstall: {object}")).collect()
+    }));
     wrong
 }
 

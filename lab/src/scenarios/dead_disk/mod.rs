@@ -28,8 +28,7 @@ impl Scenario for DeadDisk {
         let mut wrong = ended(records, "untouched");
         wrong.extend(struck(records));
         wrong.extend(ended(records, "killed"));
-        let touched = end::differences(records, "untouched").into_iter();
-        wrong.extend(touched.map(|difference| format!("a dead disk: {difference}")));
+        wrong.extend(checks::under("a dead disk", end::differences(records, "untouched")));
         // Neither the agent without a disk nor the adopting one changed the driver that was there.
         for later in ["after-killed", "adopted"] {
             wrong.extend(identity::compare(records, "killed", later, &[]));
@@ -59,7 +58,7 @@ fn ended(records: &Records, when: &str) -> Vec<String> {
     let lines = records.section(&format!("{when}.log")).unwrap_or_default();
     let given_up = ("phase probing", "phase failed");
     let late = timing::not_within(lines, given_up, (STEP, STEP + EMULATED));
-    wrong.extend(late.map(|why| format!("{when}: {why}")));
+    wrong.extend(checks::under(when, late));
     wrong.extend(in_time(records, &format!("{when}.seconds")));
     wrong
 }
@@ -69,14 +68,11 @@ fn removed(records: &Records) -> Vec<String> {
     let log = records.section("agent-log").unwrap_or_default();
     let late =
         timing::not_within(log, ("SIGTERM: stopping", "phase removed"), (0.0, MESSAGE + STEP));
-    wrong.extend(late.map(|why| format!("TERM with a dead disk: {why}")));
-    match records.section("removed.modules") {
-        Ok(modules) => {
-            let left = modules.iter().filter(|line| line.starts_with("nvidia"));
-            wrong.extend(left.map(|line| format!("with a dead disk TERM left {line}")));
-        }
-        Err(missing) => wrong.push(missing),
-    }
+    wrong.extend(checks::under("TERM with a dead disk", late));
+    wrong.extend(records.faults("removed.modules", |modules| {
+        let left = modules.iter().filter(|line| line.starts_with("nvidia"));
+        left.map(|line| format!("with a dead disk TERM left {line}")).collect()
+    }));
     wrong
 }
 

@@ -26,7 +26,7 @@ impl Scenario for HotPlug {
         let of_driver =
             |why: &String| ["modules: ", "dev: ", "firmware"].iter().any(|of| why.starts_with(of));
         let changed = end::differences(records, "idle").into_iter().filter(of_driver);
-        wrong.extend(changed.map(|why| format!("while it waited: {why}")));
+        wrong.extend(checks::under("while it waited", changed));
         wrong.extend(checks::ready(expected, records, "ready"));
         match timing::span(records, "plugged.seconds") {
             Ok(seconds) if seconds <= LONGEST => {}

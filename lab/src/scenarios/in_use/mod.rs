@@ -25,9 +25,8 @@ impl Scenario for InUse {
         wrong.extend(named(records));
         wrong.extend(left(records));
         let held = checks::ready(expected, records, "held");
-        wrong.extend(held.into_iter().map(|why| format!("while it is held: {why}")));
-        let adopted = checks::ready(expected, records, "ready");
-        wrong.extend(adopted.into_iter().map(|why| format!("adopted: {why}")));
+        wrong.extend(checks::under("while it is held", held));
+        wrong.extend(checks::under("adopted", checks::ready(expected, records, "ready")));
         // No module was loaded again, and no process lost the driver.
         wrong.extend(identity::compare(records, "held", "adopted", &[]));
         wrong

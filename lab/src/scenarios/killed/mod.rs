@@ -1,6 +1,6 @@
 //! SIGKILL at many points, one agent run after the other (script.sh).
 
-use crate::judge::checks::Expected;
+use crate::judge::checks::{self, Expected};
 use crate::judge::end;
 use crate::judge::records::Records;
 use crate::judge::trials;
@@ -19,7 +19,7 @@ impl Scenario for Killed {
         }
         wrong.extend(trials::missing(&trials));
         for trial in trials {
-            wrong.extend(trial.wrong.iter().map(|why| format!("{}: {why}", trial.point)));
+            wrong.extend(checks::under(&trial.point, trial.wrong));
         }
         wrong
     }

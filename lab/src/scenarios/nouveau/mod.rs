@@ -17,8 +17,7 @@ static NOUVEAU: StandIn =
 impl Scenario for Nouveau {
     fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
         let mut wrong = refused(records);
-        let held = end::differences(records, "held");
-        wrong.extend(held.into_iter().map(|why| format!("refused: {why}")));
+        wrong.extend(checks::under("refused", end::differences(records, "held")));
         wrong.extend(checks::ready(expected, records, "ready"));
         wrong.extend(bindings(records));
         wrong

@@ -37,10 +37,8 @@ impl Scenario for Operator {
         let mut wrong = Vec::new();
         for when in ["ready", "adopted", "other"] {
             // Reported after the phase of that name, or in the one before.
-            let faults = checks::kernel_side(expected, records, when)
-                .into_iter()
-                .chain(checks::user_side(expected, records, when));
-            wrong.extend(faults.map(|why| format!("{when}: {why}")));
+            wrong.extend(checks::under(when, checks::kernel_side(expected, records, when)));
+            wrong.extend(checks::under(when, checks::user_side(expected, records, when)));
         }
         wrong.extend(gates(expected, records));
         wrong.extend(gates::wrong(records));
@@ -164,14 +162,11 @@ fn gates(expected: &Expected, records: &Records) -> Vec<String> {
 
 /// Returns the wanted beginnings that no line of the gate's report has.
 fn unsaid(records: &Records, gate: &str, wanted: &[String]) -> Vec<String> {
-    let said = match records.section(gate) {
-        Ok(said) => said,
-        Err(missing) => return vec![missing],
-    };
-    let is_said = |begin: &&String| said.iter().any(|line| line.starts_with(begin.as_str()));
-    let missing: Vec<&String> = wanted.iter().filter(|begin| !is_said(begin)).collect();
-    let line = |begin: &String| format!("{gate}: no line `{begin}`; it says {said:?}");
-    missing.into_iter().map(line).collect()
+    records.faults(gate, |said| {
+        let is_said = |begin: &&String| said.iter().any(|line| line.starts_with(begin.as_str()));
+        let missing = wanted.iter().filter(|begin| !is_said(begin));
+        missing.map(|begin| format!("{gate}: no line `{begin}`; it says {said:?}")).collect()
+    })
 }
 
 /// Checks that each deletion of the pod ended with 0: held, idle, and at the end.

@@ -98,10 +98,8 @@ impl Scenario for OperatorPod {
     fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
         let mut wrong = Vec::new();
         for when in ["ready", "adopted", "other"] {
-            let faults = checks::kernel_side(expected, records, when)
-                .into_iter()
-                .chain(checks::user_side(expected, records, when));
-            wrong.extend(faults.map(|why| format!("{when}: {why}")));
+            wrong.extend(checks::under(when, checks::kernel_side(expected, records, when)));
+            wrong.extend(checks::under(when, checks::user_side(expected, records, when)));
         }
         wrong.extend(gates(&expected.version).filter_map(|gate| gate.fault(records)));
         wrong.extend(last_probe(records));

@@ -111,10 +111,9 @@ fn disk(records: &Records) -> Vec<String> {
     if records.text("cut.unsynced") == "unsynced" {
         wrong.push("the file that was not synced is on the disk: this was no loss of power".into());
     }
-    match records.section("cut.misnamed") {
-        Ok(files) => wrong.extend(files.iter().map(|f| format!("digest differs from name: {f}"))),
-        Err(missing) => wrong.push(missing),
-    }
+    wrong.extend(records.faults("cut.misnamed", |files| {
+        files.iter().map(|file| format!("digest differs from name: {file}")).collect()
+    }));
     let code = records.facts.get("cut.verify").map_or("none", String::as_str);
     if code != "0" {
         wrong.push(format!("`store verify` ended with {code}: {}", records.text("cut.verify-log")));

@@ -25,7 +25,7 @@ impl Scenario for Restored {
     fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
         let mut wrong = checks::ready(expected, records, "ready");
         let restored = checks::ready(expected, records, "restored");
-        wrong.extend(restored.into_iter().map(|why| format!("after the repair: {why}")));
+        wrong.extend(checks::under("after the repair", restored));
         wrong.extend(not_ready(records));
         wrong.extend(said(records));
         wrong.extend(found(records));

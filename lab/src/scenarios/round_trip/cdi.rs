@@ -3,6 +3,7 @@
 use crate::cell::Cell;
 use crate::cell::guests::Consumer;
 use crate::judge::answers;
+use crate::judge::checks;
 use crate::judge::records::Records;
 use crate::judge::start_times;
 use crate::scenarios::round_trip::reload;
@@ -47,15 +48,13 @@ fn configured(records: &Records) -> Vec<String> {
 
 /// Returns the faults of the spec in its place, and of the links to nodes.
 fn published(records: &Records) -> Vec<String> {
-    let seen = match records.section("ready.published") {
-        Ok(seen) => seen,
-        Err(missing) => return vec![missing],
-    };
     let links = CONTROL_NODES.into_iter().chain(["nvidia0"]);
     let mut wanted = vec!["published as shown".to_owned(), "ModifyDeviceFiles: 0".to_owned()];
     wanted.extend(links.map(|node| format!("linked /dev/{node}")));
-    let missing = wanted.into_iter().filter(|line| !seen.contains(line));
-    missing.map(|line| format!("the published spec: no `{line}`; it says {seen:?}")).collect()
+    records.faults("ready.published", |seen| {
+        let missing = wanted.into_iter().filter(|line| !seen.contains(line));
+        missing.map(|line| format!("the published spec: no `{line}`; it says {seen:?}")).collect()
+    })
 }
 
 /// Returns the faults of the container of one consumer.
@@ -91,8 +90,7 @@ fn container(consumer: Consumer, driven: usize, records: &Records) -> Vec<String
     if !wrong.is_empty() {
         wrong.extend(seen.iter().map(|line| format!("it says: {line}")));
     }
-    let name = consumer.name();
-    wrong.into_iter().map(|why| format!("container by CDI and {name}: {why}")).collect()
+    checks::under(&format!("container by CDI and {}", consumer.name()), wrong)
 }
 
 /// True for the loader's message about a library that it cannot load.

@@ -2,6 +2,7 @@
 //! (`reloads` of guest/scripts/consumers.sh).
 
 use crate::cell::guests::Consumer;
+use crate::judge::checks;
 use crate::judge::records::Records;
 
 /// Returns the faults: the container keeps its nodes where their numbers have links in /dev/char. Without,
@@ -27,7 +28,7 @@ pub(super) fn wrong(consumer: Consumer, records: &Records) -> Vec<String> {
     if !wrong.is_empty() {
         wrong.extend(seen.iter().map(|line| format!("it says: {line}")));
     }
-    wrong.into_iter().map(|why| format!("container under systemd: {why}")).collect()
+    checks::under("container under systemd", wrong)
 }
 
 #[cfg(test)]

@@ -71,15 +71,13 @@ fn confined(records: &Records) -> Vec<String> {
 /// Returns the denials, and the faults of a log that is not whole: a ring buffer that has lost the mark has lost
 /// denials, too, and so has an audit that says so.
 fn denials(records: &Records) -> Vec<String> {
-    let lines = match records.section("ready.denials") {
-        Ok(lines) => lines,
-        Err(missing) => return vec![missing],
-    };
-    let Some((_, lines)) = lines.split_first().filter(|(first, _)| first.contains(MARK)) else {
-        return vec![format!("the kernel's log has lost the mark `{MARK}`: {lines:?}")];
-    };
-    let denied = lines.iter().filter(|line| !is_of_others(line));
-    denied.map(|line| format!("SELinux: {line}")).collect()
+    records.faults("ready.denials", |lines| match lines {
+        [first, denials @ ..] if first.contains(MARK) => {
+            let denied = denials.iter().filter(|line| !is_of_others(line));
+            denied.map(|line| format!("SELinux: {line}")).collect()
+        }
+        _ => vec![format!("the kernel's log has lost the mark `{MARK}`: {lines:?}")],
+    })
 }
 
 /// True for a denial that is not about the driver's files: pipes between a container and the engine, the
