@@ -230,7 +230,7 @@ fn describe(cell: &Cell) -> String {
         cell.kernel.package,
         cell.kernel.suite,
         cell.driver.branch,
-        cell.driver.flavour_name(),
+        cell.driver.flavour,
         cell.from,
         gpus.join(", "),
         cell.exit

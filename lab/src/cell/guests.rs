@@ -53,9 +53,13 @@ impl Guests {
     }
 }
 
-/// Container engine that runs the agent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Container engine that runs the agent. Its name in the guest's scripts (guest/scripts/engines.sh) is that of
+/// matrix.toml.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, derive_more::Display,
+)]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum Engine {
     /// podman.
     #[default]
@@ -67,15 +71,6 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Returns its name in the guest's scripts (guest/scripts/engines.sh).
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Podman => "podman",
-            Self::Docker => "docker",
-            Self::Kubelet => "kubelet",
-        }
-    }
-
     /// Returns the daemons that it needs.
     fn daemons(self) -> &'static [&'static str] {
         match self {
@@ -87,29 +82,25 @@ impl Engine {
 }
 
 /// Process 1 of a guest.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, derive_more::Display,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Init {
-    /// The guest's script.
+    /// The guest's script, which has no name in the guest's scripts.
     #[default]
+    #[display("")]
     Script,
     /// systemd, which then owns the cgroups.
+    #[display("systemd")]
     Systemd,
 }
 
-impl Init {
-    /// Returns its name in the guest's scripts; empty for the script.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Script => "",
-            Self::Systemd => "systemd",
-        }
-    }
-}
-
-/// Program that gives a container the GPUs of the spec (guest/scripts/consumers.sh).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Program that gives a container the GPUs of the spec (guest/scripts/consumers.sh). Its name in the guest's scripts and
+/// in their sections is that of matrix.toml.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum Consumer {
     /// `podman run --device nvidia.com/gpu=all`.
     Podman,
@@ -138,24 +129,6 @@ pub enum Consumer {
 }
 
 impl Consumer {
-    /// Returns its name in the guest's scripts and in their sections.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Podman => "podman",
-            Self::PodmanByIndex => "podman-by-index",
-            Self::PodmanRounds => "podman-rounds",
-            Self::Docker => "docker",
-            Self::DockerOptions => "docker-options",
-            Self::Ctr => "ctr",
-            Self::CriField => "cri-field",
-            Self::CriAnnotation => "cri-annotation",
-            Self::PodmanRoots => "podman-roots",
-            Self::DockerRoots => "docker-roots",
-            Self::DockerReload => "docker-reload",
-            Self::DockerOptionsReload => "docker-options-reload",
-        }
-    }
-
     /// True if CDI is off in its runtime until longshore switches it on.
     pub fn is_configured(self) -> bool {
         let of_docker = matches!(self, Self::Docker | Self::DockerRoots | Self::DockerReload);
@@ -164,7 +137,7 @@ impl Consumer {
 
     /// Returns the section that the guest reports of its container.
     pub fn section(self) -> String {
-        format!("ready.cdi-{}", self.name())
+        format!("ready.cdi-{self}")
     }
 
     /// Returns the daemon that it needs.

@@ -223,14 +223,6 @@ impl DriverWanted {
         self.suite.as_deref().unwrap_or(&kernel.suite)
     }
 
-    /// Returns the flavour as longshore's command line takes it.
-    pub fn flavour_name(&self) -> &'static str {
-        match self.flavour {
-            Flavour::Open => "open",
-            Flavour::Proprietary => "proprietary",
-        }
-    }
-
     /// True if `version` is this version or of this branch.
     pub fn is_met_by(&self, version: &str) -> bool {
         version

@@ -137,13 +137,7 @@ impl FromStr for Spec {
     }
 }
 
-impl TryFrom<String> for Spec {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
+longshore_core::from_string!(Spec);
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,7 @@
 //! One boot of a guest.
 
 /// One boot of a guest.
+#[derive(Default)]
 pub struct Boot {
     /// Prefix of the names of its phases and logs.
     pub name: String,
@@ -24,15 +25,6 @@ pub struct Boot {
 impl Boot {
     /// Returns the single boot of a cell that boots once.
     pub fn of(script: &'static str) -> Self {
-        Self {
-            name: String::new(),
-            script,
-            loses_power: false,
-            after: "",
-            cut: "",
-            processors: 1,
-            counts: false,
-            rounds: 0,
-        }
+        Self { script, processors: 1, ..Self::default() }
     }
 }

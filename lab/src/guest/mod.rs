@@ -147,8 +147,7 @@ impl<'a> Guest<'a> {
         let arguments: String = words.map(|word| format!(" {word}")).collect();
         // An agent that compiles has the host's apt sources; every other one has no archive.
         let host_apt = of(delivery.archive.is_none(), " --host-apt=false");
-        let branch_and_flavour =
-            |driver: &DriverWanted| (driver.branch.clone(), driver.flavour_name());
+        let branch_and_flavour = |driver: &DriverWanted| (driver.branch.clone(), driver.flavour);
         let (branch, flavour) = branch_and_flavour(&cell.driver);
         // A driver that is changed is selected in a file: flags of a start cannot be changed later.
         let (flags, drivers) = match cell.next_driver.as_ref().map(branch_and_flavour) {
@@ -177,10 +176,10 @@ impl<'a> Guest<'a> {
             boot.after,
             boot.cut,
             if boot.rounds > 0 { boot.rounds.to_string() } else { String::new() },
-            cell.engine.name(),
+            cell.engine,
             cell.daemons().join(" "),
-            cell.consumers.iter().map(|consumer| consumer.name()).collect::<Vec<_>>().join(" "),
-            cell.init.name(),
+            cell.consumers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+            cell.init,
             of(cell.selinux, "yes"),
             self.installs().map(|next| next.release.as_str()).unwrap_or_default(),
         )

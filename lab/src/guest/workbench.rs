@@ -135,7 +135,7 @@ impl Workbench {
         command
             .arg(verb)
             .args(["--kernel", release, "--driver", &cell.driver.branch])
-            .args(["--flavour", cell.driver.flavour_name()])
+            .args(["--flavour", &cell.driver.flavour.to_string()])
             .arg("--store")
             .arg(store);
         for suite in cell.suites() {
@@ -165,7 +165,7 @@ impl Workbench {
             kernel_version: image.version.clone(),
             kernel_sha256: image.sha256.clone(),
             kernel_release: kernel::release_of(image),
-            flavour: cell.driver.flavour_name().to_owned(),
+            flavour: cell.driver.flavour.to_string(),
             ..Resolved::default()
         };
         Ok((packages, resolved))
@@ -196,7 +196,7 @@ impl Workbench {
         let stand_in = needs.stand_in.map(|of| stand_in::make(&self.cache, &self.archives, on, of));
         let stand_in = stand_in.transpose()?;
         let driver = &cell.driver;
-        let (branch, flavour) = (&driver.branch, driver.flavour_name());
+        let (branch, flavour) = (&driver.branch, driver.flavour);
         sink.tell(What::Preparing(format!("driver {branch} {flavour} for {}", kernel.release)));
         let run_file = self.run_file(cell)?;
         let next_kernel = self.next_kernel(cell)?;

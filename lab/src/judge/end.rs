@@ -8,11 +8,11 @@ use crate::judge::records::Records;
 use crate::judge::scene::{self, Scene};
 
 /// Number of last lines of the agent's log that are shown with the faults.
-pub(crate) const LAST_LINES: usize = 6;
+const LAST_LINES: usize = 6;
 
-/// Returns the last lines of the agent's log.
-pub(crate) fn last_log_lines(records: &Records) -> Vec<String> {
-    let log = records.section("agent-log").unwrap_or_default();
+/// Returns the last lines of the agent's log in a section.
+pub(crate) fn last_lines(records: &Records, section: &str) -> Vec<String> {
+    let log = records.section(section).unwrap_or_default();
     log[log.len().saturating_sub(LAST_LINES)..].iter().map(|l| format!("agent: {l}")).collect()
 }
 
@@ -42,6 +42,25 @@ pub fn unfinished(cell: &Cell, evidence: &Evidence) -> Option<String> {
     (console.1 != 0).then(|| format!("the guest's script ended with {} at `{phase}`", console.1))
 }
 
+/// Returns the faults in the kernel's log, and those that `judge` finds in the records of a guest that finished well; of
+/// any other one, which has no state to judge, why it did not, and the last lines of its console.
+pub(crate) fn judged(
+    cell: &Cell,
+    evidence: &Evidence,
+    judge: impl FnOnce(&Records) -> Vec<String>,
+) -> Vec<String> {
+    let mut wrong: Vec<String> =
+        evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
+    match unfinished(cell, evidence) {
+        Some(why) => {
+            wrong.push(why);
+            wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
+        }
+        None => wrong.extend(judge(&evidence.records)),
+    }
+    wrong
+}
+
 /// Checks the guest before the agent started: modules that the cell loads, and the image that it names by its digest.
 pub(crate) fn begin(cell: &Cell, records: &Records) -> Vec<String> {
     let loaded = |name: &str| {
@@ -67,7 +86,7 @@ pub(crate) fn agent(cell: &Cell, records: &Records) -> Vec<String> {
     let unsaid = cell.says.iter().filter(|text| !log.contains(text.as_str()));
     wrong.extend(unsaid.map(|text| format!("the agent's log does not say `{text}`")));
     if !wrong.is_empty() {
-        wrong.extend(last_log_lines(records));
+        wrong.extend(last_lines(records, "agent-log"));
     }
     wrong
 }

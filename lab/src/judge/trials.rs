@@ -118,9 +118,7 @@ fn wrong(records: &Records, number: usize) -> Vec<String> {
     wrong.extend(end::differences(records, &after));
     wrong.extend(end::record(records, &format!("{after}.record")));
     if !wrong.is_empty() {
-        let log = records.section(&format!("recovery-log-{number}")).unwrap_or_default();
-        let last = &log[log.len().saturating_sub(end::LAST_LINES)..];
-        wrong.extend(last.iter().map(|line| format!("agent: {line}")));
+        wrong.extend(end::last_lines(records, &format!("recovery-log-{number}")));
     }
     wrong
 }

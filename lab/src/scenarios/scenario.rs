@@ -171,18 +171,11 @@ pub trait Scenario: Row + fmt::Debug + Sync {
 
 /// Judges the boot of a cell that ends by a loss of power while the driver is Ready.
 pub(super) fn first_boot(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
-    let mut wrong: Vec<String> =
-        evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
-    match end::unfinished(cell, evidence) {
-        Some(why) => {
-            wrong.push(why);
-            wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
-        }
-        None => wrong.extend(checks::ready(expected, &evidence.records, "ready")),
-    }
+    let ready = |records: &Records| checks::ready(expected, records, "ready");
+    let mut wrong = end::judged(cell, evidence, ready);
     if wrong.is_empty() {
         return Outcome::Passed;
     }
-    wrong.extend(end::last_log_lines(&evidence.records));
-    Outcome::Failed(wrong.into_iter().map(|line| format!("first boot: {line}")).collect())
+    wrong.extend(end::last_lines(&evidence.records, "agent-log"));
+    Outcome::Failed(checks::under("first boot", wrong))
 }

@@ -235,7 +235,7 @@ fn copy(from: &Store, set: &ModuleSet, to: &Store) -> Result<(), Error> {
 /// Returns the set of a fetch that printed `said`.
 fn find_set(store: &Store, said: &str, fetch: &Fetch<'_>) -> Result<ModuleSet, Error> {
     chosen(store.sets()?, said, fetch).ok_or_else(|| {
-        let (branch, flavour) = (&fetch.driver.branch, fetch.driver.flavour_name());
+        let (branch, flavour) = (&fetch.driver.branch, fetch.driver.flavour);
         let (root, release) = (store.root().display(), fetch.release);
         Error::Unexpected(format!("{root} has no set {branch} {flavour} for {release} of: {said}"))
     })

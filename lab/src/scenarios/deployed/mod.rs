@@ -7,7 +7,6 @@ use crate::host::error::Error;
 use crate::judge::checks::{self, Expected};
 use crate::judge::end;
 use crate::judge::event::{Outcome, Sink, What};
-use crate::judge::evidence::Evidence;
 use crate::judge::records::Records;
 use crate::judge::timing;
 use crate::scenarios::{Deployed, Row, Scenario};
@@ -51,7 +50,7 @@ impl Scenario for Deployed {
             guest.watch(&boot, sink)
         };
         let evidence = boot(guest, "first-", "")?;
-        let mut wrong = unfinished(guest, &evidence);
+        let mut wrong = end::judged(guest.cell, &evidence, |_| Vec::new());
         if wrong.is_empty() {
             wrong.extend(checks::ready(expected, &evidence.records, "ready"));
             wrong.extend(first(&evidence.records));
@@ -61,23 +60,13 @@ impl Scenario for Deployed {
             return Ok(Outcome::Failed(wrong));
         }
         let evidence = boot(guest, "second-", REBOOT)?;
-        let mut wrong = unfinished(guest, &evidence);
+        let mut wrong = end::judged(guest.cell, &evidence, |_| Vec::new());
         if wrong.is_empty() {
             wrong.extend(second(&evidence.records));
             tell(sink, &evidence.records, &[SECOND]);
         }
         Ok(if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) })
     }
-}
-
-fn unfinished(guest: &Guest<'_>, evidence: &Evidence) -> Vec<String> {
-    let mut wrong: Vec<String> =
-        evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
-    if let Some(why) = end::unfinished(guest.cell, evidence) {
-        wrong.push(why);
-        wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
-    }
-    wrong
 }
 
 fn tell(sink: &Sink<'_>, records: &Records, facts: &[&str]) {

@@ -18,10 +18,7 @@ impl Scenario for Ima {
         let end = records.facts.get("labelled.end").map_or("none", String::as_str);
         if end != "ready" {
             wrong.push(format!("with their digests the agent ended with {end}"));
-            let log = records.section("labelled.log").unwrap_or_default();
-            wrong.extend(
-                log.iter().rev().take(end::LAST_LINES).rev().map(|l| format!("agent: {l}")),
-            );
+            wrong.extend(end::last_lines(records, "labelled.log"));
         }
         wrong.extend(checks::ready(expected, records, "ready"));
         wrong

@@ -70,12 +70,8 @@ impl Scenario for NextKernel {
 }
 
 fn boot(guest: &Guest<'_>, name: &str, sink: &Sink<'_>) -> Result<Evidence, Error> {
-    let boot = Boot {
-        name: name.to_owned(),
-        processors: 2,
-        ..Boot::of(NextKernel.script().unwrap_or_default())
-    };
-    guest.watch(&boot, sink)
+    let script = NextKernel.script().unwrap_or_default();
+    guest.watch(&Boot { name: name.to_owned(), processors: 2, ..Boot::of(script) }, sink)
 }
 
 /// Judges the boot in which the kernel `next` is installed and prepared.
@@ -115,18 +111,13 @@ fn booted(cell: &Cell, expected: &Expected, evidence: &Evidence, compiles: bool)
 
 /// Judges the end of a boot: the agent uninstalled the driver.
 fn left_as_before(cell: &Cell, evidence: &Evidence) -> Vec<String> {
-    let mut wrong: Vec<String> =
-        evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
-    match end::unfinished(cell, evidence) {
-        Some(why) => {
-            wrong.push(why);
-            wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
-            wrong.extend(end::last_log_lines(&evidence.records));
-        }
-        None => {
-            wrong.extend(end::agent(cell, &evidence.records));
-            wrong.extend(end::host(&evidence.records));
-        }
+    let mut wrong = end::judged(cell, evidence, |records| {
+        let mut wrong = end::agent(cell, records);
+        wrong.extend(end::host(records));
+        wrong
+    });
+    if end::unfinished(cell, evidence).is_some() {
+        wrong.extend(end::last_lines(&evidence.records, "agent-log"));
     }
     wrong
 }

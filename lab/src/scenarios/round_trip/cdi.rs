@@ -90,7 +90,7 @@ fn container(consumer: Consumer, driven: usize, records: &Records) -> Vec<String
     if !wrong.is_empty() {
         wrong.extend(seen.iter().map(|line| format!("it says: {line}")));
     }
-    checks::under(&format!("container by CDI and {}", consumer.name()), wrong)
+    checks::under(&format!("container by CDI and {consumer}"), wrong)
 }
 
 /// True for the loader's message about a library that it cannot load.

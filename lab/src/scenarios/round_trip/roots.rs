@@ -24,12 +24,11 @@ const ROOTS: [(&str, Option<(&str, &str)>); 9] = [
 
 /// Returns the faults of the containers of one consumer.
 pub(super) fn wrong(consumer: Consumer, records: &Records) -> Vec<String> {
-    let name = consumer.name();
     records.faults(&consumer.section(), |seen| {
         let faults = |(root, libcuda): &(&str, Option<(&str, &str)>)| {
             let seen = of_root(seen, root);
             let wrong = fault(&seen, *libcuda)?;
-            Some(format!("{name}, root {root}: {wrong}; it says: {}", seen.join(" / ")))
+            Some(format!("{consumer}, root {root}: {wrong}; it says: {}", seen.join(" / ")))
         };
         ROOTS.iter().filter_map(faults).collect()
     })

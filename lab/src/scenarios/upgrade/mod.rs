@@ -174,10 +174,8 @@ impl Scenario for Upgrade {
         for act in ACTS {
             let why = act.wrong(expected, records);
             if !why.is_empty() {
-                let log = records.section(&format!("{}.log", act.name)).unwrap_or_default();
-                let last = &log[log.len().saturating_sub(end::LAST_LINES)..];
-                let last = last.iter().map(|line| format!("agent: {line}"));
-                wrong.extend(why.into_iter().chain(last).map(|why| format!("{}: {why}", act.name)));
+                let last = end::last_lines(records, &format!("{}.log", act.name));
+                wrong.extend(checks::under(act.name, why.into_iter().chain(last)));
             }
         }
         wrong.extend(adoption(records).err());
