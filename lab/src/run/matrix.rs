@@ -10,6 +10,7 @@ use crate::cell::guests::{Engine, Guest, Guests};
 use crate::cell::supply::Supply;
 use crate::gpu;
 use crate::host::error::{At, Error};
+use crate::scenarios::scenario::Scenario;
 use crate::scenarios::{self, SCENARIOS};
 
 /// The whole matrix.
@@ -52,35 +53,8 @@ impl Matrix {
             let Some(scenario) = scenarios::named(&cell.scenario) else {
                 return Err(unknown(cell));
             };
-            let needs = scenario.needs();
-            if cell.from != Supply::Archive && scenario.script().is_none() {
-                return Err(format!("{}: a build has no guest to supply", cell.name));
-            }
-            if cell.by_digest && !cell.from.has_registry() {
-                return Err(format!("{}: an image by digest comes from a registry", cell.name));
-            }
-            if needs.next_driver != cell.next_driver.is_some() {
-                return Err(format!("{}: an upgrade has a next-driver, no other cell", cell.name));
-            }
-            if needs.cluster != (cell.engine == Engine::Kubelet) {
-                return Err(format!("{}: kubelet runs the agent in a cluster only", cell.name));
-            }
-            if needs.cluster && cell.from != Supply::Archive {
-                return Err(format!("{}: a node reaches nothing but its cluster", cell.name));
-            }
-            if cell.next_driver.is_some() && cell.from != Supply::Archive {
-                return Err(format!("{}: two drivers come from the archive only", cell.name));
-            }
-            if needs.next_kernel != cell.next_kernel.is_some() {
-                return Err(format!("{}: next-kernel has a next-kernel, no other cell", cell.name));
-            }
-            if cell.next_kernel.is_some() && cell.from != Supply::Compile {
-                return Err(format!("{}: a next kernel is compiled for in the guest", cell.name));
-            }
-            let peermem = cell.extra_modules.iter().any(|name| name == "nvidia-peermem");
-            let is_of_mofed = needs.stand_in.is_some_and(|of| of.header.is_some());
-            if is_of_mofed && !(peermem && cell.from == Supply::Archive) {
-                return Err(format!("{}: peermem has nvidia-peermem of the archive", cell.name));
+            if let Some(rule) = broken(cell, scenario) {
+                return Err(format!("{}: {rule}", cell.name));
             }
             gpu::check(&cell.gpus).map_err(|why| format!("{}: {why}", cell.name))?;
         }
@@ -109,6 +83,29 @@ impl Matrix {
         }
         Ok(self.cells.iter().filter(|c| names.is_empty() || names.contains(&c.name)).collect())
     }
+}
+
+/// Returns the first rule that a cell of this scenario breaks.
+fn broken(cell: &Cell, scenario: &dyn Scenario) -> Option<&'static str> {
+    let needs = scenario.needs();
+    let of_archive = cell.from == Supply::Archive;
+    let (two_drivers, two_kernels) = (cell.next_driver.is_some(), cell.next_kernel.is_some());
+    let by_kubelet = cell.engine == Engine::Kubelet;
+    let has_peermem = cell.extra_modules.iter().any(|name| name == "nvidia-peermem");
+    let is_of_mofed = needs.stand_in.is_some_and(|of| of.header.is_some());
+    let without_registry = cell.by_digest && !cell.from.has_registry();
+    let rules = [
+        (scenario.script().is_none() && !of_archive, "a build has no guest to supply"),
+        (without_registry, "an image by digest comes from a registry"),
+        (needs.next_driver != two_drivers, "an upgrade has a next-driver, no other cell"),
+        (needs.cluster != by_kubelet, "kubelet runs the agent in a cluster only"),
+        (needs.cluster && !of_archive, "a node reaches nothing but its cluster"),
+        (two_drivers && !of_archive, "two drivers come from the archive only"),
+        (needs.next_kernel != two_kernels, "next-kernel has a next-kernel, no other cell"),
+        (two_kernels && cell.from != Supply::Compile, "a next kernel is compiled for in the guest"),
+        (is_of_mofed && !(has_peermem && of_archive), "peermem has nvidia-peermem of the archive"),
+    ];
+    rules.into_iter().find_map(|(is_broken, rule)| is_broken.then_some(rule))
 }
 
 /// Returns the message for a cell whose scenario is none.
