@@ -327,10 +327,9 @@ impl<'a> Guest<'a> {
         }
         evidence.power_lost = matches!(ended, Ended::PowerLost);
         evidence.overdue = matches!(ended, Ended::Overdue);
-        evidence.killed_by = match ended {
-            Ended::Killed(signal) => Some(signal),
-            _ => None,
-        };
+        if let Ended::Killed(signal) = ended {
+            evidence.killed_by = Some(signal);
+        }
         Ok(evidence)
     }
 }

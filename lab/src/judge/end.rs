@@ -78,7 +78,7 @@ pub(crate) fn begin(cell: &Cell, records: &Records) -> Vec<String> {
 pub(crate) fn agent(cell: &Cell, records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     let wanted = cell.exit.to_string();
-    let code = records.facts.get("exit-code").map_or("none", String::as_str);
+    let code = records.fact("exit-code");
     if code != wanted {
         wrong.push(format!("the agent's exit code is {code}, not {wanted}"));
     }

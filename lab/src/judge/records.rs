@@ -94,6 +94,11 @@ impl Records {
         }
     }
 
+    /// Returns a fact, and `none` where the guest did not report it.
+    pub(crate) fn fact(&self, key: &str) -> &str {
+        self.facts.get(key).map_or("none", String::as_str)
+    }
+
     /// Returns a finished section, or an error text if the guest never reported it.
     ///
     /// # Errors

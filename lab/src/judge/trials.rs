@@ -103,7 +103,7 @@ fn elsewhere(records: &Records, number: usize) -> Vec<String> {
 fn wrong(records: &Records, number: usize) -> Vec<String> {
     let mut wrong = elsewhere(records, number);
     for (what, wanted) in [("killed", KILLED), ("recovered", "0")] {
-        let code = records.facts.get(&format!("{what}-{number}")).map_or("none", String::as_str);
+        let code = records.fact(&format!("{what}-{number}"));
         if code != wanted {
             wrong.push(format!("{what} with exit code {code}, not {wanted}"));
         }

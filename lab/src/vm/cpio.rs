@@ -13,11 +13,6 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Returns an empty archive.
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds a directory (mode 0755). Parents must have been added before.
     pub(crate) fn dir(&mut self, path: &str) -> &mut Self {
         self.entry(path, S_IFDIR | 0o755, &[])
@@ -85,7 +80,7 @@ mod tests {
 
     #[test]
     fn cpio_reads_what_was_written() {
-        let mut archive = Archive::new();
+        let mut archive = Archive::default();
         archive.dir("a").file("a/odd-length", 0o755, b"12345").link("a/l", "odd-length");
         let bytes = archive.finish();
         assert_eq!(bytes.len() % 512, 0);
@@ -104,7 +99,7 @@ mod tests {
 
     #[test]
     fn every_header_is_110_bytes_and_names_are_terminated() {
-        let mut archive = Archive::new();
+        let mut archive = Archive::default();
         archive.file("f", 0o644, b"x");
         let bytes = archive.finish();
         assert_eq!(&bytes[..6], b"070701");

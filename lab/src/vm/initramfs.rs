@@ -114,7 +114,7 @@ fn order(dep: &str, builtin: &str, wanted: &[&str]) -> Result<Vec<String>, Strin
 /// # Errors
 /// A file cannot be read or a module is missing.
 pub(crate) fn base(busybox: &Path, init: &str, modules: &Modules) -> Result<Vec<u8>, Error> {
-    let mut archive = cpio::Archive::new();
+    let mut archive = cpio::Archive::default();
     for dir in ["bin", "dev", "proc", "sys", "root", "modules", "matrix"] {
         archive.dir(dir);
     }
@@ -131,7 +131,7 @@ pub(crate) fn base(busybox: &Path, init: &str, modules: &Modules) -> Result<Vec<
 
 /// Returns the cell's own part.
 pub(crate) fn payload(files: &[Payload<'_>]) -> Vec<u8> {
-    let mut archive = cpio::Archive::new();
+    let mut archive = cpio::Archive::default();
     let dirs: BTreeSet<&str> =
         files.iter().filter_map(|(path, ..)| path.split_once('/')).map(|(dir, _)| dir).collect();
     for dir in dirs {

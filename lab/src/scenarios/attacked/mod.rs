@@ -86,7 +86,7 @@ fn idle(records: &Records, compiles: bool) -> Vec<String> {
     let was_tried = |name: &&&str| lines("attack.tried").contains(&format!("late {name}"));
     let untried = TRIED.iter().chain(of_compile).filter(|name| !was_tried(name));
     wrong.extend(untried.map(|name| format!("attack.tried: no process {name}")));
-    let answered = records.facts.get("flood-answered").map_or("none", String::as_str);
+    let answered = records.fact("flood-answered");
     if answered.parse::<u32>().is_ok_and(|answered| answered >= LEAST_ANSWERED) {
         return wrong;
     }
@@ -100,7 +100,7 @@ fn facts(records: &Records) -> Vec<String> {
     wanted
         .into_iter()
         .filter_map(|(fact, wanted)| {
-            let found = records.facts.get(fact).map_or("none", String::as_str);
+            let found = records.fact(fact);
             (found != wanted).then(|| format!("{fact} is {found}, not {wanted}"))
         })
         .collect()

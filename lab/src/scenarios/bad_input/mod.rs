@@ -99,7 +99,7 @@ fn second(records: &Records) -> Vec<String> {
         ("late", "15", "another longshore runs (pid "),
         ("stopped", "0", "another longshore runs (pid "),
     ] {
-        let seen = records.facts.get(&format!("{name}.exit-code")).map_or("none", String::as_str);
+        let seen = records.fact(&format!("{name}.exit-code"));
         let log = records.text(&format!("{name}.log"));
         if seen != code || !log.contains(said) {
             wrong

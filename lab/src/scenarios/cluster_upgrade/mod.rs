@@ -80,7 +80,7 @@ impl Scenario for ClusterUpgrade {
 
     /// Returns what the administrator's program reported, if it did not succeed.
     fn complaints(&self, records: &Records) -> Vec<String> {
-        let code = records.facts.get("administrator.exit-code").map_or("none", String::as_str);
+        let code = records.fact("administrator.exit-code");
         if code == "0" {
             return Vec::new();
         }

@@ -41,14 +41,14 @@ impl Scenario for DeadDisk {
 
 /// Checks that the Ready agent was killed, and did not end by itself.
 fn struck(records: &Records) -> Option<String> {
-    let code = records.facts.get("struck.exit-code").map_or("none", String::as_str);
+    let code = records.fact("struck.exit-code");
     (code != trials::KILLED).then(|| format!("SIGKILL: the exit code is {code}"))
 }
 
 /// Checks the end of an agent that started with the disk frozen.
 fn ended(records: &Records, when: &str) -> Vec<String> {
     let mut wrong = Vec::new();
-    let code = records.facts.get(&format!("{when}.exit-code")).map_or("none", String::as_str);
+    let code = records.fact(&format!("{when}.exit-code"));
     if code != NOT_READY {
         wrong.push(format!("{when}: with a dead disk the exit code is {code}, not {NOT_READY}"));
     }

@@ -15,7 +15,7 @@ impl Scenario for Ima {
         if !records.text("labelled.blobs").contains("labelled") {
             wrong.push(format!("no module got its digest: {}", records.text("labelled.blobs")));
         }
-        let end = records.facts.get("labelled.end").map_or("none", String::as_str);
+        let end = records.fact("labelled.end");
         if end != "ready" {
             wrong.push(format!("with their digests the agent ended with {end}"));
             wrong.extend(end::last_lines(records, "labelled.log"));
@@ -28,7 +28,7 @@ impl Scenario for Ima {
 /// Checks the agent that the kernel refuses: it names the policy, and leaves the host as it was.
 fn unlabelled(records: &Records) -> Vec<String> {
     let mut wrong = end::differences_between(records, "before", "unlabelled");
-    let end = records.facts.get("unlabelled.end").map_or("none", String::as_str);
+    let end = records.fact("unlabelled.end");
     if end != REFUSED {
         wrong.push(format!("without a digest the agent ended with {end}, not {REFUSED}"));
     }

@@ -47,7 +47,7 @@ fn adoption(records: &Records) -> Result<String, String> {
 
 fn ended(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
-    let code = records.facts.get("held.exit-code").map_or("none", String::as_str);
+    let code = records.fact("held.exit-code");
     if code != IN_USE {
         wrong.push(format!("with the driver in use the exit code is {code}, not {IN_USE}"));
     }

@@ -31,7 +31,7 @@ impl Scenario for Nouveau {
 /// Checks the exit code, and that the log names the process with its node.
 fn refused(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
-    let fact = |key: &str| records.facts.get(key).map_or("none", String::as_str);
+    let fact = |key: &str| records.fact(key);
     let code = fact("held.exit-code");
     if code != REFUSED {
         wrong.push(format!("with nouveau in use the exit code is {code}, not {REFUSED}"));

@@ -174,7 +174,7 @@ fn deletions(records: &Records) -> Vec<String> {
     let held = (1..=DELETIONS).map(|turn| format!("held-{turn}"));
     let all = held.chain(["idle".to_owned(), "last".to_owned()]);
     let fault = |name: String| {
-        let code = records.facts.get(&format!("{name}.exit-code")).map_or("none", String::as_str);
+        let code = records.fact(&format!("{name}.exit-code"));
         (code != "0").then(|| format!("deletion {name}: the exit code is {code}, not 0"))
     };
     all.filter_map(fault).collect()
@@ -182,7 +182,7 @@ fn deletions(records: &Records) -> Vec<String> {
 
 /// Checks that the changed parameter is in effect under the same digest.
 fn change(records: &Records) -> Option<String> {
-    let fact = |name: &str| records.facts.get(name).map_or("none", String::as_str);
+    let fact = |name: &str| records.fact(name);
     let (before, after) = (fact("prefetch.before"), fact("prefetch.after"));
     ((before, after) != ("1", "0"))
         .then(|| format!("nvidia_uvm's parameter was {before} and is {after}, not 1 and 0"))

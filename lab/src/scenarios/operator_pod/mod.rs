@@ -253,7 +253,7 @@ fn replaced(records: &Records) -> Vec<String> {
 /// Checks that the agent ended each time with 0.
 fn deletions(records: &Records) -> Vec<String> {
     let fault = |name: &str| {
-        let code = records.facts.get(&format!("{name}.exit-code")).map_or("none", String::as_str);
+        let code = records.fact(&format!("{name}.exit-code"));
         (code != "0").then(|| format!("deletion {name}: the exit code is {code}, not 0"))
     };
     DELETIONS.into_iter().filter_map(fault).collect()

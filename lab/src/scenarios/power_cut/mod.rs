@@ -114,7 +114,7 @@ fn disk(records: &Records) -> Vec<String> {
     wrong.extend(records.faults("cut.misnamed", |files| {
         files.iter().map(|file| format!("digest differs from name: {file}")).collect()
     }));
-    let code = records.facts.get("cut.verify").map_or("none", String::as_str);
+    let code = records.fact("cut.verify");
     if code != "0" {
         wrong.push(format!("`store verify` ended with {code}: {}", records.text("cut.verify-log")));
     }
