@@ -78,10 +78,8 @@ pub(crate) fn begin(cell: &Cell, records: &Records) -> Vec<String> {
 pub(crate) fn agent(cell: &Cell, records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     let wanted = cell.exit.to_string();
-    let code = records.fact("exit-code");
-    if code != wanted {
-        wrong.push(format!("the agent's exit code is {code}, not {wanted}"));
-    }
+    let other = records.unlike("exit-code", &wanted);
+    wrong.extend(other.map(|code| format!("the agent's exit code is {code}, not {wanted}")));
     let log = records.text("agent-log");
     let unsaid = cell.says.iter().filter(|text| !log.contains(text.as_str()));
     wrong.extend(unsaid.map(|text| format!("the agent's log does not say `{text}`")));

@@ -99,6 +99,11 @@ impl Records {
         self.facts.get(key).map_or("none", String::as_str)
     }
 
+    /// Returns a fact that is not `wanted`.
+    pub(crate) fn unlike(&self, key: &str, wanted: &str) -> Option<&str> {
+        Some(self.fact(key)).filter(|fact| *fact != wanted)
+    }
+
     /// Returns a finished section, or an error text if the guest never reported it.
     ///
     /// # Errors

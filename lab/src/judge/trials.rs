@@ -103,10 +103,8 @@ fn elsewhere(records: &Records, number: usize) -> Vec<String> {
 fn wrong(records: &Records, number: usize) -> Vec<String> {
     let mut wrong = elsewhere(records, number);
     for (what, wanted) in [("killed", KILLED), ("recovered", "0")] {
-        let code = records.fact(&format!("{what}-{number}"));
-        if code != wanted {
-            wrong.push(format!("{what} with exit code {code}, not {wanted}"));
-        }
+        let other = records.unlike(&format!("{what}-{number}"), wanted);
+        wrong.extend(other.map(|code| format!("{what} with exit code {code}, not {wanted}")));
     }
     let recovery = records.facts.get(&format!("recovery-{number}")).map_or("", String::as_str);
     if recovery.is_empty() {

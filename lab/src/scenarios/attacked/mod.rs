@@ -100,8 +100,8 @@ fn facts(records: &Records) -> Vec<String> {
     wanted
         .into_iter()
         .filter_map(|(fact, wanted)| {
-            let found = records.fact(fact);
-            (found != wanted).then(|| format!("{fact} is {found}, not {wanted}"))
+            let found = records.unlike(fact, wanted)?;
+            Some(format!("{fact} is {found}, not {wanted}"))
         })
         .collect()
 }

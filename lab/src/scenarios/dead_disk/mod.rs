@@ -41,17 +41,16 @@ impl Scenario for DeadDisk {
 
 /// Checks that the Ready agent was killed, and did not end by itself.
 fn struck(records: &Records) -> Option<String> {
-    let code = records.fact("struck.exit-code");
-    (code != trials::KILLED).then(|| format!("SIGKILL: the exit code is {code}"))
+    let other = records.unlike("struck.exit-code", trials::KILLED);
+    other.map(|code| format!("SIGKILL: the exit code is {code}"))
 }
 
 /// Checks the end of an agent that started with the disk frozen.
 fn ended(records: &Records, when: &str) -> Vec<String> {
     let mut wrong = Vec::new();
-    let code = records.fact(&format!("{when}.exit-code"));
-    if code != NOT_READY {
-        wrong.push(format!("{when}: with a dead disk the exit code is {code}, not {NOT_READY}"));
-    }
+    let fault = |code| format!("with a dead disk the exit code is {code}, not {NOT_READY}");
+    let other = records.unlike(&format!("{when}.exit-code"), NOT_READY).map(fault);
+    wrong.extend(checks::under(when, other));
     let log = records.text(&format!("{when}.log"));
     let unsaid = SAID.iter().filter(|text| !log.contains(*text));
     wrong.extend(unsaid.map(|text| format!("{when}: the log does not say `{text}`")));

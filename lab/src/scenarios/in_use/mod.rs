@@ -47,10 +47,8 @@ fn adoption(records: &Records) -> Result<String, String> {
 
 fn ended(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
-    let code = records.fact("held.exit-code");
-    if code != IN_USE {
-        wrong.push(format!("with the driver in use the exit code is {code}, not {IN_USE}"));
-    }
+    let fault = |code| format!("with the driver in use the exit code is {code}, not {IN_USE}");
+    wrong.extend(records.unlike("held.exit-code", IN_USE).map(fault));
     let log = records.section("held.log").unwrap_or_default();
     let waited = ("SIGTERM: stopping", "phase in-use");
     wrong.extend(timing::not_within(log, waited, (ON_BUSY, ON_BUSY + EMULATED)));

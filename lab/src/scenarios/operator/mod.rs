@@ -173,17 +173,18 @@ fn unsaid(records: &Records, gate: &str, wanted: &[String]) -> Vec<String> {
 fn deletions(records: &Records) -> Vec<String> {
     let held = (1..=DELETIONS).map(|turn| format!("held-{turn}"));
     let all = held.chain(["idle".to_owned(), "last".to_owned()]);
-    let fault = |name: String| {
-        let code = records.fact(&format!("{name}.exit-code"));
-        (code != "0").then(|| format!("deletion {name}: the exit code is {code}, not 0"))
-    };
-    all.filter_map(fault).collect()
+    all.filter_map(|name| deletion(records, &name)).collect()
+}
+
+/// Checks that a deletion of the pod ended with 0.
+pub(super) fn deletion(records: &Records, name: &str) -> Option<String> {
+    let other = records.unlike(&format!("{name}.exit-code"), "0");
+    other.map(|code| format!("deletion {name}: the exit code is {code}, not 0"))
 }
 
 /// Checks that the changed parameter is in effect under the same digest.
 fn change(records: &Records) -> Option<String> {
-    let fact = |name: &str| records.fact(name);
-    let (before, after) = (fact("prefetch.before"), fact("prefetch.after"));
+    let (before, after) = (records.fact("prefetch.before"), records.fact("prefetch.after"));
     ((before, after) != ("1", "0"))
         .then(|| format!("nvidia_uvm's parameter was {before} and is {after}, not 1 and 0"))
 }

@@ -108,7 +108,7 @@ impl Scenario for OperatorPod {
         wrong.extend(identity::compare(records, "held", "adopted", &[]));
         wrong.extend(identity::compare(records, "adopted", "other", identity::ALL));
         wrong.extend(replaced(records));
-        wrong.extend(deletions(records));
+        wrong.extend(DELETIONS.into_iter().filter_map(|name| operator::deletion(records, name)));
         wrong.extend(left(records));
         wrong
     }
@@ -248,15 +248,6 @@ fn replaced(records: &Records) -> Vec<String> {
         }
     }
     wrong
-}
-
-/// Checks that the agent ended each time with 0.
-fn deletions(records: &Records) -> Vec<String> {
-    let fault = |name: &str| {
-        let code = records.fact(&format!("{name}.exit-code"));
-        (code != "0").then(|| format!("deletion {name}: the exit code is {code}, not 0"))
-    };
-    DELETIONS.into_iter().filter_map(fault).collect()
 }
 
 /// Checks that the preStop hooks succeeded, and that no file of the validator's is left.

@@ -34,7 +34,7 @@ fn all(records: &Records) -> String {
     wrong.extend(unconditioned(records));
     wrong.extend(doctor(records));
     wrong.extend(replaced(records));
-    wrong.extend(deletions(records));
+    wrong.extend(DELETIONS.into_iter().filter_map(|name| operator::deletion(records, name)));
     wrong.extend(left(records));
     wrong.join("\n")
 }
