@@ -148,11 +148,7 @@ mod tests {
         }
         let mut unloaded = evidence(&warning(NEW));
         unloaded.records.sections.clear();
-        assert!(
-            Warns
-                .finished(&cell(), &Expected::default(), &unloaded)
-                .join("\n")
-                .contains("provoked.modules")
-        );
+        let faults = Warns.finished(&cell(), &Expected::default(), &unloaded);
+        assert!(faults.join("\n").contains("provoked.modules"));
     }
 }
