@@ -3,7 +3,6 @@
 mod options;
 mod parse;
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -59,7 +59,7 @@ fn resolved(dir: &Path) -> Lock {
     let suites = rules.suites().into_iter().map(|suite| (suite, false)).collect();
     let archives =
         Archives::open_with(&dir.join("store"), &suites, &rules.archives).expect("opens");
-    Resolver::new(&archives).resolve(&rules, &mut |_| {})
+    Resolver { archives: &archives }.resolve(&rules, &mut |_| {})
 }
 
 #[test]

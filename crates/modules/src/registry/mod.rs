@@ -37,7 +37,7 @@ pub use login_rules::LoginRules;
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
-use longshore_core::image_reference::{Reference, Repository};
+use longshore_core::image_reference::{Repository};
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_fetch::http::Policy;
@@ -339,9 +339,4 @@ impl Registry {
 
 fn nobody(name: &str) -> Failure {
     Failure::new(FailureKind::Bug, format!("{name} has no repository to ask"))
-}
-
-/// Returns the registry that has `reference`, without mirrors.
-pub fn source_of(reference: &Reference) -> RegistrySource {
-    RegistrySource { reference: reference.repository.clone(), mirrors: Vec::<Repository>::new() }
 }
