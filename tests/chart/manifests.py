@@ -209,7 +209,7 @@ def of_pod(spec, found):
     own = [one for one in spec["containers"] + spec.get("initContainers", []) if one["name"] in ("longshore", "import")]
     yield from of_containers(spec, own)
     volumes = [volume["name"] for volume in spec["volumes"]]
-    # The agent recognizes its own container by this name: agent/src/cluster.rs.
+    # The agent recognizes its own container by this name: agent/src/cluster/mod.rs.
     if spec["containers"][0]["name"] != "longshore":
         yield "the agent's container is not named longshore"
     tomllib.loads(config_of(spec, found))
@@ -394,7 +394,7 @@ def doctor(path):
         "terminationGracePeriodSeconds": 5,
         **{key: of_set[key] for key in ("serviceAccountName", "automountServiceAccountToken", "hostPID", "hostNetwork",
                                         "dnsPolicy", "enableServiceLinks", "tolerations")},
-        # None of the names by which agents' pods are found: agent/src/cluster.rs.
+        # None of the names by which agents' pods are found: agent/src/cluster/mod.rs.
         "containers": [{"name": "doctor", **{key: container[key] for key in same}, "command": ["longshore"], "args": ["doctor"],
                         "env": env, "volumeMounts": without_token(container["volumeMounts"])}],
         "volumes": without_token(of_set["volumes"]),

@@ -8,8 +8,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
-use crate::text::check_names;
+use crate::error::{Error, Kind, check_names};
 
 const READ: &str = "reading the ConfigMap (get configmaps)";
 const WRITE: &str = "writing the ConfigMap (patch configmaps)";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http_body_util::LengthLimitError;
 
-use crate::text::in_line;
+use crate::text::{in_line, is_name};
 
 /// Length at which a server's message is cut.
 const SHOWN: usize = 200;
@@ -131,6 +131,14 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Refuses a name that is no part of a path.
+pub(crate) fn check_names(call: &'static str, names: &[&str]) -> Result<(), Error> {
+    match names.iter().find(|name| !is_name(name)) {
+        Some(wrong) => Err(Error::new(call, Kind::Name, format!("`{wrong}` is no name"))),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

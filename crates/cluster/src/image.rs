@@ -5,8 +5,7 @@ use kube::core::{NotUsed, Object};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Cluster;
-use crate::error::Error;
-use crate::text::check_names;
+use crate::error::{Error, check_names};
 
 const CALL: &str = "reading the own pod (get pods)";
 

@@ -12,8 +12,8 @@ use kube::core::{NotUsed, Object};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
-use crate::text::{check_names, is_name};
+use crate::error::{Error, Kind, check_names};
+use crate::text::is_name;
 
 const POD: &str = "reading the own pod (get pods)";
 const OWNER: &str = "reading the own pod's DaemonSet (get daemonsets)";

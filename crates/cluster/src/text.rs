@@ -1,7 +1,5 @@
 //! Text from elsewhere, made safe for a log line or a value.
 
-use crate::error::{Error, Kind};
-
 /// Escapes control characters, and cuts the text after `most` characters.
 pub(crate) fn in_line(text: &str, most: usize) -> String {
     let mut shown = String::new();
@@ -26,14 +24,6 @@ pub fn is_name(name: &str) -> bool {
         ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(inner)
     };
     name.len() <= 253 && name.split('.').all(fits)
-}
-
-/// Refuses a name that is no part of a path.
-pub(crate) fn check_names(call: &'static str, names: &[&str]) -> Result<(), Error> {
-    match names.iter().find(|name| !is_name(name)) {
-        Some(wrong) => Err(Error::new(call, Kind::Name, format!("`{wrong}` is no name"))),
-        None => Ok(()),
-    }
 }
 
 /// Length of the longest version of an object: an API server's is a number of 20 digits at most.

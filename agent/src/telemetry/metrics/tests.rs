@@ -122,7 +122,7 @@ fn assert_is(name: &str, content: &dyn Fn(&str) -> String) {
 
 #[test]
 fn metrics_page_has_every_one_and_no_other() {
-    const BEGIN: &str = "<!-- Generated from agent/src/telemetry/metrics.rs: `WRITE_DOCS=1 cargo test -p longshore --lib metrics_page` writes it anew. -->\n";
+    const BEGIN: &str = "<!-- Generated from agent/src/telemetry/metrics/mod.rs: `WRITE_DOCS=1 cargo test -p longshore --lib metrics_page` writes it anew. -->\n";
     const END: &str = "<!-- End of the generated part. -->\n";
     let mut table =
         "\n| Name | Type | Unit | Labels | Meaning |\n|---|---|---|---|---|\n".to_owned();

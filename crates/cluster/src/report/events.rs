@@ -14,9 +14,9 @@ use tokio::time::Instant;
 
 use super::{PodRef, Reason};
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, check_names};
 use crate::names::{CONTROLLER, NODE_EVENTS};
-use crate::text::{check_names, in_line};
+use crate::text::in_line;
 
 const CREATE: &str = "writing an event (create events)";
 const REPEAT: &str = "counting a repeated event (patch events)";

@@ -37,7 +37,7 @@ pub use login_rules::LoginRules;
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
-use longshore_core::image_reference::{Repository};
+use longshore_core::image_reference::Repository;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_fetch::http::Policy;

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, check_names};
 use crate::names::CLAIM;
-use crate::text::{check_names, in_line, is_version};
+use crate::text::{in_line, is_version};
 
 const READ: &str = "reading the build lease (get leases)";
 const WRITE: &str = "writing the build lease (create and update leases)";

@@ -390,7 +390,7 @@ fn a_death_at_any_point_and_another_in_the_recovery_are_recovered_from(
 /// these tests cover less.
 fn is_on_the_page(line: &str) {
     println!("{line}");
-    let page = include_str!("../../../../docs/internals/crash-safety.md");
+    let page = include_str!("../../../../../docs/internals/crash-safety.md");
     assert!(
         page.lines().any(|found| found == line),
         "docs/internals/crash-safety.md lacks this line: {line}"

@@ -19,7 +19,7 @@ mod doctor;
 mod in_cluster;
 
 const NOW: &str = "2026-11-22T12:00:00Z";
-const PAGE: &str = include_str!("../../../docs/cluster/fleet.md");
+const PAGE: &str = include_str!("../../../../docs/cluster/fleet.md");
 
 fn now() -> Timestamp {
     NOW.parse().expect("a time")

@@ -107,9 +107,9 @@ mod tests {
     use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
 
-    const MODULE: &[u8] = include_bytes!("module_signing/testdata/module");
-    const SIGNED: &[u8] = include_bytes!("module_signing/testdata/module.signed");
-    const MESSAGE: &[u8] = include_bytes!("module_signing/testdata/sign-file.p7s");
+    const MODULE: &[u8] = include_bytes!("../module_signing/testdata/module");
+    const SIGNED: &[u8] = include_bytes!("../module_signing/testdata/module.signed");
+    const MESSAGE: &[u8] = include_bytes!("../module_signing/testdata/sign-file.p7s");
 
     /// A store with an unsigned set of the test data's module.
     pub(super) fn stored_set() -> (tempfile::TempDir, Store, ModuleSet) {

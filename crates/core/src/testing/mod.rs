@@ -149,7 +149,7 @@ pub fn written(span: Duration) -> String {
 /// # Panics
 /// If it does not.
 pub fn assert_in_page(words: &str, span: Duration) {
-    let page = include_str!("../../../docs/reference/deadlines.md");
+    let page = include_str!("../../../../docs/reference/deadlines.md");
     let of_it: Vec<&str> = page.lines().filter(|line| line.contains(words)).collect();
     assert!(!of_it.is_empty(), "docs/reference/deadlines.md says nothing of {words}");
     let (text, setting) = (written(span), span_setting(span));

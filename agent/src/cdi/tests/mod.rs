@@ -104,7 +104,7 @@ fn a_spec_of_two_gpus_is_as_expected() {
     let spec = made_spec(&gpus, &NODES, &[Compute, Utility]);
     assert_eq!(spec.check(), Ok(()));
     assert_eq!(spec.needs_version(), VERSION);
-    let expected = include_str!("tests/two-gpus.json");
+    let expected = include_str!("two-gpus.json");
     assert_eq!(spec.to_json().expect("written"), expected);
 }
 

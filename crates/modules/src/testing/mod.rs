@@ -14,7 +14,7 @@ use crate::artifact::{BuildRecord, HeadersFrom, InputPackage, ModuleEntry, Modul
 use crate::module_signing::{Hash, SignedBy, appended};
 
 /// A signature that sign-file made with sha512, by `Example: Module signing`.
-pub const SIGNATURE: &[u8] = include_bytes!("module_signing/testdata/sign-file.p7s");
+pub const SIGNATURE: &[u8] = include_bytes!("../module_signing/testdata/sign-file.p7s");
 
 /// Returns the realm of each challenge of a `WWW-Authenticate` header that is understood; None for Basic.
 pub fn challenges(header: &str) -> Vec<Option<String>> {
