@@ -432,7 +432,10 @@ impl<'a> BuildService<'a> {
             Err(failure) => {
                 let is_needless = self.config.builder.flavours.is_none()
                     && drivers.of(registry, work, other(work.flavour)).await.is_ok();
-                return is_needless.then_some(Tried::Needless).ok_or(NotMade::Build(failure));
+                return match is_needless {
+                    true => Ok(Tried::Needless),
+                    false => Err(NotMade::Build(failure)),
+                };
             }
         };
         let version = driver.version.clone();

@@ -37,6 +37,20 @@ impl SetPlace {
         Self { source: SourceId::Registry, at, digest }
     }
 
+    /// True for a set that is pulled; one in a directory is imported.
+    pub fn is_pulled(&self) -> bool {
+        match self.source {
+            SourceId::Registry => true,
+            SourceId::Layout
+            | SourceId::Store
+            | SourceId::Package
+            | SourceId::RunFiles
+            | SourceId::Archives
+            | SourceId::BuildRoot
+            | SourceId::Publish => false,
+        }
+    }
+
     /// True for the store.
     pub fn is_store(&self) -> bool {
         self.source == SourceId::Store

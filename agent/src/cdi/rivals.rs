@@ -66,7 +66,7 @@ fn finding(file: &SpecFile) -> Finding {
     Finding::note(Code::CdiConflict, detail).remedy("nothing, or remove the other file")
 }
 
-/// Returns `path` as seen below `root`.
+/// Returns `path` as seen below `root`; the bounds of recorded steps, too, are made with it (steps/bounds.rs).
 pub fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }

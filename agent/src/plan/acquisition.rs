@@ -7,7 +7,6 @@ use serde::{Serialize, Serializer};
 use crate::catalog::{Item, SetPlace};
 use longshore_build::mofed::Mofed;
 use longshore_core::flavour::Flavour;
-use longshore_core::source_id::SourceId;
 use longshore_debian::archive::Package;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::module_signing::Signer;
@@ -152,11 +151,12 @@ impl<'a> From<&'a Acquire> for Named<'a> {
             Acquire::Fetch(Item::RunFile(file)) => {
                 Self::FetchRunFile { name: &file.name, sha256: &file.sha256 }
             }
-            Acquire::Fetch(Item::Set(SetPlace { source: SourceId::Registry, at, digest })) => {
-                Self::PullSet { registry: at, manifest: digest }
-            }
-            Acquire::Fetch(Item::Set(SetPlace { at, digest, .. })) => {
-                Self::ImportSet { dir: at, manifest: digest }
+            Acquire::Fetch(Item::Set(place)) => {
+                let SetPlace { at, digest, .. } = place;
+                match place.is_pulled() {
+                    true => Self::PullSet { registry: at, manifest: digest },
+                    false => Self::ImportSet { dir: at, manifest: digest },
+                }
             }
             Acquire::Fetch(Item::Package(finished)) => {
                 let Package { name, version, sha256, origin, .. } = &finished.package;

@@ -10,7 +10,6 @@ use crate::catalog::{Item, SetPlace};
 use crate::console::{Form, Text, Tone};
 use crate::steps::MountRoot;
 use longshore_core::finding::{Finding, Verdict};
-use longshore_core::source_id::SourceId;
 use longshore_host::HostFacts;
 use longshore_host::facts::{DeviceKind, ModuleLoading, PciDevice, Probe};
 use longshore_sources::runfile::AvailableRunFile;
@@ -274,11 +273,12 @@ fn write_numbered(text: &mut Text, title: &str, lines: &[String]) {
 
 fn acquire_line(acquire: &Acquire) -> String {
     match acquire {
-        Acquire::Fetch(Item::Set(SetPlace { source: SourceId::Registry, at, digest })) => {
-            format!("fetch the prebuilt modules {at}@{digest}")
-        }
-        Acquire::Fetch(Item::Set(SetPlace { at, digest, .. })) => {
-            format!("import the prebuilt modules {digest} from {at}")
+        Acquire::Fetch(Item::Set(place)) => {
+            let SetPlace { at, digest, .. } = place;
+            match place.is_pulled() {
+                true => format!("fetch the prebuilt modules {at}@{digest}"),
+                false => format!("import the prebuilt modules {digest} from {at}"),
+            }
         }
         Acquire::Fetch(Item::RunFile(AvailableRunFile { name, sha256, .. })) => {
             format!("fetch and unpack {name} (sha256 {})", sha256.get(..12).unwrap_or(sha256))

@@ -72,7 +72,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Makes a choice of version and flavour, each with its reason, of a driver that is not loaded.
+    /// Makes a choice of version and flavour, each with its reason; `live` is false, and there are no findings.
     pub(super) fn of(
         (version, why_version): (&str, impl Into<String>),
         (flavour, why_flavour): (Flavour, impl Into<String>),

@@ -50,7 +50,10 @@ pub enum Restart {
 impl Restart {
     /// Returns the command; None where there is nothing to restart.
     pub fn command(&self) -> Option<String> {
-        let program = if matches!(self, Self::Snap(_)) { "snap" } else { "systemctl" };
+        let program = match self {
+            Self::Snap(_) => "snap",
+            Self::None | Self::Unit(_) | Self::OneOf(_) => "systemctl",
+        };
         self.unit().map(|unit| format!("{program} restart {unit}"))
     }
 

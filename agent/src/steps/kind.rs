@@ -156,7 +156,10 @@ pub struct Mounted<'a> {
 impl<'a> Mounted<'a> {
     /// Returns the mount point; None for a second path to a directory.
     pub fn point(&self) -> Option<&'a Path> {
-        (!matches!(self.from, MountedFrom::Directory(_))).then_some(self.target)
+        match self.from {
+            MountedFrom::Tree(_) | MountedFrom::Fresh(_) => Some(self.target),
+            MountedFrom::Directory(_) => None,
+        }
     }
 }
 

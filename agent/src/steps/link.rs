@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is_plain};
-use super::node::{first_of, is_node_name};
+use super::node::{is_node_name, listed_first};
 use super::{
     Announces, ApplyResult, Bounds, Intent, Kind, Next, Progress, Properties, Recheck, Seen, Tools,
     UndoResult, Watch, directory, exposing,
@@ -133,7 +133,7 @@ impl Kind for LinkNodes {
     }
 
     fn seen(&self, now: &Links) -> Seen {
-        let named = first_of(now.links.iter().map(|link| &link.path));
+        let named = listed_first(now.links.iter().map(|link| &link.path));
         Seen::gone(format!("links to device nodes are missing or wrong: {named}"))
     }
 

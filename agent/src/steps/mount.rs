@@ -344,7 +344,8 @@ impl<M: Mounting> Kind for M {
 }
 
 /// True if the mount on the target, which came after a step's mount, is certainly another program's. A second
-/// mount of the same tree, as propagation makes it, is not; a directory of longshore's may be gone already.
+/// mount of the same tree, as propagation makes it, is not. Never so for a second path to a directory: its source is
+/// a mount of longshore's, and may be gone already.
 pub(crate) fn is_replaced(
     from: MountedFrom<'_>,
     host: &dyn Host,

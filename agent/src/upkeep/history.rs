@@ -96,7 +96,7 @@ pub fn read(store: &Store) -> Vec<Installed> {
         Ok(_) => return Vec::new(),
         Err(e) => Err(e),
     };
-    match bytes.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?)) {
+    match bytes.and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::from)) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         read => read.unwrap_or_else(|e| {
             tracing::warn!("ignoring {}: {e}", path.display());

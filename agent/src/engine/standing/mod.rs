@@ -146,7 +146,9 @@ impl Engine<'_> {
 
     /// True if another mount has replaced, or covers, the tree that the entry mounted.
     fn is_covered(&self, entry: &Entry) -> Result<bool, VerbError> {
-        let Some(Mounted { target, count, from }) = entry.step.mounted() else { return Ok(false) };
+        let Some(mount) = entry.step.mounted() else { return Ok(false) };
+        let Mounted { count, from, .. } = mount;
+        let Some(target) = mount.point() else { return Ok(false) };
         Ok(self.host.mounts_on(target)? > count && is_replaced(from, self.host, target)?)
     }
 }

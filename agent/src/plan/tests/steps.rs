@@ -148,7 +148,7 @@ fn every_kernel_module_is_loaded_after_what_it_needs(
     }
 }
 
-/// Checks that the table of entries (journal/table.rs) accepts exactly what a plan can have.
+/// Checks that the table of entries (journal/table/mod.rs) accepts exactly what a plan can have.
 #[rstest]
 #[case("bookworm-t4")]
 #[case("bookworm-h100-nvswitch")]

@@ -127,7 +127,7 @@ impl Kind for MakeNodes {
             })
             .collect();
         let is_gone = changed.len() < now.nodes.len();
-        let named = first_of(now.nodes.iter().map(|node| &node.path));
+        let named = listed_first(now.nodes.iter().map(|node| &node.path));
         let gone = || format!("device nodes are missing or wrong: {named}");
         Seen { gone: is_gone.then(gone), changed }
     }
@@ -149,7 +149,7 @@ impl Kind for MakeNodes {
 }
 
 /// Returns the first of these paths in one line, with the number of the others.
-pub(super) fn first_of<'a>(paths: impl ExactSizeIterator<Item = &'a PathBuf>) -> String {
+pub(super) fn listed_first<'a>(paths: impl ExactSizeIterator<Item = &'a PathBuf>) -> String {
     let more = paths.len().saturating_sub(NAMED);
     let named: Vec<_> = paths.take(NAMED).map(|path| path.display().to_string()).collect();
     let named = named.join(", ");

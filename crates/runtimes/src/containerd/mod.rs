@@ -32,12 +32,12 @@ const DEFAULT: Version = Version::new(2, 0, 0);
 const COMPARES: Version = Version::new(2, 3, 0);
 const KEY: &str = "enable_cdi";
 
-/// Answer to `containerd config dump`.
+/// Answer of a runtime's program, as to `containerd config dump`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dump {
     /// It was not asked: there is no such program, or no file.
     NotAsked,
-    /// It failed, with this message: containerd does not start with these files.
+    /// It failed, with this message; the dump, where containerd does not start with these files.
     Failed(String),
     /// It did not answer, or could not be started; the reason.
     Silent(String),
@@ -57,7 +57,7 @@ pub struct Question<'a> {
     pub edited: Option<&'a Path>,
     /// Keeping of the configuration.
     pub distribution: &'a Distribution,
-    /// Answer to `containerd config dump`.
+    /// Answer of a runtime's program, as to `containerd config dump`.
     pub dump: &'a Dump,
 }
 

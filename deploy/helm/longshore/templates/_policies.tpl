@@ -121,7 +121,7 @@ messages; `labels` and `annotations` are conditions on the key `k`, `spec` and `
   message: {{ . }} may not uncordon a node that it has not cordoned
 {{- end }}
 
-{{/* Keys that an agent writes: crates/cluster/src/names.rs and safe_load.rs. */}}
+{{/* Keys that an agent writes: crates/cluster/src/names.rs and safe_load/mod.rs. */}}
 {{- define "longshore.policy.agentLabels" -}}
 k in ['longshore.dev/driver-version', 'longshore.dev/flavour', 'longshore.dev/next-kernel', 'longshore.dev/state']
 {{- end }}
