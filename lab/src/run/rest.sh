@@ -19,6 +19,12 @@ threads() {
     done
 }
 
+# Memory of a process, and the pages of it that it used since /proc/PID/clear_refs was written.
+memory() {
+    grep -E '^(VmRSS|RssAnon|RssFile|Threads)' "/proc/$1/status"
+    grep -E '^Referenced' "/proc/$1/smaps_rollup"
+}
+
 prepare
 start_agent
 await has_phase ready
@@ -27,9 +33,10 @@ sleep $QUIET
 phase rest
 fact rest-seconds $REST
 section rest.before threads "$agent"
+echo 1 >"/proc/$agent/clear_refs"
 sleep $REST
 section rest.after threads "$agent"
-section rest.memory grep -E '^(VmRSS|RssAnon|RssFile|Threads)' "/proc/$agent/status"
+section rest.memory memory "$agent"
 pod kill -s TERM longshore >/dev/null
 finish_agent
 phase rounds
