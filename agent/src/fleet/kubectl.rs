@@ -30,6 +30,7 @@ const SHOWN: usize = 400;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Kubectl {
     /// kubectl to run, which has the credentials; by default the one on the PATH
+    // A path, or a name to look for on the PATH.
     #[arg(id = "kubectl", long = "kubectl", value_name = "PATH", default_value = "kubectl")]
     pub program: PathBuf,
     /// Context of the kubeconfig file

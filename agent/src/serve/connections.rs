@@ -50,14 +50,17 @@ impl Connections {
     }
 
     async fn make_room(&mut self) {
-        for round in 0.. {
+        for _ in 0..ROUNDS {
             self.forget_ended();
             if self.open.len() < MOST {
                 return;
             }
-            if round < ROUNDS {
-                tokio::task::yield_now().await;
-                continue;
+            tokio::task::yield_now().await;
+        }
+        loop {
+            self.forget_ended();
+            if self.open.len() < MOST {
+                return;
             }
             let all = self.open.iter().map(|one| (one.peer, one.answering.load(Ordering::Relaxed)));
             match gives_way(&all.collect::<Vec<_>>()) {

@@ -115,7 +115,8 @@ struct Shared {
 /// Reported state of an agent.
 #[derive(Debug)]
 struct State {
-    /// Parts that are reported as they are; [`State::live`] makes the others of the fields below.
+    /// Parts that are reported as they are, and `ready` at its last change; [`State::live`] makes that
+    /// and the others anew, of the fields below.
     reported: Live,
     phase: Option<(Phase, Instant, Timestamp)>,
     /// The phase before it.

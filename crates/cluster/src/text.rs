@@ -26,7 +26,8 @@ pub fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(fits)
 }
 
-/// Length of the longest version of an object: an API server's is a number of 20 digits at most.
+/// Length of the longest version of an object (an API server's is a number of 20 digits at most), and of a UID (36)
+/// beside it in a lease's mark.
 const LONGEST_VERSION: usize = 64;
 
 /// True for a version of an object: of bounded length, and of an API server's characters.

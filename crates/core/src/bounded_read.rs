@@ -41,9 +41,8 @@ fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8>> {
 }
 
 fn read_bounded(path: PathBuf, most: u64) -> io::Result<Vec<u8>> {
-    let why = || format!("larger than {most} bytes");
-    let bytes = read_up_to(File::open(path)?, most)?;
-    bytes.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, why()))
+    read_up_to(File::open(path)?, most)?
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("larger than {most} bytes")))
 }
 
 #[cfg(test)]

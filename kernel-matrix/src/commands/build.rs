@@ -76,8 +76,8 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     let dir = options.out.clone().unwrap_or_else(|| cache.dir("build"));
     let store = cache.dir(Supply::Archive.store());
     let key = options.seal_key.read(&cache)?;
-    let place = Place { rules: &rules, lock: &lock, cache: &cache, key: &key, dir: &dir, ending };
-    let builds = place.builds(&program, &store);
+    let inputs = Inputs { rules: &rules, lock: &lock, cache: &cache, key: &key, dir: &dir, ending };
+    let builds = inputs.builds(&program, &store);
     let earlier = options.reuse.earlier(&cache, &key)?;
     let Chosen { planned, cells, keys } = Chosen::of(options, &compiled, &builds, ending)?;
     if ending.signal().is_some() {
@@ -86,7 +86,7 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     lock.covers(&cells)?;
     let changed_only = options.reuse.changed_only;
     let run = Run { changed_only, ..run(&lock, options.selection.shard, &program)? };
-    let going = Going::begin(place, run, cells, options.resume)?;
+    let going = Going::begin(inputs, run, cells, options.resume)?;
     let reuser = Reuser { earlier, keys };
     let compile = |cell: &Cell| match reuser.outcome(cell, &builds)? {
         Some(result) => Ok(result),
@@ -175,7 +175,7 @@ pub(super) fn run(lock: &Lock, shard: Option<Shard>, program: &Path) -> Result<R
 }
 
 /// Inputs of a run over rules, and the place of its results.
-pub(super) struct Place<'a> {
+pub(super) struct Inputs<'a> {
     pub(super) rules: &'a Rules,
     pub(super) lock: &'a Lock,
     pub(super) cache: &'a Cache,
@@ -185,7 +185,7 @@ pub(super) struct Place<'a> {
     pub(super) ending: &'a Ending,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Inputs<'a> {
     /// Returns the settings of its compiles by this program, with this store.
     pub(super) fn builds(&self, program: &'a Path, store: &'a Path) -> BuildRun<'a> {
         let (lock, archives, dir) = (self.lock, &self.rules.archives, self.dir);
@@ -195,7 +195,7 @@ impl<'a> Place<'a> {
 
 /// A run over rules that is going on.
 pub(super) struct Going<'a> {
-    place: Place<'a>,
+    inputs: Inputs<'a>,
     run: Run,
     /// Number of all its cells.
     count: usize,
@@ -208,22 +208,22 @@ pub(super) struct Going<'a> {
 impl<'a> Going<'a> {
     /// Begins a run of these cells, or resumes it, with its results so far.
     pub(super) fn begin(
-        place: Place<'a>,
+        inputs: Inputs<'a>,
         run: Run,
         mut cells: Vec<&'a Cell>,
         is_resumed: bool,
     ) -> Result<Self, Error> {
         let names: Vec<Line> = cells.iter().map(|cell| Line::new(&cell.name)).collect();
-        let (path, count) = (place.dir.join("run.jsonl"), cells.len());
+        let (path, count) = (inputs.dir.join("run.jsonl"), cells.len());
         let (log, run, done) = if is_resumed {
-            let (log, run, done) = RunLog::resume(&path, &run, &names, place.key)?;
+            let (log, run, done) = RunLog::resume(&path, &run, &names, inputs.key)?;
             print(&format!("resuming run {}: {} cells are done", run.id, done.len()));
             (log, run, done)
         } else {
-            (RunLog::begin(&path, &run, names, place.key)?, run, Vec::new())
+            (RunLog::begin(&path, &run, names, inputs.key)?, run, Vec::new())
         };
         cells.retain(|cell| !done.iter().any(|result| result.name.as_str() == cell.name));
-        Ok(Self { place, run, count, cells, log: Mutex::new((log, done)) })
+        Ok(Self { inputs, run, count, cells, log: Mutex::new((log, done)) })
     }
 
     /// Passes each cell to `act`, `jobs` at a time, prints its result as `shown` has it, and writes the results. True if
@@ -236,7 +236,7 @@ impl<'a> Going<'a> {
         shown: impl Fn(&Cell, &CellResult) -> String + Sync,
     ) -> Result<bool, Error> {
         let ended = in_parallel(&self.cells, jobs, |cell| self.one(cell, &act, &shown));
-        let Place { rules, lock, cache, key, dir, .. } = self.place;
+        let Inputs { rules, lock, cache, key, dir, .. } = self.inputs;
         let (_log, done) = self.log.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut results = results::results(rules, lock, self.run, planned, done);
         results.run.complete = results.cells.len() == self.count;
@@ -253,7 +253,7 @@ impl<'a> Going<'a> {
         act: impl Fn(&Cell) -> Result<CellResult, Error>,
         shown: impl Fn(&Cell, &CellResult) -> String,
     ) -> Result<(), Error> {
-        let is_ended = || self.place.ending.signal().is_some();
+        let is_ended = || self.inputs.ending.signal().is_some();
         if is_ended() {
             return Ok(());
         }

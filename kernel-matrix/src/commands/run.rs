@@ -23,7 +23,7 @@ use longshore_lab::judge::event::{Event, Sink};
 use longshore_lab::run::show::{self, Detail};
 use longshore_lab::vm::qemu::{self, Qemu};
 
-use super::build::{self, Going, Place};
+use super::build::{self, Going, Inputs};
 use super::{SealKey, resolve};
 use crate::print;
 
@@ -113,10 +113,10 @@ pub(crate) fn run_rules(
     let dir = options.out.clone().unwrap_or_else(|| cache.dir("run"));
     lock.covers(&cells)?;
     let ending = means.ending;
-    let place = Place { rules: &rules, lock: &lock, cache: &cache, key: &key, dir: &dir, ending };
+    let inputs = Inputs { rules: &rules, lock: &lock, cache: &cache, key: &key, dir: &dir, ending };
     let (store, program) = (cache.dir(Supply::Archive.store()), means.agent.program.clone());
-    let builds = place.builds(&program, &store);
-    let going = Going::begin(place, run, cells, options.resume)?;
+    let builds = inputs.builds(&program, &store);
+    let going = Going::begin(inputs, run, cells, options.resume)?;
     let suites = suites(&rules, &going.cells, &means.guests);
     run_dir::remove_leftovers(&cache)?;
     let workbench =

@@ -1,7 +1,6 @@
 //! One boot of a guest.
 
 /// One boot of a guest.
-#[derive(Default)]
 pub struct Boot {
     /// Prefix of the names of its phases and logs.
     pub name: String,
@@ -25,6 +24,15 @@ pub struct Boot {
 impl Boot {
     /// Returns the single boot of a cell that boots once.
     pub fn of(script: &'static str) -> Self {
-        Self { script, processors: 1, ..Self::default() }
+        Self {
+            name: String::new(),
+            script,
+            loses_power: false,
+            after: "",
+            cut: "",
+            processors: 1,
+            counts: false,
+            rounds: 0,
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::*;
 use crate::judge::checks::Expected;
 use crate::judge::event::Outcome;
 use crate::judge::evidence::Evidence;
+use crate::judge::records::Records;
 use crate::judge::testing::good;
 
 fn refused() -> &'static dyn Scenario {
@@ -39,6 +40,16 @@ fn cell() -> Cell {
          kernel = { suite = 's', package = 'p' }\ndriver = { branch = '535', flavour = 'open' }",
     )
     .unwrap()
+}
+
+#[test]
+fn a_guest_that_reported_nothing_is_wrong_in_all_scenarios_but_these() {
+    let is_silent = |scenario: &&&dyn Scenario| {
+        scenario.wrong_in(&cell(), &Expected::default(), &Records::default()).is_empty()
+    };
+    let silent: Vec<String> = SCENARIOS.iter().filter(is_silent).map(|row| row.name()).collect();
+    // Judged by boot or agent alone.
+    assert_eq!(silent, ["build", "deployed", "next-kernel", "power-cut", "refused", "warns"]);
 }
 
 fn why(change: impl FnOnce(&mut Evidence)) -> String {

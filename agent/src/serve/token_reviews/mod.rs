@@ -192,7 +192,9 @@ impl TokenReviews {
         match self.failing.swap(true, Ordering::Relaxed) {
             true => tracing::debug!("reviewing a client's token: {error}"),
             false => tracing::warn!(
-                "nobody may read the metrics until the cluster reviews tokens again: {error}; remedy: let the                  agent's service account create tokenreviews and subjectaccessreviews (ClusterRole                  system:auth-delegator), or unset listen-token-review"
+                "nobody may read the metrics until the cluster reviews tokens again: {error}; remedy: let the \
+                 agent's service account create tokenreviews and subjectaccessreviews (ClusterRole \
+                 system:auth-delegator), or unset listen-token-review"
             ),
         }
     }

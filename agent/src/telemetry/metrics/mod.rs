@@ -267,11 +267,12 @@ fn process(live: &Live, seen: &HostSample) -> Vec<Family> {
     ]
 }
 
-/// Units that a name may end with.
+/// Units: the last word of a name, if it is one of these.
 const UNITS: [&str; 2] = ["seconds", "bytes"];
 
 fn gauge(name: &'static str, help: &'static str) -> Family {
-    let unit = UNITS.into_iter().find(|unit| name.ends_with(unit)).unwrap_or_default();
+    let unit =
+        UNITS.into_iter().find(|unit| name.rsplit('_').next() == Some(unit)).unwrap_or_default();
     Family { name, kind: Kind::Gauge, unit, help, samples: Vec::new() }
 }
 

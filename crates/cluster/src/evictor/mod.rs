@@ -166,7 +166,8 @@ impl Evictor {
         nodes.into_iter().for_each(|node| self.take(node));
     }
 
-    /// Limits the places to the share of the nodes that have an agent now.
+    /// Limits the places to the share of the nodes that have an agent now; wakes nobody
+    /// where that is no more than before.
     fn limit(&self) {
         self.own.slots.limit(self.most_nodes.of(self.agents.len()));
     }

@@ -1,6 +1,6 @@
 //! Reasons of conditions and events.
 
-/// Reason of a condition or event, which both spell by its name.
+/// Reason of a condition or event. A variant's name is its text in the API, which other programs read: it stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub enum Reason {
     /// The driver is installed, verified and exposed.
@@ -55,5 +55,30 @@ impl Reason {
                 | Self::HoldsDriver
                 | Self::NextKernelUnprepared
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_in_the_api_stay_as_they_are() {
+        for (reason, text) in [
+            (Reason::DriverReady, "DriverReady"),
+            (Reason::DriverChanging, "DriverChanging"),
+            (Reason::DriverInUse, "DriverInUse"),
+            (Reason::DriverFailed, "DriverFailed"),
+            (Reason::DriverRemoved, "DriverRemoved"),
+            (Reason::NoGpu, "NoGpu"),
+            (Reason::Cordoned, "Cordoned"),
+            (Reason::Evicted, "Evicted"),
+            (Reason::EvictionBlocked, "EvictionBlocked"),
+            (Reason::Uncordoned, "Uncordoned"),
+            (Reason::HoldsDriver, "HoldsDriver"),
+            (Reason::NextKernelUnprepared, "NextKernelUnprepared"),
+        ] {
+            assert_eq!(reason.to_string(), text);
+        }
     }
 }

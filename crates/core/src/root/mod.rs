@@ -209,7 +209,7 @@ pub fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// True if the target of the link at the relative path `link` is below the same tree by its name.
+/// True if the target of the link at the relative path `link` is below the same tree by its name, and not empty.
 pub fn stays_inside(link: &Path, target: &Path) -> bool {
     let mut depth = link.components().count().saturating_sub(1);
     for part in target.components() {
@@ -220,7 +220,7 @@ pub fn stays_inside(link: &Path, target: &Path) -> bool {
             _ => return false,
         }
     }
-    true
+    !target.as_os_str().is_empty()
 }
 
 /// The errno inside an error of [`Root`].

@@ -32,8 +32,9 @@ impl Root {
         let inner = inner.as_ref();
         let found = self.found(inner)?;
         let read = reopen(&found).and_then(|file| read_up_to(file, most)).and_then(|bytes| {
-            let why = || format!("larger than {most} bytes");
-            bytes.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, why()))
+            bytes.ok_or_else(|| {
+                io::Error::new(ErrorKind::InvalidData, format!("larger than {most} bytes"))
+            })
         });
         let bytes = read.map_err(|e| at(&self.display(inner), e))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 
 /// Maximum number of lines kept.
 const LINES: usize = 1000;
-/// Maximum number of records read: the largest log buffer of a kernel has fewer.
+/// Maximum number of reads, each of one record: the largest log buffer of a kernel has fewer.
 const RECORDS: usize = 1 << 18;
 
 /// The kernel log from the moment this was created. Empty if the log may not be read.
@@ -33,7 +33,7 @@ impl KernelLog {
     /// Calls `see` with each message of the kernel's own, oldest first. Records that programs write
     /// into the log have another facility.
     pub(crate) fn each_of_kernel(self, mut see: impl FnMut(&str)) {
-        let records = self.records().take(RECORDS).filter(|record| is_of_kernel(record));
+        let records = self.records().filter(|record| is_of_kernel(record));
         records.filter_map(|record| text_of(&record)).for_each(|text| see(&text));
     }
 
@@ -42,11 +42,11 @@ impl KernelLog {
         self.records().filter_map(|record| text_of(&record)).take(LINES).collect()
     }
 
-    /// Reads the records until the log's end.
+    /// Reads the records until the log's end, at most [`RECORDS`].
     fn records(self) -> impl Iterator<Item = Vec<u8>> {
-        let (mut file, mut record) = (self.0, vec![0; 8192]);
+        let (mut file, mut record, mut reads) = (self.0, vec![0; 8192], 0..RECORDS);
         std::iter::from_fn(move || {
-            loop {
+            while reads.next().is_some() {
                 // One read returns one record (Documentation/ABI/testing/dev-kmsg).
                 match file.as_mut()?.read(&mut record) {
                     Ok(0) => return None,
@@ -57,6 +57,7 @@ impl KernelLog {
                     Err(_) => return None,
                 }
             }
+            None
         })
     }
 }

@@ -139,6 +139,7 @@ fn logged(error: &VerbError) -> Option<(FailureKind, &'static str, &'static str)
 }
 
 fn by_errno(errno: Errno) -> (FailureKind, &'static str, &'static str) {
+    // An errno with a cause of its own below; a kind other than KernelRefused stands here.
     let kind = match errno {
         Errno::ENODEV => FailureKind::NoDevice,
         Errno::ENOSYS => FailureKind::HostUnsupported,

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::ElfFile;
-use object::{Architecture, FileKind, Object, ObjectSection};
+use object::{Architecture, Endianness, FileKind, Object, ObjectSection};
 
 use crate::module_signing::{Hash, Message, appended};
 
@@ -68,6 +69,10 @@ impl ModInfo {
     }
 }
 
+fn not_elf(error: object::Error) -> ModInfoError {
+    ModInfoError::NotElf(error.to_string())
+}
+
 /// Reads the metadata of the module in `image` (a whole, uncompressed `.ko`).
 ///
 /// # Errors
@@ -76,10 +81,12 @@ pub fn read(image: &[u8]) -> Result<ModInfo, ModInfoError> {
     if let Some(compression) = compression_of(image) {
         return Err(ModInfoError::Compressed(compression));
     }
-    let not_elf = |e: object::Error| ModInfoError::NotElf(e.to_string());
     let section = match FileKind::parse(image).map_err(not_elf)? {
-        FileKind::Elf64 | FileKind::Elf32 => {
-            modinfo_of(&object::File::parse(image).map_err(not_elf)?)
+        FileKind::Elf64 => {
+            modinfo_of(&ElfFile::<FileHeader64<Endianness>>::parse(image).map_err(not_elf)?)
+        }
+        FileKind::Elf32 => {
+            modinfo_of(&ElfFile::<FileHeader32<Endianness>>::parse(image).map_err(not_elf)?)
         }
         other => Err(ModInfoError::NotElf(format!("{other:?} is not ELF"))),
     }?;
@@ -102,8 +109,7 @@ pub struct Provenance {
 /// # Errors
 /// If `image` is no ELF file of 64 bits, or for an unknown machine.
 pub(crate) fn provenance(image: &[u8]) -> Result<Provenance, ModInfoError> {
-    let not_elf = |e: object::Error| ModInfoError::NotElf(e.to_string());
-    let file = ElfFile::<object::elf::FileHeader64<object::Endianness>>::parse(image);
+    let file = ElfFile::<FileHeader64<Endianness>>::parse(image);
     let file = file.map_err(not_elf)?;
     let arch = match file.architecture() {
         Architecture::X86_64 => "x86_64",

@@ -255,7 +255,7 @@ mod tests {
     use crate::signature::Signature;
     use crate::signature::attestation::{Attestation, ReadAttestations};
     use crate::signature::image::MAX_PAYLOAD;
-    use crate::testing::set;
+    use crate::testing::{build_record, set};
     use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
 
@@ -312,6 +312,22 @@ mod tests {
         assert_eq!(store.evidence(&set), Some(evidence));
         fs::write(store.root().join(beside(&set.key, "evidence")), b"{").expect("write");
         assert!(store.evidence(&set).is_none());
+    }
+
+    #[test]
+    fn a_record_is_read_back_for_the_set_and_damage_is_none() {
+        let dir = tempfile::tempdir().expect("dir");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
+        let mut set = set();
+        assert_eq!(store.build_record(&set), None);
+        store.put_build_record(&set, &build_record()).expect("keeps");
+        assert_eq!(store.build_record(&set), Some(build_record()));
+        // A set with the same key that was fetched over the compiled one.
+        let compiled = std::mem::replace(&mut set.modules[0].sha256, "9".repeat(64));
+        assert_eq!(store.build_record(&set), None);
+        set.modules[0].sha256 = compiled;
+        fs::write(store.root().join(beside(&set.key, "build")), b"{").expect("write");
+        assert_eq!(store.build_record(&set), None);
     }
 
     #[test]

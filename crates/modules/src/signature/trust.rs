@@ -31,10 +31,9 @@ impl FromStr for Role {
     type Err = BadValue;
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
-        match text {
-            "modules" => return Ok(Self::Modules),
-            "index" => return Ok(Self::Index),
-            _ => {}
+        let mut named = [Self::Modules, Self::Index].into_iter();
+        if let Some(role) = named.find(|role| role.to_string() == text) {
+            return Ok(role);
         }
         let wanted =
             "modules, index, provenance, spdx, test-result or the URI of a predicate's type";

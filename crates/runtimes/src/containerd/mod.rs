@@ -37,7 +37,7 @@ const KEY: &str = "enable_cdi";
 pub enum Dump {
     /// It was not asked: there is no such program, or no file.
     NotAsked,
-    /// It failed, with this message; the dump, where containerd does not start with these files.
+    /// It failed, with this message. Of `containerd config dump`: containerd does not start with these files.
     Failed(String),
     /// It did not answer, or could not be started; the reason.
     Silent(String),

@@ -2,7 +2,7 @@
 //! policy allows these two alone, by their digests.
 //!
 //! The templates escape every text, in elements and in attributes. Control characters are written out: in
-//! results by each [`Line`](crate::results::Line), elsewhere by [`in_line`]. No attribute holds an address, a
+//! results by each [`Line`](crate::results::Line), elsewhere by [`in_line`], which every `String` from outside goes through. No attribute holds an address, a
 //! style or a script from results. Without the script the page has all its contents; with it, a filter, keys
 //! in the table and a panel for details.
 
