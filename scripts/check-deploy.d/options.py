@@ -114,7 +114,7 @@ def compose(path):
         # docker restarts whatever the exit code was: an agent without a GPU waits instead.
         "environment": {f"{name}={value}" for name, value in service.get("environment", {}).items()}
         - {"LONGSHORE_NO_GPU=wait"},
-        "volumes": volumes, "image": service["image"].rsplit("/", 1)[-1].removesuffix(":latest"),
+        "volumes": volumes, "image": service["image"],
         "restart": service.get("restart"),
     }
 
