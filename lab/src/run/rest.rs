@@ -8,7 +8,7 @@ use crate::judge::records::Records;
 use crate::judge::timing::{Timing, median};
 
 /// Private memory (RssAnon) that an agent is allowed, kB. Its pages of files are the page cache's, which the kernel takes
-/// back: it maps 64 kB around each page that is touched, and of 13.5 MB mapped so the agent uses less than one at rest.
+/// back; it maps 64 kB of them around each that is touched (docs/internals/benchmarks.md, rest).
 const ALLOWED_KB: f64 = 5.0 * 1024.0;
 /// Least allowed time between two wake-ups, seconds.
 const ALLOWED_PERIOD: f64 = 10.0;
