@@ -31,7 +31,7 @@ impl Form {
 
     /// Form of standard output: the terminal's columns are those of COLUMNS, else its own. anstream decides about
     /// colours by NO_COLOR, CLICOLOR and TERM.
-    pub fn of(stdout: &Stdout, env: Env<'_>) -> Self {
+    pub fn for_stdout(stdout: &Stdout, env: Env<'_>) -> Self {
         let is_terminal = stdout.is_terminal();
         let named = || env("COLUMNS").and_then(|columns| columns.trim().parse().ok());
         let own = || Some(rustix::termios::tcgetwinsize(stdout).ok()?.ws_col.into());
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_file_has_eighty_columns_whatever_the_environment_says() {
-        let pipe = Form::of(&std::io::stdout(), &|_| Some("200".to_owned()));
+        let pipe = Form::for_stdout(&std::io::stdout(), &|_| Some("200".to_owned()));
         assert!(pipe.columns == COLUMNS || std::io::stdout().is_terminal());
     }
 }

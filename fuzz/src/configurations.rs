@@ -21,7 +21,7 @@ const DOCKER: &str = "/etc/docker/daemon.json";
 struct Memory(BTreeMap<PathBuf, Vec<u8>>);
 
 impl Memory {
-    fn of(files: &[(&str, &[u8])]) -> Self {
+    fn new(files: &[(&str, &[u8])]) -> Self {
         Self(files.iter().map(|(path, bytes)| (path.into(), bytes.to_vec())).collect())
     }
 }
@@ -58,7 +58,7 @@ pub fn toml_edit(bytes: &[u8]) {
                 distribution: Distribution::usual(Runtime::Containerd),
                 dump: &containerd::Dump::NotAsked,
             };
-            containerd::assess(asked, &Memory::of(&[(CONTAINERD, bytes)]))
+            containerd::assess(asked, &Memory::new(&[(CONTAINERD, bytes)]))
         };
         assert_edit_holds(assess, bytes);
     }
@@ -72,7 +72,7 @@ pub fn toml_edit(bytes: &[u8]) {
         distribution: Distribution::usual(Runtime::Containerd),
         dump: &dump,
     };
-    let files = Memory::of(&[(CONTAINERD, main), ("/etc/containerd/conf.d/a.toml", bytes)]);
+    let files = Memory::new(&[(CONTAINERD, main), ("/etc/containerd/conf.d/a.toml", bytes)]);
     let _ = containerd::assess(asked, &files);
 }
 
@@ -92,12 +92,12 @@ pub fn units(bytes: &[u8]) {
     let whole: &[u8] = b"[Service]\nEnvironmentFile=-/etc/default/docker\n\
         ExecStart=/usr/bin/dockerd -H fd:// $DOCKER_OPTS\n";
     for files in [
-        Memory::of(&[("/etc/systemd/system/docker.service", bytes)]),
-        Memory::of(&[
+        Memory::new(&[("/etc/systemd/system/docker.service", bytes)]),
+        Memory::new(&[
             ("/lib/systemd/system/docker.service", whole),
             ("/etc/systemd/system/docker.service.d/a.conf", bytes),
         ]),
-        Memory::of(&[
+        Memory::new(&[
             ("/lib/systemd/system/docker.service", whole),
             ("/etc/default/docker", bytes),
         ]),

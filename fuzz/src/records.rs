@@ -22,7 +22,7 @@ pub fn journal(bytes: &[u8]) {
         let file = state.join("state.json");
         fs::write(&file, bytes).expect("written");
         fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("set");
-        let paths = Paths { state, store: dir.join("store"), ..Paths::of(dir, dir) };
+        let paths = Paths { state, store: dir.join("store"), ..Paths::new(dir, dir) };
         let _ = journal::read_state(&paths);
         let _ = journal::read_state(&Paths { sealed: true, ..paths.clone() });
         let _ = journal::recorded(&paths);

@@ -41,7 +41,7 @@ pub(crate) async fn once(config: &Config) -> Result<(), Failure> {
     let claims = Claims::default();
     let search = Published(open(config, publish)?);
     let claim_tag =
-        || Ok::<_, Failure>(ClaimTag::of(open(config, publish)?, format!("claim-{tag}")));
+        || Ok::<_, Failure>(ClaimTag::new(open(config, publish)?, format!("claim-{tag}")));
     let key = format!("{}:{tag}", publish.reference);
     let env = |name: &str| std::env::var(name).ok();
     let object =
@@ -93,7 +93,7 @@ async fn compile(store: &Store) -> longshore_modules::artifact::ModuleSet {
 }
 
 fn open(config: &Config, publish: &PublishConfig) -> Result<Registry, Failure> {
-    let policy = Policy::of(&config.downloads).for_registry();
+    let policy = Policy::from_config(&config.downloads).for_registry();
     let env = |name: &str| std::env::var(name).ok();
     Registry::open_to_push_with(policy, &publish.reference, &config.paths.host_root, &env)
 }
@@ -110,7 +110,7 @@ impl Judge for Published {
 
 impl Search for Published {
     /// Digest of its manifest.
-    type Found = String;
+    type Product = String;
 
     async fn look(&self) -> Result<Option<String>, Failure> {
         let requested = SetRequest {

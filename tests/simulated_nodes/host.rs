@@ -38,7 +38,7 @@ struct Saved {
 }
 
 impl Saved {
-    fn of(state: FakeState) -> Self {
+    fn new(state: FakeState) -> Self {
         let FakeState { loaded, instances, parameters, mounts, dirs, roots, nodes, links, .. } =
             state;
         Self { loaded, instances, parameters, mounts, dirs, roots, nodes, links }
@@ -102,7 +102,7 @@ pub(crate) fn die() {
 
 fn save(dir: &Path, state: FakeState) {
     let version = scripted::loaded_driver(&state);
-    let text = serde_json::to_vec(&Saved::of(state)).expect("JSON");
+    let text = serde_json::to_vec(&Saved::new(state)).expect("JSON");
     let fresh = dir.join("host.json.new");
     fs::write(&fresh, text).expect("written");
     fs::rename(&fresh, dir.join(STATE)).expect("renamed");

@@ -86,7 +86,7 @@ pub(crate) async fn offered(config: &Config, kernel: &str) -> Vec<String> {
 }
 
 fn open(config: &Config, source: &RegistrySource) -> Result<Registry, Failure> {
-    let policy = Policy::of(&config.downloads).for_registry();
+    let policy = Policy::from_config(&config.downloads).for_registry();
     let env = |name: &str| std::env::var(name).ok();
     Registry::open_with(policy, source, &config.paths.host_root, &env)
 }

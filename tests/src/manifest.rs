@@ -10,7 +10,7 @@ use crate::archive::digest;
 
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ManifestEntry {
     /// Type and mode, uid, gid, device number of a node, inode.
     pub state: [u64; 5],
     /// sha256 of a file, or of a link's target; empty for others.
@@ -20,7 +20,7 @@ pub struct Entry {
 }
 
 /// Returns all entries below `dir` and `dir` itself, by their path. Links are not followed.
-pub fn manifest(dir: &Path) -> BTreeMap<PathBuf, Entry> {
+pub fn manifest(dir: &Path) -> BTreeMap<PathBuf, ManifestEntry> {
     let mut entries = BTreeMap::new();
     let mut left = vec![dir.to_path_buf()];
     while let Some(path) = left.pop() {
@@ -46,7 +46,7 @@ pub fn manifest(dir: &Path) -> BTreeMap<PathBuf, Entry> {
             found.ino(),
         ];
         let changed = i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec());
-        entries.insert(path, Entry { state, content, changed });
+        entries.insert(path, ManifestEntry { state, content, changed });
     }
     entries
 }

@@ -261,7 +261,7 @@ impl Part {
     }
 
     /// Returns the first byte to send, where a part of `body` is sent.
-    fn of(&self, body: &[u8], fault: Option<&Fault>) -> Option<usize> {
+    fn first_byte(&self, body: &[u8], fault: Option<&Fault>) -> Option<usize> {
         let is_other = || self.if_range.as_ref().is_some_and(|tag| *tag != etag(body));
         match fault {
             Some(Fault::NoRange) => None,
@@ -323,7 +323,7 @@ fn answer(
     }
     let Some(body) = body else { return head(stream, 404, "Content-Length: 0\r\n") };
     let body = if let Some(Fault::CutEarlier(earlier)) = &fault { earlier } else { &body };
-    let (start, status) = match part.of(body, fault.as_ref()) {
+    let (start, status) = match part.first_byte(body, fault.as_ref()) {
         Some(start) => (start, 206),
         None => (0, 200),
     };

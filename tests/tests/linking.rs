@@ -15,7 +15,7 @@ use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_modules::artifact::{HeadersFrom, ModuleSet};
-use longshore_sources::finished::sample::{Entry, Objects, deb, depends, stanza};
+use longshore_sources::finished::sample::{Objects, SampleEntry, deb, depends, stanza};
 use longshore_sources::finished::{FinishedModules, Kernel, find};
 use sha2::{Digest, Sha256};
 
@@ -41,11 +41,11 @@ fn binutils() -> Vec<u8> {
     let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
     let library = |path: &str| {
         let bytes = fs::read(path).expect("a library");
-        Entry::Program(format!(".{path}"), bytes)
+        SampleEntry::Program(format!(".{path}"), bytes)
     };
-    let mut entries: Vec<Entry> = paths.map(library).collect();
+    let mut entries: Vec<SampleEntry> = paths.map(library).collect();
     assert!(entries.len() > 2, "{listed}");
-    entries.push(Entry::Program("./usr/bin/ld.bfd".into(), fs::read(program).expect("ld")));
+    entries.push(SampleEntry::Program("./usr/bin/ld.bfd".into(), fs::read(program).expect("ld")));
     deb(&entries)
 }
 
@@ -67,7 +67,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(objects: &[Entry], binutils: &[u8]) -> Self {
+    fn new(objects: &[SampleEntry], binutils: &[u8]) -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(
             &dir.path().join("store"),
@@ -122,7 +122,7 @@ async fn modules_linked_in_the_sandbox_equal_those_of_the_script() {
     assert_eq!(set.key.options, [format!("linked-with=binutils {VERSION}")]);
     assert!(set.key.signed_by.is_some());
     assert_eq!(set.modules.len(), 5);
-    let Entry::File(_, signature) = &sample().signatures()[0] else { panic!("a file") };
+    let SampleEntry::File(_, signature) = &sample().signatures()[0] else { panic!("a file") };
     for module in &set.modules {
         let image = scene.store.read_blob(&module.sha256).expect("stored");
         let plain = image.strip_suffix(&signature[..]).expect("signed");
@@ -135,9 +135,8 @@ async fn modules_linked_in_the_sandbox_equal_those_of_the_script() {
 async fn other_objects_or_no_linker_are_refused_with_the_reason() {
     let (sums, binutils) = (sums(), binutils());
     let bits = |name: &str| PathBuf::from(format!("./{}/bits/{name}", sample().dir));
-    let without = |name: &str| -> Vec<Entry> {
-        let is_it =
-            |entry: &Entry| matches!(entry, Entry::File(path, _) if Path::new(path) == bits(name));
+    let without = |name: &str| -> Vec<SampleEntry> {
+        let is_it = |entry: &SampleEntry| matches!(entry, SampleEntry::File(path, _) if Path::new(path) == bits(name));
         sample().entries(&sums).into_iter().filter(|entry| !is_it(entry)).collect()
     };
     let other = sums.replacen(&sums[..8], "00000000", 1);

@@ -36,7 +36,7 @@ pub struct ClaimTag {
 
 impl ClaimTag {
     /// Returns the claim under `tag`; the registry must have been opened for pushing.
-    pub fn of(registry: Registry, tag: String) -> Self {
+    pub fn new(registry: Registry, tag: String) -> Self {
         Self { registry, tag, ready: OnceCell::new() }
     }
 
@@ -89,7 +89,7 @@ impl LeaseBackend for ClaimTag {
 
 fn render(claim: &Claim) -> Result<Vec<u8>, Failure> {
     let text = String::from_utf8_lossy(&json(claim)?).into_owned();
-    let empty = Descriptor::of(EMPTY_TYPE, EMPTY);
+    let empty = Descriptor::from_bytes(EMPTY_TYPE, EMPTY);
     json(&Manifest {
         schema_version: 2,
         media_type: Some(MANIFEST_TYPE.to_owned()),

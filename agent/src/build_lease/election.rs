@@ -31,10 +31,10 @@ const MOST_REFUSED: u32 = 3;
 /// Search for the product to build.
 pub trait Search: Sync {
     /// The product found.
-    type Found: Send;
+    type Product: Send;
 
     /// Searches once.
-    fn look(&self) -> impl Future<Output = Result<Option<Self::Found>, Failure>> + Send;
+    fn look(&self) -> impl Future<Output = Result<Option<Self::Product>, Failure>> + Send;
 
     /// Judges failures reported by other agents: would this agent's build end in one of them?
     fn judge(&self, reported: Vec<KnownFailure>) -> impl Future<Output = Forecast> + Send;
@@ -85,7 +85,7 @@ impl<B: LeaseBackend> Election<'_, B> {
     /// Waits until `search` finds the product, or this agent is elected to build it. A reported failure delays the
     /// election by [`REPORTED_DELAY`] and its jitter. Takes at most the times' `wait` plus one lease; a backend that refuses quickly is retried twice, each in
     /// less than a tenth of a lease.
-    pub async fn elect<S: Search>(&self, search: &S) -> Outcome<S::Found> {
+    pub async fn elect<S: Search>(&self, search: &S) -> Outcome<S::Product> {
         for _ in 1..MOST_REFUSED {
             let begun = Instant::now();
             match self.wait_for_it(search).await {
@@ -108,7 +108,7 @@ impl<B: LeaseBackend> Election<'_, B> {
         &self,
         fallback: Arc<C>,
         search: &S,
-    ) -> Outcome<S::Found> {
+    ) -> Outcome<S::Product> {
         // One read tells: a refusal is not retried.
         let unused = match self.backend.read().await {
             Err(failure) => failure,
@@ -123,7 +123,7 @@ impl<B: LeaseBackend> Election<'_, B> {
         Election { backend: fallback, me, times, claims, progress }.elect(search).await
     }
 
-    async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Outcome<S::Found>, Failure> {
+    async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Outcome<S::Product>, Failure> {
         let deadline = Instant::now() + self.times.wait;
         let mut watch = Watch::new(self.times);
         // Before a claim is written the product is searched for, and then the backend is read again.
@@ -186,7 +186,7 @@ impl<B: LeaseBackend> Election<'_, B> {
         &self,
         held: Lease,
         search: &S,
-    ) -> Result<Outcome<S::Found>, Failure> {
+    ) -> Result<Outcome<S::Product>, Failure> {
         match search.look().await {
             Ok(None) => Ok(Outcome::Mine(held)),
             Ok(Some(found)) => {

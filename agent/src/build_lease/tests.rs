@@ -95,7 +95,7 @@ impl Product {
 }
 
 impl Search for Product {
-    type Found = ();
+    type Product = ();
 
     async fn look(&self) -> Result<Option<()>, Failure> {
         Ok(self.there.load(Ordering::SeqCst).then_some(()))

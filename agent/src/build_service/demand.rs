@@ -67,7 +67,7 @@ pub(super) struct Demand {
 
 impl Demand {
     /// Returns the demand of a list and of nodes by their names, each within its `budget`.
-    pub(super) fn of(
+    pub(super) fn new(
         listed: &[String],
         nodes: &BTreeMap<String, KernelsOfNode>,
         budget: &mut Budget,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn demand(listed: &[String], nodes: &BTreeMap<String, KernelsOfNode>) -> Demand {
-        Demand::of(listed, nodes, &mut Budget::default(), Instant::now())
+        Demand::new(listed, nodes, &mut Budget::default(), Instant::now())
     }
 
     fn releases(demand: &Demand) -> Vec<&str> {
@@ -260,7 +260,7 @@ mod tests {
             let fresh = [format!("1.0.{}", 2 * minute), format!("1.0.{}", 2 * minute + 1)];
             let all =
                 nodes(&[("taken", &[fresh[0].as_str(), fresh[1].as_str()]), ("well", &["6.1"])]);
-            let demand = Demand::of(&listed, &all, &mut budget, now);
+            let demand = Demand::new(&listed, &all, &mut budget, now);
             assert!(releases(&demand).contains(&"6.1"), "at minute {minute}");
             built.extend(demand.kernels.iter().map(|asked| asked.release.clone()));
             let is_overdrawn = !demand.overdrawn.is_empty();
@@ -271,7 +271,7 @@ mod tests {
         let expected = ["1.0.0", "1.0.1", "1.0.2", "1.0.3", "1.0.9", "6.1"].map(str::to_owned);
         assert_eq!(built, BTreeSet::from(expected));
         let now = begin + Duration::from_secs(3600);
-        let demand = Demand::of(&[], &nodes(&[("taken", &["1.0.500"])]), &mut budget, now);
+        let demand = Demand::new(&[], &nodes(&[("taken", &["1.0.500"])]), &mut budget, now);
         assert_eq!(releases(&demand), ["1.0.500"]);
     }
 
@@ -279,12 +279,12 @@ mod tests {
     fn what_another_node_asks_for_within_its_budget_is_built_for() {
         let (mut budget, now) = (Budget::default(), Instant::now());
         for pair in [["1", "2"], ["3", "4"]] {
-            Demand::of(&[], &nodes(&[("a", &pair)]), &mut budget, now);
+            Demand::new(&[], &nodes(&[("a", &pair)]), &mut budget, now);
         }
-        let alone = Demand::of(&[], &nodes(&[("a", &["5"])]), &mut budget, now);
+        let alone = Demand::new(&[], &nodes(&[("a", &["5"])]), &mut budget, now);
         assert_eq!((alone.kernels.len(), alone.overdrawn.len()), (0, 1));
         assert!(alone.unmet()[0].1.contains("the first is 5, of node a"), "{:?}", alone.unmet());
-        let both = Demand::of(&[], &nodes(&[("a", &["5"]), ("b", &["5"])]), &mut budget, now);
+        let both = Demand::new(&[], &nodes(&[("a", &["5"]), ("b", &["5"])]), &mut budget, now);
         assert_eq!((both.kernels[0].count, both.overdrawn.len()), (2, 0));
     }
 

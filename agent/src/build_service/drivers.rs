@@ -18,7 +18,7 @@ impl Drivers {
     ///
     /// # Errors
     /// That of the lookup, which is not repeated.
-    pub(super) async fn of(
+    pub(super) async fn driver(
         &mut self,
         registry: &ForRegistry<'_>,
         work: &Work,

@@ -286,7 +286,7 @@ impl<'a> BuildService<'a> {
             self.say(Topic::Nodes, &format!("{failure}; the nodes known before are built for"));
         }
         let nodes = reported.nodes.unwrap_or_default();
-        let demand = Demand::of(&self.listed, &nodes, &mut self.budget, Instant::now());
+        let demand = Demand::new(&self.listed, &nodes, &mut self.budget, Instant::now());
         for (topic, line) in demand.unmet() {
             self.say(topic, &line);
         }
@@ -427,11 +427,11 @@ impl<'a> BuildService<'a> {
         drivers: &mut Drivers,
         work: &Work,
     ) -> Result<Tried, NotMade> {
-        let driver = match drivers.of(registry, work, work.flavour).await {
+        let driver = match drivers.driver(registry, work, work.flavour).await {
             Ok(driver) => driver,
             Err(failure) => {
                 let is_needless = self.config.builder.flavours.is_none()
-                    && drivers.of(registry, work, other(work.flavour)).await.is_ok();
+                    && drivers.driver(registry, work, other(work.flavour)).await.is_ok();
                 return match is_needless {
                     true => Ok(Tried::Needless),
                     false => Err(NotMade::Build(failure)),

@@ -95,7 +95,7 @@ impl IndexRecord {
             let mut minimums = IndexMinimums::parse(text).map_err(|why| {
                 format!("{why}, and every node refuses the registry by it; remove the key {KEY}")
             })?;
-            let before = minimums.of(&self.registry);
+            let before = minimums.minimum(&self.registry);
             if !minimums.raise(&self.registry, version) {
                 return Ok(before);
             }
@@ -146,7 +146,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use jiff::Timestamp;
-    use longshore_cluster::testing::{Answer, Api, Request, SHORT, refused};
+    use longshore_cluster::testing::{Api, Request, SHORT, ScriptedAnswer, refused};
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -159,7 +159,7 @@ mod tests {
     struct Map {
         text: Option<String>,
         writes: u64,
-        faults: Vec<Answer>,
+        faults: Vec<ScriptedAnswer>,
     }
 
     type Shared = Arc<Mutex<Map>>;
@@ -169,7 +169,7 @@ mod tests {
         Api::by(move |request| answer(&mut map.lock().expect("the map"), request))
     }
 
-    fn answer(map: &mut Map, request: &Request) -> Answer {
+    fn answer(map: &mut Map, request: &Request) -> ScriptedAnswer {
         if let Some(fault) = map.faults.pop() {
             return fault;
         }
@@ -185,7 +185,7 @@ mod tests {
         let data = map.text.as_ref().map(|text| json!({ KEY: text }));
         let body =
             json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": data });
-        Answer::Body(200, body.to_string())
+        ScriptedAnswer::Body(200, body.to_string())
     }
 
     fn record(server: &Api) -> IndexRecord {
@@ -234,7 +234,7 @@ mod tests {
     #[case::forbidden(vec![refused(403)], false)]
     #[tokio::test]
     async fn a_failure_is_a_warning_and_the_next_try_records_it(
-        #[case] faults: Vec<Answer>,
+        #[case] faults: Vec<ScriptedAnswer>,
         #[case] is_recorded: bool,
     ) {
         let map = map("");

@@ -49,7 +49,7 @@ impl Contents {
     ///
     /// # Errors
     /// Exit code 13 where something in the store is damaged.
-    pub fn of(
+    pub fn collect(
         sets: &[ModuleSet],
         trees: &[AvailableUserspace],
         key: Option<&SecretKey>,
@@ -60,7 +60,8 @@ impl Contents {
             sets.iter().map(|set| (set.key.file_stem(), set)).collect();
         let trees: BTreeMap<&PathBuf, &AvailableUserspace> =
             trees.iter().map(|tree| (&tree.root, tree)).collect();
-        let packed = trees.values().map(|tree| Packed::of(tree)).collect::<Result<Vec<_>, _>>()?;
+        let packed =
+            trees.values().map(|tree| Packed::from_tree(tree)).collect::<Result<Vec<_>, _>>()?;
         // Descriptions come first, so that a reader knows early which blobs follow.
         for set in sets.values() {
             contents.describe_set(set, key, store)?;
@@ -87,7 +88,7 @@ impl Contents {
         key: Option<&SecretKey>,
         store: &Store,
     ) -> Result<(), Failure> {
-        let mut described = Described::of(set)?;
+        let mut described = Described::from_set(set)?;
         let (mut signatures, mut attestations) = (Vec::new(), Vec::new());
         if let Some(evidence) = store.evidence(set) {
             // The signed bytes are included unchanged.
@@ -128,7 +129,7 @@ impl Contents {
         mut signatures: Vec<Signature>,
         key: Option<&SecretKey>,
     ) -> Result<(), Failure> {
-        let mut entry = Descriptor::of(MANIFEST_TYPE, manifest);
+        let mut entry = Descriptor::from_bytes(MANIFEST_TYPE, manifest);
         entry.artifact_type = Some(artifact_type.to_owned());
         if let Some(key) = key {
             // A bundle has no name in a registry; verification ignores it.
@@ -137,8 +138,8 @@ impl Contents {
         let tag_of_signatures = signature_tag(&entry.digest);
         self.list(entry, tag);
         self.add_memory(manifest.to_vec());
-        let Some(image) = SignatureImage::of(&signatures)? else { return Ok(()) };
-        self.list(Descriptor::of(MANIFEST_TYPE, &image.manifest), tag_of_signatures);
+        let Some(image) = SignatureImage::from_signatures(&signatures)? else { return Ok(()) };
+        self.list(Descriptor::from_bytes(MANIFEST_TYPE, &image.manifest), tag_of_signatures);
         self.add_memory(image.manifest);
         image.blobs.into_iter().for_each(|blob| self.add_memory(blob));
         Ok(())

@@ -65,7 +65,7 @@ impl Scene {
 
     fn contents(&self, key: Option<&SecretKey>) -> Contents {
         let (sets, trees) = (std::slice::from_ref(&self.set), std::slice::from_ref(&self.tree));
-        Contents::of(sets, trees, key, &self.store).expect("contents")
+        Contents::collect(sets, trees, key, &self.store).expect("contents")
     }
 
     fn bundle(&self, key: Option<&SecretKey>) -> Vec<u8> {
@@ -159,7 +159,7 @@ fn the_same_content_makes_the_same_bytes_on_every_host() {
     assert!(bundle == scene.bundle(Some(&key)));
     let (_dir, store) = host();
     let imported = take(&bundle, &store, &[]).expect("imported");
-    let again = Contents::of(&imported.sets, &imported.trees, None, &store).expect("contents");
+    let again = Contents::collect(&imported.sets, &imported.trees, None, &store).expect("contents");
     let out = scene.dir.path().join("again.tar");
     write(&again, &out, Disk::default(), &Silent).expect("written");
     // The set kept its own signature; the tree's is over the imported file.

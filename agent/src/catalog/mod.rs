@@ -306,7 +306,7 @@ fn of_store(kernel: &Kernel, store: &Store) -> Result<Offers, Failure> {
 fn of_layout(config: &Config, dir: &Path) -> Result<Offers, Failure> {
     check_there(dir)?;
     check_owners(dir, &config.signatures)?;
-    let available = |entry: layout::Entry| AvailableSet {
+    let available = |entry: layout::LayoutSet| AvailableSet {
         set: entry.set,
         place: SetPlace::layout(dir, &entry.manifest),
     };
@@ -361,7 +361,7 @@ fn is_of_package(set: &ModuleSet) -> bool {
 pub(crate) fn signer(config: &Config) -> Result<Option<Signer>, Failure> {
     let Some(signing) = &config.module_signing else { return Ok(None) };
     let certificate = Certificate::read(&signing.certificate)?;
-    Ok(Some(Signer::of(&certificate, signing.key().is_none())))
+    Ok(Some(Signer::from_certificate(&certificate, signing.key().is_none())))
 }
 
 #[cfg(test)]

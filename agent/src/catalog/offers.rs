@@ -49,7 +49,7 @@ impl Offers {
             drivers: Some(Probe::Unreadable(why.clone())),
             headers: Some(Probe::Unreadable(why.clone())),
             no_sign_file: Some(why),
-            failures: vec![SourceFailure::of(SourceId::Archives, "archives", failure)],
+            failures: vec![SourceFailure::new(SourceId::Archives, "archives", failure)],
             ..Self::default()
         }
     }
@@ -68,7 +68,7 @@ pub struct SourceFailure {
 
 impl SourceFailure {
     /// Makes the failure of a source with this name.
-    pub fn of(source: SourceId, name: impl Into<String>, failure: Failure) -> Self {
+    pub fn new(source: SourceId, name: impl Into<String>, failure: Failure) -> Self {
         Self { source, name: name.into(), failure }
     }
 }

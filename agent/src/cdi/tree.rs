@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use longshore_core::machine::Machine;
 use longshore_core::root::{Root, is_absent};
-use longshore_sources::userspace::{Entry, Manifest};
+use longshore_sources::userspace::{Manifest, TreeEntry};
 
 /// Tools below the tree's root.
 const TOOLS: &str = "usr/bin";
@@ -44,7 +44,7 @@ impl Tree {
         let named = |dir: &Path| {
             let entries = manifest.entries.iter().filter(|(path, _)| path.parent() == Some(dir));
             let named = entries.filter_map(|(path, entry)| {
-                Some((path.file_name()?.to_str()?.to_owned(), Named::of(entry)?))
+                Some((path.file_name()?.to_str()?.to_owned(), Named::from_entry(entry)?))
             });
             named.collect()
         };
@@ -90,11 +90,11 @@ impl Tree {
 }
 
 impl Named {
-    fn of(entry: &Entry) -> Option<Self> {
+    fn from_entry(entry: &TreeEntry) -> Option<Self> {
         match entry {
-            Entry::Dir { .. } => None,
-            Entry::File { .. } => Some(Self::File),
-            Entry::Link { target } => Some(Self::Link(target.to_str()?.to_owned())),
+            TreeEntry::Dir { .. } => None,
+            TreeEntry::File { .. } => Some(Self::File),
+            TreeEntry::Link { target } => Some(Self::Link(target.to_str()?.to_owned())),
         }
     }
 }

@@ -46,7 +46,7 @@ fn address(name: &str) -> io::Result<SocketAddr> {
 /// Exit code 15 outside of a cluster, in a pod without a service account or a name, and where its files cannot be used.
 pub async fn run_evictor(env: Env<'_>, options: EvictorOptions) -> Result<Infallible, Failure> {
     let limits = Limits { answer: Fleet::ANSWER, ..Limits::default() };
-    let pod = Pod::of(env, Path::new(FILES), limits)?;
+    let pod = Pod::from_env(env, Path::new(FILES), limits)?;
     let pod = pod.ok_or_else(|| no_pod("this is no pod of a cluster with a service account"))?;
     let Pod { cluster, namespace, name, .. } = pod;
     let own = namespace.zip(name).ok_or_else(|| no_pod("its pod's name is not known"))?;

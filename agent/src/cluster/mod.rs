@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use evictor::{EvictorQuestion, ask_evictor, run_evictor};
 pub use report::DriverReport;
 
-use longshore_cluster::{Account, Cluster, Error, FILES, Kind, Limits};
+use longshore_cluster::{Account, Cluster, Error, ErrorKind, FILES, Limits};
 use longshore_cluster::{OwnImage, Pace, Requests, Standing};
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
@@ -81,10 +81,10 @@ impl Pod {
     /// # Errors
     /// Exit code 15 where the service account's files cannot be used.
     pub fn of_process(env: Env<'_>) -> Result<Option<Self>, Failure> {
-        Self::of(env, Path::new(FILES), LIMITS)
+        Self::from_env(env, Path::new(FILES), LIMITS)
     }
 
-    fn of(env: Env<'_>, files: &Path, limits: Limits) -> Result<Option<Self>, Failure> {
+    fn from_env(env: Env<'_>, files: &Path, limits: Limits) -> Result<Option<Self>, Failure> {
         let Some(account) = Account::of_pod(env, files).map_err(|e| failed(&e))? else {
             return Ok(None);
         };
@@ -175,9 +175,9 @@ const MISSING: &str = "set POD_NAME and POD_NAMESPACE by fieldRef (metadata.name
 /// Sorts a failed call.
 fn not_read(error: &Error) -> VersionUnknown {
     match error.kind {
-        Kind::Forbidden => VersionUnknown::Denied(refusal(error, FORBIDDEN)),
-        Kind::Missing => VersionUnknown::Denied(refusal(error, MISSING)),
-        Kind::Name => VersionUnknown::Refused(refusal(error, MISSING)),
+        ErrorKind::Forbidden => VersionUnknown::Denied(refusal(error, FORBIDDEN)),
+        ErrorKind::Missing => VersionUnknown::Denied(refusal(error, MISSING)),
+        ErrorKind::Name => VersionUnknown::Refused(refusal(error, MISSING)),
         _ => VersionUnknown::Unanswered(failed(error)),
     }
 }

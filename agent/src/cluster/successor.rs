@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{Error, Kind, Owner};
+use longshore_cluster::{Error, ErrorKind, Owner};
 use longshore_core::environment::Env;
 use longshore_core::failure::Failure;
 use tokio::time::timeout;
@@ -103,57 +103,57 @@ fn judged(answer: Result<Owner, Error>) -> Successor {
     };
     match error.kind {
         // The pod was deleted by force, or its name is not the host name.
-        Kind::Missing | Kind::Name => Successor::None(format!(
+        ErrorKind::Missing | ErrorKind::Name => Successor::None(format!(
             "{error} (a pod on the host's network needs POD_NAME and POD_NAMESPACE by fieldRef)"
         )),
-        Kind::Forbidden | Kind::Unauthorized => Successor::Refused(error.to_string()),
+        ErrorKind::Forbidden | ErrorKind::Unauthorized => Successor::Refused(error.to_string()),
         _ => Successor::Unanswered(error.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use longshore_cluster::testing::{Answer, Api, refused};
+    use longshore_cluster::testing::{Api, ScriptedAnswer, refused};
     use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::super::tests::pod;
     use super::*;
 
-    fn object(metadata: &Value) -> Answer {
+    fn object(metadata: &Value) -> ScriptedAnswer {
         let body = json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
         });
-        Answer::Body(200, body.to_string())
+        ScriptedAnswer::Body(200, body.to_string())
     }
 
-    fn owned(kind: &str) -> Answer {
+    fn owned(kind: &str) -> ScriptedAnswer {
         let owner = json!([{ "apiVersion": "apps/v1", "kind": kind, "name": "driver", "uid": "u",
                              "controller": true }]);
         object(&json!({ "name": "driver-x7k2p", "ownerReferences": owner }))
     }
 
-    fn set_by(metadata: &Value, selector: &Value) -> Answer {
+    fn set_by(metadata: &Value, selector: &Value) -> ScriptedAnswer {
         let template = json!({ "spec": { "containers": [], "nodeSelector": selector } });
         let body = json!({ "kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": metadata,
                            "spec": { "template": template } });
-        Answer::Body(200, body.to_string())
+        ScriptedAnswer::Body(200, body.to_string())
     }
 
-    fn set_with(metadata: &Value) -> Answer {
+    fn set_with(metadata: &Value) -> ScriptedAnswer {
         set_by(metadata, &Value::Null)
     }
 
     /// A DaemonSet of the nodes with GPUs.
-    fn set_of_gpus() -> Answer {
+    fn set_of_gpus() -> ScriptedAnswer {
         set_by(&json!({ "name": "driver" }), &json!({ "gpu": "true" }))
     }
 
-    fn set() -> Answer {
+    fn set() -> ScriptedAnswer {
         set_with(&json!({ "name": "driver" }))
     }
 
-    fn ending() -> Answer {
+    fn ending() -> ScriptedAnswer {
         set_with(&json!({ "name": "driver", "deletionTimestamp": "2026-11-23T03:00:00Z" }))
     }
 
@@ -170,11 +170,11 @@ mod tests {
     #[case::forbidden(vec![owned("DaemonSet"), refused(403)], false, "answered 403")]
     #[case::unauthorized(vec![refused(401)], false, "answered 401")]
     #[case::broken(vec![owned("DaemonSet"), refused(503)], true, "answered 503")]
-    #[case::garbage(vec![Answer::Body(200, "<html>".into())], true, "not of the API")]
-    #[case::cut(vec![owned("DaemonSet"), Answer::Cut(vec![])], true, "get daemonsets")]
+    #[case::garbage(vec![ScriptedAnswer::Body(200, "<html>".into())], true, "not of the API")]
+    #[case::cut(vec![owned("DaemonSet"), ScriptedAnswer::Cut(vec![])], true, "get daemonsets")]
     #[tokio::test]
     async fn the_driver_stays_unless_the_cluster_says_that_nobody_follows(
-        #[case] answers: Vec<Answer>,
+        #[case] answers: Vec<ScriptedAnswer>,
         #[case] stays: bool,
         #[case] reason: &str,
     ) {
@@ -187,7 +187,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_hangs_is_given_up_at_the_limit() {
-        for answers in [vec![Answer::Silence], vec![owned("DaemonSet"), Answer::Silence]] {
+        for answers in
+            [vec![ScriptedAnswer::Silence], vec![owned("DaemonSet"), ScriptedAnswer::Silence]]
+        {
             let api = Api::with(answers);
             let limit = Duration::from_millis(300);
             let found = of_pod(pod(&api), limit).await;

@@ -1,5 +1,5 @@
 use super::*;
-use longshore_cluster::testing::{Answer, Api, refused};
+use longshore_cluster::testing::{Api, ScriptedAnswer, refused};
 use longshore_core::failure::ExitCode;
 use rstest::rstest;
 
@@ -17,20 +17,20 @@ pub(super) fn pod(api: &Api) -> Result<Option<Pod>, Failure> {
         "POD_NAME" => Some("driver-x7k2p".to_owned()),
         name => api.variable(name),
     };
-    Pod::of(&env, api.files.path(), SHORT)
+    Pod::from_env(&env, api.files.path(), SHORT)
 }
 
 /// The pod as the API server has it, with this image of this container.
-fn with_image(container: &str, image: &str) -> Answer {
+fn with_image(container: &str, image: &str) -> ScriptedAnswer {
     let containers = serde_json::json!([{ "name": container, "image": image }]);
     let body = serde_json::json!({
         "kind": "Pod", "apiVersion": "v1", "metadata": { "name": "driver-x7k2p" },
         "spec": { "containers": containers },
     });
-    Answer::Body(200, body.to_string())
+    ScriptedAnswer::Body(200, body.to_string())
 }
 
-fn driver(image: &str) -> Answer {
+fn driver(image: &str) -> ScriptedAnswer {
     with_image("nvidia-driver-ctr", image)
 }
 
@@ -48,10 +48,10 @@ fn driver(image: &str) -> Answer {
 #[case::broken(vec![refused(500), refused(503)], Err(None))]
 #[case::token(vec![refused(401), refused(401)], Err(None))]
 #[case::conflict(vec![refused(409)], Err(None))]
-#[case::garbage(vec![Answer::Body(200, "<html>".into()), Answer::Cut(vec![])], Err(None))]
+#[case::garbage(vec![ScriptedAnswer::Body(200, "<html>".into()), ScriptedAnswer::Cut(vec![])], Err(None))]
 #[tokio::test]
 async fn an_answer_gives_the_version_or_the_reason(
-    #[case] answers: Vec<Answer>,
+    #[case] answers: Vec<ScriptedAnswer>,
     #[case] wanted: Result<&str, Option<(&str, &str)>>,
     #[values(true, false)] operator: bool,
 ) {

@@ -53,7 +53,7 @@ pub(super) async fn bundle(
     let progress = terminal::progress();
     let out = asked.out.clone();
     let write = move || -> Result<Contents, Failure> {
-        let contents = Contents::of(&sets, &trees, key.as_ref(), &store)?;
+        let contents = Contents::collect(&sets, &trees, key.as_ref(), &store)?;
         let what = format!("bundling into {}", out.display());
         let task = progress.begin(&what, Some(contents.size()), Unit::Bytes);
         bundle::write(&contents, &out, store.disk(), task.as_ref())?;

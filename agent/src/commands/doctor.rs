@@ -30,7 +30,7 @@ pub(super) struct Doctor {
 /// As [`doctor::diagnose`] and [`operator::diagnose`].
 pub(super) async fn doctor(config: &Config, asked: Doctor) -> Result<ExitCode, Failure> {
     if asked.operator {
-        let report = operator::diagnose(config, operator::Asked::of(&env, asked.digest))?;
+        let report = operator::diagnose(config, operator::Asked::from_env(&env, asked.digest))?;
         show(asked.json, &report, || operator::render(&report, form()))?;
         return Ok(report.exit_code);
     }

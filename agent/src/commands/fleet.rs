@@ -166,7 +166,7 @@ pub(super) async fn fleet(
             let cluster = cluster.backend(wait)?;
             let mut nodes = cluster.nodes(all).await?;
             nodes.look_for_agents(&cluster).await;
-            let status = FleetStatus::of(nodes);
+            let status = FleetStatus::from_nodes(nodes);
             answer(json, status.not_ready == 0, &status, || status.render(Timestamp::now()))
         }
         FleetCommand::Plan { kubectl, json, namespace, container } => {

@@ -103,7 +103,7 @@ async fn show(config: &Config, repository: &Repository) -> Result<(), Failure> {
     }
     print(&text)?;
     let now = Timestamp::now();
-    let published = config.signatures.published_minimums()?.of(&repository.name());
+    let published = config.signatures.published_minimums()?.minimum(&repository.name());
     let minimum = config.signatures.index_minimum;
     let counts = index.check_version(now, LowestVersions { seen: None, minimum, published });
     counts.and_then(|()| index.check_expiry(now)).map_err(refuse)

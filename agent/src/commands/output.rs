@@ -26,7 +26,7 @@ pub(super) fn verdict_of(failure: Option<&Failure>, is_well: bool) -> (Verdict, 
 
 /// JSON of a command: its format, verdict and exit code before all else.
 #[derive(serde::Serialize)]
-struct Answer<'a, T> {
+struct JsonOutput<'a, T> {
     format: u32,
     verdict: Verdict,
     exit_code: u8,
@@ -41,12 +41,12 @@ pub(super) fn print_answer(
     exit_code: ExitCode,
     body: &impl serde::Serialize,
 ) -> Result<(), Failure> {
-    print_json(&Answer { format, verdict, exit_code: exit_code.number(), body })
+    print_json(&JsonOutput { format, verdict, exit_code: exit_code.number(), body })
 }
 
 /// Returns the form of text on standard output.
 pub(super) fn form() -> Form {
-    Form::of(&std::io::stdout(), &env)
+    Form::for_stdout(&std::io::stdout(), &env)
 }
 
 pub(super) fn print(text: &str) -> Result<(), Failure> {

@@ -71,14 +71,14 @@ pub(super) fn secret_key(path: &Path) -> Result<SecretKey, Failure> {
 
 /// Opens a repository to push to it.
 pub(super) fn to_push(config: &Config, repository: &Repository) -> Result<Registry, Failure> {
-    let (policy, host_root) = (Policy::of(&config.downloads), &config.paths.host_root);
+    let (policy, host_root) = (Policy::from_config(&config.downloads), &config.paths.host_root);
     let registry = Registry::open_to_push_with(policy, repository, host_root, &env)?;
     Ok(registry.with_login_rules(&config.logins))
 }
 
 /// Opens a repository to read from it.
 pub(super) fn to_read(config: &Config, repository: &Repository) -> Result<Registry, Failure> {
-    let policy = Policy::of(&config.downloads).for_registry();
+    let policy = Policy::from_config(&config.downloads).for_registry();
     let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
     let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?;
     Ok(registry.with_login_rules(&config.logins))
@@ -145,7 +145,7 @@ fn describe(
     store: &Store,
     is_signed: bool,
 ) -> Result<(Described, Option<Evidence>), Failure> {
-    let own = Described::of(set)?;
+    let own = Described::from_set(set)?;
     let Some(kept) = store.evidence(set) else { return Ok((own, None)) };
     let Some(signed) = kept.described(set)? else { return Ok((own, None)) };
     if is_signed && signed.digest() != own.digest() {

@@ -143,7 +143,7 @@ fn check(
         None => None,
     };
     match json {
-        true => print_json(&Report::of(&checked))?,
+        true => print_json(&Report::from_checked(&checked))?,
         false => print(&checked.iter().map(Checked::line).collect::<String>())?,
     }
     failure.map_or(Ok(ExitCode::Done), Err)

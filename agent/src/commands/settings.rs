@@ -46,7 +46,7 @@ struct Described {
 }
 
 #[derive(Debug, Serialize)]
-struct Answer {
+struct SettingsOutput {
     settings: Vec<Described>,
 }
 
@@ -60,7 +60,8 @@ pub(super) fn settings(asked: &Settings) -> Result<ExitCode, Failure> {
         None => Setting::all().into_iter().filter(|one| !one.is_internal()).collect(),
     };
     if asked.json {
-        let answer = Answer { settings: chosen.iter().map(Described::of).collect() };
+        let answer =
+            SettingsOutput { settings: chosen.iter().map(Described::from_setting).collect() };
         print_answer(FORMAT, Verdict::Passed, ExitCode::Done, &answer)?;
     } else if asked.name.is_some() {
         print(&chosen.iter().map(render).collect::<Vec<_>>().join("\n"))?;
@@ -132,7 +133,7 @@ fn variables(setting: &Setting) -> String {
 }
 
 impl Described {
-    fn of(setting: &Setting) -> Self {
+    fn from_setting(setting: &Setting) -> Self {
         Self {
             flag: setting.flag(),
             variables: setting.variables(),

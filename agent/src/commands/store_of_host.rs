@@ -94,7 +94,7 @@ fn use_by(command: &Command) -> StoreUse {
 /// tries it out, and changes nothing.
 fn attachable(config: &Config) -> Result<PathBuf, StorePlace> {
     let limit = config.deadlines.load;
-    let path = match StoreChoice::of(&config.paths, limit) {
+    let path = match StoreChoice::choose(&config.paths, limit) {
         StoreChoice::AsItIs => return Err(StorePlace::AsItIs),
         StoreChoice::Filled => return Err(StorePlace::InContainer(FILLED.into())),
         StoreChoice::Host(path) => path,

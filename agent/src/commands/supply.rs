@@ -40,9 +40,14 @@ pub(super) async fn build(
         let write = move || -> Result<String, Failure> {
             let attested = match key.as_ref().filter(|_| attest) {
                 // A layout has no name in a registry; verification ignores it.
-                Some(key) => {
-                    attest_compiled(&of, &Described::of(&of)?, &store, &builder, "layout", key)?
-                }
+                Some(key) => attest_compiled(
+                    &of,
+                    &Described::from_set(&of)?,
+                    &store,
+                    &builder,
+                    "layout",
+                    key,
+                )?,
                 None => Vec::new(),
             };
             let manifest = layout::export(&of, &store, &into, wait)?;

@@ -10,7 +10,7 @@ use super::{print, print_answer, verdict_of};
 use crate::config::{Config, SizeBound};
 use crate::upkeep::check::{Health, check};
 use crate::upkeep::gc::{self, Line, Needed, Report};
-use crate::upkeep::inventory::Kind;
+use crate::upkeep::inventory::ItemKind;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
@@ -54,7 +54,7 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     };
     let (paths, dry_run) = (config.paths.clone(), gc.dry_run);
     let work = move || -> Result<Report, Failure> {
-        let needed = Needed::of(&store, &paths)?;
+        let needed = Needed::read(&store, &paths)?;
         let decision = gc::decide(&store, &needed, bound, SystemTime::now())?;
         if dry_run { Ok(decision.report().clone()) } else { decision.carry_out(&store, held) }
     };
@@ -114,9 +114,10 @@ fn render(report: &Report) -> String {
 
 /// Formats kinds with hundreds of files as one line per kind and reason, the others by name.
 fn lines(verb: &str, of: &[Line]) -> String {
-    let many = |kind: Kind| !matches!(kind, Kind::Modules | Kind::UserMode | Kind::Driver);
+    let many =
+        |kind: ItemKind| !matches!(kind, ItemKind::Modules | ItemKind::UserMode | ItemKind::Driver);
     let mut text = String::new();
-    let mut sums: BTreeMap<(Kind, &str), (usize, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<(ItemKind, &str), (usize, u64)> = BTreeMap::new();
     for line in of {
         if many(line.kind) {
             let sum = sums.entry((line.kind, line.reason)).or_default();
@@ -147,16 +148,16 @@ fn stem(path: &Path) -> String {
     name.strip_suffix(".json").map(str::to_owned).unwrap_or(name)
 }
 
-fn name(kind: Kind) -> &'static str {
+fn name(kind: ItemKind) -> &'static str {
     match kind {
-        Kind::Leftover => "leftovers",
-        Kind::Download => "downloads",
-        Kind::BuildRoot => "build root",
-        Kind::Cache => "cache",
-        Kind::Driver => ".run file",
-        Kind::Record => "logs",
-        Kind::UserMode => "user mode",
-        Kind::Modules => "modules",
+        ItemKind::Leftover => "leftovers",
+        ItemKind::Download => "downloads",
+        ItemKind::BuildRoot => "build root",
+        ItemKind::Cache => "cache",
+        ItemKind::Driver => ".run file",
+        ItemKind::Record => "logs",
+        ItemKind::UserMode => "user mode",
+        ItemKind::Modules => "modules",
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, 
 }
 
 /// Lists the sets of a layout; at least one.
-pub(super) fn sets_in(dir: &Path) -> Result<Vec<layout::Entry>, Failure> {
+pub(super) fn sets_in(dir: &Path) -> Result<Vec<layout::LayoutSet>, Failure> {
     let entries = layout::list(dir)?;
     if entries.is_empty() {
         let what = format!("{} holds no set of modules", dir.display());

@@ -57,7 +57,7 @@ impl Fragment {
 
     /// Returns the settings of the GPU operator: evictions are for a change that waits.
     pub(super) fn operator_config(&self) -> OperatorConfig {
-        OperatorConfig::of(&self.operator, self.cluster.evict.unwrap_or(false))
+        OperatorConfig::from_fragment(&self.operator, self.cluster.evict.unwrap_or(false))
     }
 
     /// Makes of two layers what the merge of each setting cannot see: parameters are merged by name, the

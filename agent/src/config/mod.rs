@@ -252,7 +252,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     if !config.signatures.required {
         sources::refuse_plain_http(&config.registries, &config.logins.insecure)?;
     }
-    config.own_signature = OwnSignature::of(&config, env);
+    config.own_signature = OwnSignature::from_config(&config, env);
     Ok(config)
 }
 
@@ -292,7 +292,7 @@ impl Config {
         let publish = all.publish.clone().with_defaults();
         let signatures = SignatureConfig::with_defaults(&all);
         let paths = places::paths(&all);
-        let serving = ServingConfig::of(&all, &paths.state)?;
+        let serving = ServingConfig::from_fragment(&all, &paths.state)?;
         let driver = DriverConfig::with_defaults(&all, parameters);
         Ok(Self {
             archives: archives(&all),

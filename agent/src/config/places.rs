@@ -34,7 +34,7 @@ pub(super) fn paths(all: &Fragment) -> Paths {
         sealed: record.sealed,
         earlier_state: record.earlier,
         driver_root,
-        ..Paths::of(&root, &host_root)
+        ..Paths::new(&root, &host_root)
     }
 }
 

@@ -36,7 +36,7 @@ impl ServingConfig {
     /// # Errors
     /// 2 for a certificate without a key or the reverse, tokens that would be sent in clear text, and the
     /// address of the agent's own socket.
-    pub(super) fn of(all: &Fragment, state: &Path) -> Result<Self, Failure> {
+    pub(super) fn from_fragment(all: &Fragment, state: &Path) -> Result<Self, Failure> {
         let usage = |cause: String, remedy: &str| {
             Err(Failure::new(FailureKind::Usage, cause).remedy(remedy))
         };
@@ -101,7 +101,7 @@ mod tests {
         #[case] wanted: Result<(bool, bool), &str>,
     ) {
         let all: Fragment = toml::from_str(&lines.concat()).unwrap();
-        let found = ServingConfig::of(&all, Path::new("/run/longshore"));
+        let found = ServingConfig::from_fragment(&all, Path::new("/run/longshore"));
         match (found, wanted) {
             (Ok(found), Ok(wanted)) => {
                 assert_eq!((found.tls.is_some(), found.token_review), wanted)

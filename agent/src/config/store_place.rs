@@ -61,7 +61,7 @@ struct Circumstances<'a> {
 
 /// State of a candidate's directory.
 #[derive(Debug, Clone, Copy)]
-struct Found {
+struct DirectoryState {
     /// True if the path leads through a link: where somebody wanted the store to be.
     linked: bool,
     /// True if the store has sets or user-mode trees.
@@ -72,7 +72,7 @@ impl StoreChoice {
     /// Chooses the place of these paths' store, of the default one and of a configured one alike.
     /// Reads no directory of a store with a mount of its own; one that does not answer within `limit`
     /// stays as it is.
-    pub fn of(paths: &Paths, limit: Duration) -> Self {
+    pub fn choose(paths: &Paths, limit: Duration) -> Self {
         let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let candidate = candidate(Circumstances {
             captured: paths.is_captured(),
@@ -84,14 +84,14 @@ impl StoreChoice {
         });
         let Some(path) = candidate else { return Self::AsItIs };
         let looked = path.clone();
-        match bounded_call::in_time("store-place", limit, move || Ok(Found::at(&looked))) {
+        match bounded_call::in_time("store-place", limit, move || Ok(DirectoryState::at(&looked))) {
             Some(Ok(found)) => choose(path, found),
             Some(Err(_)) | None => Self::AsItIs,
         }
     }
 }
 
-impl Found {
+impl DirectoryState {
     fn at(store: &Path) -> Self {
         Self {
             linked: resolved(store) != store,
@@ -109,11 +109,11 @@ fn candidate(given: Circumstances<'_>) -> Option<PathBuf> {
     is_one.then_some(path)
 }
 
-fn choose(path: PathBuf, found: Found) -> StoreChoice {
+fn choose(path: PathBuf, found: DirectoryState) -> StoreChoice {
     match found {
-        Found { linked: true, .. } => StoreChoice::AsItIs,
-        Found { filled: true, .. } => StoreChoice::Filled,
-        Found { .. } => StoreChoice::Host(path),
+        DirectoryState { linked: true, .. } => StoreChoice::AsItIs,
+        DirectoryState { filled: true, .. } => StoreChoice::Filled,
+        DirectoryState { .. } => StoreChoice::Host(path),
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
             store: Path::new(scene.store),
             mounts: &mounts::parse(scene.mountinfo.as_bytes()),
         });
-        let found = Found {
+        let found = DirectoryState {
             linked: Path::new(scene.resolved) != plain(Path::new(scene.store)),
             filled: scene.filled,
         };
@@ -262,7 +262,7 @@ mod tests {
         for (name, linked, filled) in
             [("store", false, true), ("link", true, true), ("none", false, false)]
         {
-            let found = Found::at(&dir.join(name));
+            let found = DirectoryState::at(&dir.join(name));
             assert_eq!((found.linked, found.filled), (linked, filled), "{name}");
         }
     }

@@ -265,7 +265,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 
 fn report(facts: &HostFacts, results: checks::Results, undecided: bool) -> Report {
     let checks::Results { findings, passed, skipped } = results;
-    let verdict = Verdict::of(&findings, undecided);
+    let verdict = Verdict::from_findings(&findings, undecided);
     let exit_code = match verdict {
         Verdict::Undecided => plan::UNDECIDED,
         _ => finding::refusal(&findings).map_or(ExitCode::Done, |f| f.code()),

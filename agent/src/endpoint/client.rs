@@ -13,7 +13,7 @@ const MOST_BYTES: u64 = 4 << 20;
 
 /// Answer of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct AgentResponse {
     /// Status code.
     pub status: u16,
     /// The body.
@@ -47,7 +47,7 @@ impl From<io::Error> for Unanswered {
 ///
 /// # Errors
 /// If nothing answers there, not in time, or another program does.
-pub fn ask(state_dir: &Path, path: &str, limit: Duration) -> Result<Answer, Unanswered> {
+pub fn ask(state_dir: &Path, path: &str, limit: Duration) -> Result<AgentResponse, Unanswered> {
     let until = Instant::now() + limit;
     let dir = PrivateDir::open(state_dir)?;
     let serving = Serving::read_in(&dir)?.ok_or(Unanswered::NotServed)?;
@@ -78,7 +78,7 @@ fn read(stream: &mut UnixStream, until: Instant) -> io::Result<Vec<u8>> {
     }
 }
 
-fn parse(answer: &[u8], agent: &str) -> io::Result<Answer> {
+fn parse(answer: &[u8], agent: &str) -> io::Result<AgentResponse> {
     let other = || io::Error::other("another program answers there");
     let text = String::from_utf8_lossy(answer);
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(other)?;
@@ -93,7 +93,7 @@ fn parse(answer: &[u8], agent: &str) -> io::Result<Answer> {
     if !lines.any(is_it) {
         return Err(other());
     }
-    Ok(Answer { status, body: body.to_owned() })
+    Ok(AgentResponse { status, body: body.to_owned() })
 }
 
 #[cfg(test)]

@@ -203,7 +203,7 @@ fn an_agent_that_accepts_nothing_is_given_up() {
     let socket = publication.bind(&path).expect("made");
     nix::sys::socket::listen(&socket, Backlog::new(1).expect("one")).expect("listens");
     let short = Duration::from_millis(50);
-    let gave_up = |ask: Result<client::Answer, Unanswered>| match ask.expect_err("silence") {
+    let gave_up = |ask: Result<client::AgentResponse, Unanswered>| match ask.expect_err("silence") {
         Unanswered::Failed(error) => {
             let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
             assert!(kinds.contains(&error.kind()), "{error}");

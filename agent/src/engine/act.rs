@@ -1,7 +1,7 @@
 //! Carrying out of one step: observe, record the intent, act, verify.
 
 use super::{Engine, Outcome, gone};
-use crate::journal::{Entry, EntryState, Journal};
+use crate::journal::{EntryState, Journal, JournalEntry};
 use crate::steps::{Intent, LoadModule, Recorded, Step, Tools};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{Failure, FailureKind};
@@ -60,7 +60,7 @@ impl Engine<'_> {
     }
 
     /// Records the outcome of an entry whose effect is there.
-    fn record_found(&self, entry: &Entry, journal: &mut Journal) -> Result<(), Failure> {
+    fn record_found(&self, entry: &JournalEntry, journal: &mut Journal) -> Result<(), Failure> {
         if let Some(why) = entry.step.properties().for_good {
             journal.record(entry.seq, EntryState::Kept(why.to_owned()));
         } else if entry.state != EntryState::Done {
@@ -77,7 +77,7 @@ impl Engine<'_> {
     }
 
     /// True if the entry's effect is (still) there and whole.
-    pub(super) fn is_there(&self, entry: &Entry) -> Result<bool, Failure> {
+    pub(super) fn is_there(&self, entry: &JournalEntry) -> Result<bool, Failure> {
         entry.step.is_there(&entry.progress(), self.host)
     }
 

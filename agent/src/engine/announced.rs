@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::in_use::{Going, loads};
 use super::{Engine, undo};
-use crate::journal::{Entry, EntryState, Journal};
+use crate::journal::{EntryState, Journal, JournalEntry};
 use crate::steps::{Announces, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
 use longshore_host::verbs::status_file::Status;
@@ -13,7 +13,11 @@ use longshore_host::verbs::status_file::Status;
 impl Engine<'_> {
     /// Undoes the announcements that the unload of `going` would make wrong, and returns them. One
     /// that cannot be undone is no reason to keep the driver: it is tried again with all other steps.
-    pub(super) fn withdraw_for(&self, going: Going<'_>, journal: &mut Journal) -> Vec<Entry> {
+    pub(super) fn withdraw_for(
+        &self,
+        going: Going<'_>,
+        journal: &mut Journal,
+    ) -> Vec<JournalEntry> {
         let driver_goes = loads(journal, going).any(|(_, module)| module.is_of_driver());
         self.withdraw_those(&|entry| driver_goes || going(entry), journal)
     }
@@ -23,9 +27,9 @@ impl Engine<'_> {
         self.withdraw_those(&|entry| entry.step.properties().announces == subject, journal);
     }
 
-    fn withdraw_those(&self, going: Going<'_>, journal: &mut Journal) -> Vec<Entry> {
-        let announces = |e: &&Entry| e.step.properties().announces != Announces::Nothing;
-        let entries: Vec<Entry> =
+    fn withdraw_those(&self, going: Going<'_>, journal: &mut Journal) -> Vec<JournalEntry> {
+        let announces = |e: &&JournalEntry| e.step.properties().announces != Announces::Nothing;
+        let entries: Vec<JournalEntry> =
             journal.live().rev().filter(|e| announces(e) && going(e)).cloned().collect();
         let mut withdrawn = Vec::new();
         for entry in entries {
@@ -51,7 +55,7 @@ impl Engine<'_> {
             Err(error) => return tracing::warn!("{error}"),
         };
         let is_found = |step: &WriteStatus| found.as_ref().is_some_and(|found| found == step);
-        let is_stale = |entry: &Entry| {
+        let is_stale = |entry: &JournalEntry| {
             let confirmation = WriteStatus::recorded(&entry.step).filter(|s| s.is_confirmation());
             confirmation.is_some_and(|step| !is_found(step))
         };
@@ -61,7 +65,8 @@ impl Engine<'_> {
 
     /// Writes the confirmation again that the driver before a change had.
     pub fn confirm_again(&self, journal: &mut Journal) {
-        let is_it = |step: &&Step| WriteStatus::of(step).is_some_and(WriteStatus::is_confirmation);
+        let is_it =
+            |step: &&Step| WriteStatus::from_step(step).is_some_and(WriteStatus::is_confirmation);
         let confirmation = journal.state().previous.iter().find(is_it).cloned();
         self.act_or_warn(confirmation, journal);
     }
@@ -74,7 +79,7 @@ impl Engine<'_> {
     }
 
     /// Makes withdrawn announcements again: the driver stays.
-    pub(super) fn announce_again(&self, withdrawn: &[Entry], journal: &mut Journal) {
+    pub(super) fn announce_again(&self, withdrawn: &[JournalEntry], journal: &mut Journal) {
         for entry in withdrawn.iter().rev() {
             undo::record(journal, entry.seq, EntryState::Intended);
             let cancel = CancelFlag::default();

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::not_undone::not_looked;
 use super::{Engine, Going, Left, NotUndone, Stopped};
 use crate::engine::image::Images;
-use crate::journal::{Entry, Journal};
+use crate::journal::{Journal, JournalEntry};
 use crate::steps::{Content, MountedFrom, NEEDS_REBOOT, Next, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{Failure, FailureKind};
@@ -110,7 +110,7 @@ impl Engine<'_> {
     /// Carries out again the journal's `previous` steps that are not in effect.
     fn bring_back(&self, journal: &mut Journal) -> Result<(), Failure> {
         let is_needed = |step: &&Step| {
-            WriteStatus::of(step).is_none_or(|announcement| !announcement.is_confirmation())
+            WriteStatus::from_step(step).is_none_or(|announcement| !announcement.is_confirmation())
         };
         let before: Vec<Step> =
             journal.state().previous.iter().filter(is_needed).cloned().collect();
@@ -145,7 +145,7 @@ impl Engine<'_> {
 
     /// Undoes what an agent that died during the change had already made of the new driver.
     fn make_room(&self, before: &[Step], journal: &mut Journal) -> Result<(), Failure> {
-        let stays = |entry: &Entry| match entry.step.properties().next {
+        let stays = |entry: &JournalEntry| match entry.step.properties().next {
             Next::AnyDriver | Next::Overwritten(_) => true,
             // The new driver's spec is not to outlast it.
             Next::RewrittenUnlessReplaced(..) => false,
@@ -164,7 +164,7 @@ impl Engine<'_> {
 pub fn with_mounts_on(journal: &Journal, going: BTreeSet<u64>) -> BTreeSet<u64> {
     let goes = journal.live().filter(|entry| going.contains(&entry.seq));
     let gone: Vec<&Path> = goes.filter_map(|entry| entry.step.mounted()?.point()).collect();
-    let lies_on = |entry: &&Entry| {
+    let lies_on = |entry: &&JournalEntry| {
         let place = entry.step.mounted().map(|mount| match mount.from {
             MountedFrom::Directory(source) => source,
             MountedFrom::Tree(_) | MountedFrom::Fresh(_) => mount.target,

@@ -3,11 +3,11 @@
 
 use super::Engine;
 use super::undo::warn_if_failed;
-use crate::journal::{Entry, EntryState, Journal};
+use crate::journal::{EntryState, Journal, JournalEntry};
 use crate::steps::LoadModule;
 
 /// Ends the entry of an effect that another program removed, where nothing is left to undo.
-pub(super) fn end(gone: &Entry, journal: &mut Journal) {
+pub(super) fn end(gone: &JournalEntry, journal: &mut Journal) {
     match LoadModule::recorded(&gone.step) {
         Some(_) => journal.record(gone.seq, EntryState::Undone),
         None => end_with_mount(gone, journal),
@@ -33,10 +33,10 @@ impl Engine<'_> {
 
 /// Ends the entries of which nothing is left after another program removed the mount of `gone`: each
 /// restart of a pod under the GPU operator would leave some.
-fn end_with_mount(gone: &Entry, journal: &mut Journal) {
+fn end_with_mount(gone: &JournalEntry, journal: &mut Journal) {
     let Some(mount) = gone.step.mounted() else { return };
     // Entries from before the mount lie under it.
-    let is_ended = |entry: &&Entry| {
+    let is_ended = |entry: &&JournalEntry| {
         entry.seq == gone.seq || (entry.seq > gone.seq && entry.step.is_below(mount.target))
     };
     let ended: Vec<u64> = journal.live().filter(is_ended).map(|entry| entry.seq).collect();

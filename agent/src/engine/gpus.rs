@@ -22,7 +22,8 @@ impl Engine<'_> {
         if self.host.module("nvidia")?.is_none() {
             return Ok(Vec::new());
         }
-        let given = steps.iter().filter_map(LoadModule::of).find(|module| module.name == "nvidia");
+        let given =
+            steps.iter().filter_map(LoadModule::from_step).find(|module| module.name == "nvidia");
         Ok(gpus::assigned(self.host.gpus()?, given.map_or("", |module| module.parameters.as_str())))
     }
 }

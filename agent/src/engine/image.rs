@@ -167,7 +167,7 @@ fn is_plain(file: &File) -> bool {
 /// 13 where it is none of these, or does not unpack to an ELF file within the size limit.
 pub fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let what = |why: &str| format!("{} {why}", path.display());
-    let unpacked = match Format::of(&bytes) {
+    let unpacked = match Format::from_magic(&bytes) {
         Some(format) => decompressed_as(format, Extent::All, bytes.as_slice())
             .and_then(bounded)
             .map_err(|error| {

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use super::in_use_wait::Wait;
 use super::not_undone::{NotUndone, not_looked};
-use crate::journal::{Entry, Journal};
+use crate::journal::{Journal, JournalEntry};
 use crate::steps::{LoadModule, held, is_owned};
 use longshore_host::facts::in_use::{Held, InUse};
 use longshore_host::verbs::Stage;
 use longshore_host::{Host, VerbError};
 
 /// Selects the entries of the journal that are to be undone.
-pub type Going<'a> = &'a dyn Fn(&Entry) -> bool;
+pub type Going<'a> = &'a dyn Fn(&JournalEntry) -> bool;
 
 /// Interval of looking at the users: they can change while the reference counts do not.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -92,13 +92,13 @@ impl Engine<'_> {
 ///
 /// # Errors
 /// If a module cannot be inspected.
-pub fn held_of(host: &dyn Host, entries: &[Entry]) -> Result<Vec<Held>, VerbError> {
+pub fn held_of(host: &dyn Host, entries: &[JournalEntry]) -> Result<Vec<Held>, VerbError> {
     held_in(host, entries.iter().filter_map(|e| Some((e, LoadModule::recorded(&e.step)?))))
 }
 
 fn held_in<'a>(
     host: &dyn Host,
-    loads: impl Iterator<Item = (&'a Entry, &'a LoadModule)>,
+    loads: impl Iterator<Item = (&'a JournalEntry, &'a LoadModule)>,
 ) -> Result<Vec<Held>, VerbError> {
     let loads: Vec<_> = loads.collect();
     let names: BTreeSet<&str> = loads.iter().map(|(_, module)| module.name.as_str()).collect();
@@ -121,7 +121,7 @@ fn held_in<'a>(
 pub(super) fn loads<'a>(
     journal: &'a Journal,
     going: Going<'a>,
-) -> impl DoubleEndedIterator<Item = (&'a Entry, &'a LoadModule)> {
+) -> impl DoubleEndedIterator<Item = (&'a JournalEntry, &'a LoadModule)> {
     let live = journal.live().filter(move |e| going(e));
     live.filter_map(|entry| Some((entry, LoadModule::recorded(&entry.step)?)))
 }

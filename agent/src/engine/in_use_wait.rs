@@ -22,7 +22,7 @@ impl Default for InUseWait {
 
 impl InUseWait {
     /// The default interval with another deadline.
-    pub fn of(deadline: Duration) -> Self {
+    pub fn with_deadline(deadline: Duration) -> Self {
         Self { deadline, ..Self::default() }
     }
 

@@ -63,7 +63,7 @@ impl fmt::Display for NotUndone {
 }
 
 impl Left {
-    pub(super) fn of(step: &Recorded, error: &VerbError) -> Self {
+    pub(super) fn new(step: &Recorded, error: &VerbError) -> Self {
         let wedged = error.unanswered.is_some();
         Self { what: step.to_string(), why: error.to_string(), wedged }
     }

@@ -13,7 +13,7 @@ use super::in_use::Going;
 use super::in_use_wait::Wait;
 use super::not_undone::{Left, NotUndone};
 use super::{Engine, InUseWait};
-use crate::journal::{Entry, EntryState, Journal};
+use crate::journal::{EntryState, Journal, JournalEntry};
 use crate::steps::{LoadModule, MakeDir, MountTmpfs, UndoResult};
 use crate::telemetry::{StepOutcome, StepTimer};
 use longshore_core::cancel::CancelFlag;
@@ -41,7 +41,8 @@ impl Engine<'_> {
         let rest = Self { in_use_wait: InUseWait { deadline, ..self.in_use_wait }, ..*self };
         let mut left = rest.take_out(going, journal)?;
         let wedged = !left.is_empty();
-        let entries: Vec<Entry> = journal.live().rev().filter(|e| going(e)).cloned().collect();
+        let entries: Vec<JournalEntry> =
+            journal.live().rev().filter(|e| going(e)).cloned().collect();
         let mut unmarked = Vec::new();
         let mut inside = Vec::new();
         for entry in &entries {
@@ -64,7 +65,7 @@ impl Engine<'_> {
                     }
                     unmarked.push((entry.seq, state));
                 }
-                Err(e) => left.push(Left::of(&entry.step, &e)),
+                Err(e) => left.push(Left::new(&entry.step, &e)),
             }
             // A directory goes right after the mount on it: meanwhile containers can write there.
             if entry.step.mounted().is_none() {
@@ -76,7 +77,7 @@ impl Engine<'_> {
     }
 
     /// Undoes one entry, and logs the outcome in one line.
-    pub(super) fn undo_entry(&self, entry: &Entry, wait: Option<&Wait>) -> UndoResult {
+    pub(super) fn undo_entry(&self, entry: &JournalEntry, wait: Option<&Wait>) -> UndoResult {
         let timer = self.telemetry.begin(&entry.step.step(), true);
         let undone = self.undo_with_retries(entry, wait);
         tell(entry, timer, undone.as_ref().ok());
@@ -84,13 +85,13 @@ impl Engine<'_> {
     }
 
     /// Undoes one step; leaves alone anything that is not (or no longer) as the step left it.
-    pub(super) fn undo_step(&self, entry: &Entry) -> UndoResult {
+    pub(super) fn undo_step(&self, entry: &JournalEntry) -> UndoResult {
         entry.step.undo(&entry.progress(), &self.tools(&CancelFlag::default()))
     }
 }
 
 /// Counts and logs the outcome of an entry's undo; None for one that failed.
-fn tell(entry: &Entry, timer: StepTimer<'_>, undone: Option<&EntryState>) {
+fn tell(entry: &JournalEntry, timer: StepTimer<'_>, undone: Option<&EntryState>) {
     let outcome = match undone {
         Some(EntryState::Kept(_)) => StepOutcome::Kept,
         Some(_) => StepOutcome::Undone,
@@ -106,9 +107,9 @@ fn tell(entry: &Entry, timer: StepTimer<'_>, undone: Option<&EntryState>) {
 
 /// Returns the entry of the tmpfs that this entry's directories lie in, if that is undone with it: they
 /// go with the mount, and with whatever a daemon left in them.
-fn tmpfs_around(entry: &Entry, undone: &[Entry]) -> Option<u64> {
+fn tmpfs_around(entry: &JournalEntry, undone: &[JournalEntry]) -> Option<u64> {
     MakeDir::recorded(&entry.step)?;
-    let around = |mount: &&Entry| {
+    let around = |mount: &&JournalEntry| {
         let target = MountTmpfs::recorded(&mount.step).map(|mount| mount.target.as_path());
         mount.seq < entry.seq && target.is_some_and(|target| entry.step.is_below(target))
     };

@@ -9,7 +9,7 @@ use super::in_use::{Going, loads};
 use super::in_use_wait::Wait;
 use super::not_undone::{Left, NotUndone};
 use super::undo::{record, warn_if_failed};
-use crate::journal::{Entry, EntryState, Journal};
+use crate::journal::{EntryState, Journal, JournalEntry};
 use crate::steps::{LoadModule, UndoResult};
 use longshore_core::cancel::CancelFlag;
 use longshore_host::VerbError;
@@ -68,7 +68,8 @@ impl Engine<'_> {
     /// unloaded again: a process opened the driver just now, and a driver without nvidia-uvm is
     /// broken for it.
     fn unload_modules(&self, wait: &Wait, going: Going<'_>, journal: &mut Journal) -> Unloaded {
-        let entries: Vec<Entry> = loads(journal, going).map(|(e, _)| e.clone()).rev().collect();
+        let entries: Vec<JournalEntry> =
+            loads(journal, going).map(|(e, _)| e.clone()).rev().collect();
         let mut gone = Vec::new();
         for entry in &entries {
             match self.undo_entry(entry, Some(wait)) {
@@ -77,7 +78,7 @@ impl Engine<'_> {
                     gone.push(entry);
                 }
                 Err(error) if error.unanswered.is_some() => {
-                    return Unloaded::Wedged(Left::of(&entry.step, &error));
+                    return Unloaded::Wedged(Left::new(&entry.step, &error));
                 }
                 Err(error) => return self.stopped_at(entry, &error, &gone, going, journal),
             }
@@ -89,7 +90,11 @@ impl Engine<'_> {
     /// use: a process that only queries the driver, as nvidia-smi does, exits soon. Retries for as
     /// long as users are waited for if the module is being loaded or unloaded: another program may
     /// be doing it.
-    pub(super) fn undo_with_retries(&self, entry: &Entry, wait: Option<&Wait>) -> UndoResult {
+    pub(super) fn undo_with_retries(
+        &self,
+        entry: &JournalEntry,
+        wait: Option<&Wait>,
+    ) -> UndoResult {
         let Some(wait) = wait else { return self.undo_step(entry) };
         let moment = wait.at_most(MOMENT);
         loop {
@@ -103,9 +108,9 @@ impl Engine<'_> {
 
     fn stopped_at(
         &self,
-        entry: &Entry,
+        entry: &JournalEntry,
         error: &VerbError,
-        gone: &[&Entry],
+        gone: &[&JournalEntry],
         going: Going<'_>,
         journal: &mut Journal,
     ) -> Unloaded {
@@ -119,12 +124,12 @@ impl Engine<'_> {
         {
             return Unloaded::Reopened(self.in_use(held));
         }
-        left.insert(0, Left::of(&entry.step, error));
+        left.insert(0, Left::new(&entry.step, error));
         Unloaded::Not(left)
     }
 
     /// Returns a module that is being loaded or unloaded, for which the kernel returns EBUSY.
-    fn wedged(&self, entry: &Entry, error: &VerbError) -> Option<Left> {
+    fn wedged(&self, entry: &JournalEntry, error: &VerbError) -> Option<Left> {
         let LoadModule { name, .. } = LoadModule::recorded(&entry.step)?;
         if error.errno != Errno::EBUSY {
             return None;
@@ -141,10 +146,10 @@ impl Engine<'_> {
 
     /// Loads again the modules that this undo had unloaded, and returns those that could not be
     /// loaded.
-    fn put_back(&self, gone: &[&Entry], journal: &mut Journal) -> Vec<Left> {
+    fn put_back(&self, gone: &[&JournalEntry], journal: &mut Journal) -> Vec<Left> {
         let mut left = Vec::new();
         for entry in gone.iter().rev() {
-            let is_kept = |e: &Entry| matches!(e.state, EntryState::Kept(_));
+            let is_kept = |e: &JournalEntry| matches!(e.state, EntryState::Kept(_));
             if journal.state().entries.iter().any(|e| e.seq == entry.seq && is_kept(e)) {
                 continue;
             }
@@ -163,6 +168,6 @@ impl Engine<'_> {
     }
 }
 
-fn is_done(entry: &Entry) -> bool {
+fn is_done(entry: &JournalEntry) -> bool {
     entry.state == EntryState::Done
 }

@@ -80,7 +80,7 @@ enum Obstacle {
 }
 
 impl FleetClean {
-    fn of(dry_run: bool, mut nodes: Vec<NodeClean>) -> Self {
+    fn new(dry_run: bool, mut nodes: Vec<NodeClean>) -> Self {
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         let count = |outcome| nodes.iter().filter(|node| node.outcome == outcome).count();
         let (kept, failed) = (count(CleanOutcome::Kept), count(CleanOutcome::Failed));
@@ -136,7 +136,7 @@ pub async fn clean(cluster: &Backend, cleaning: &Cleaning) -> Result<FleetClean,
     let nodes = cluster.listed(NodeLeftovers::read_list).await?;
     let cleaned = nodes.into_iter().map(|node| of_node(cluster, node, cleaning));
     let cleaned = stream::iter(cleaned).buffer_unordered(AT_ONCE).collect().await;
-    Ok(FleetClean::of(cleaning.dry_run, cleaned))
+    Ok(FleetClean::new(cleaning.dry_run, cleaned))
 }
 
 async fn of_node(cluster: &Backend, node: NodeLeftovers, cleaning: &Cleaning) -> NodeClean {

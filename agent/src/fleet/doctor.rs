@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::agent_pod::{AgentOf, Found};
+use super::agent_pod::{AgentOf, AgentPod};
 use super::debug_pod::{DebugPods, OneShot, OneShotEnd};
 use super::kubectl::{Kubectl, LARGEST_ANSWER, why};
 use super::{NAME, bounded};
@@ -94,7 +94,7 @@ pub async fn doctor(
 /// Runs it in the agent's container; None where that has ended meanwhile.
 async fn in_pod(
     kubectl: &Kubectl,
-    found: &Found,
+    found: &AgentPod,
     pod: &str,
     container: &str,
     arguments: &[&str],
@@ -113,7 +113,7 @@ async fn in_pod(
 }
 
 fn diagnosis(code: i32, text: &str) -> Option<Diagnosis> {
-    let code = u8::try_from(code).ok().and_then(ExitCode::of)?;
+    let code = u8::try_from(code).ok().and_then(ExitCode::from_number)?;
     Some(Diagnosis { text: text.to_owned(), code })
 }
 
@@ -121,7 +121,7 @@ fn diagnosis(code: i32, text: &str) -> Option<Diagnosis> {
 async fn daemon_set(
     kubectl: &Kubectl,
     asked: &AgentOf,
-    found: &Found,
+    found: &AgentPod,
 ) -> Result<DaemonSet, Failure> {
     let words = ["get", "daemonsets", &found.in_namespace(), "--output=json"];
     let list: Value = kubectl.read(&words, LARGEST, "a list of DaemonSets").await?;

@@ -47,7 +47,7 @@ pub struct Kubectl {
 
 /// Output of a call.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct KubectlOutput {
     pub(super) status: ExitStatus,
     pub(super) output: Vec<u8>,
     /// Its messages in one line, bounded and without secrets of URLs.
@@ -100,7 +100,11 @@ impl Kubectl {
     /// # Errors
     /// Exit code 32 where it cannot be started, prints more than `most` bytes, or takes longer than
     /// the limit; it is killed then.
-    pub(super) async fn call(&self, arguments: &[&str], most: u64) -> Result<Answer, Failure> {
+    pub(super) async fn call(
+        &self,
+        arguments: &[&str],
+        most: u64,
+    ) -> Result<KubectlOutput, Failure> {
         self.call_with(arguments, None, most).await
     }
 
@@ -113,7 +117,7 @@ impl Kubectl {
         arguments: &[&str],
         input: Option<&[u8]>,
         most: u64,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<KubectlOutput, Failure> {
         let name = self.name_of(arguments);
         let mut command = Command::new(&self.program);
         command.args(self.global()).args(arguments);
@@ -136,7 +140,7 @@ impl Kubectl {
                 .remedy("check the connection to the cluster, or raise --call-limit")),
             Ok(Err(error)) => Err(kubectl(format!("{name}: {error}; killed"))),
             Ok(Ok((status, output, messages))) => {
-                Ok(Answer { status, output, message: line_of(&messages) })
+                Ok(KubectlOutput { status, output, message: line_of(&messages) })
             }
         }
     }
@@ -181,7 +185,7 @@ impl Kubectl {
 /// As [`Kubectl::read`].
 pub(super) fn object<T>(
     words: &[&str],
-    answer: &Answer,
+    answer: &KubectlOutput,
     wanted: &str,
     read: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
 ) -> Result<T, Failure> {
@@ -197,7 +201,7 @@ pub(super) fn object<T>(
 }
 
 /// Failure of a call that kubectl itself reported.
-pub(super) fn failed(name: &str, answer: &Answer) -> Failure {
+pub(super) fn failed(name: &str, answer: &KubectlOutput) -> Failure {
     let failure = Failure::new(FailureKind::Kubectl, format!("{name}: {}", why(answer)));
     // client-go's text of a server that does not answer (pkg/cmd/util, checkErr).
     match answer.message.contains("The connection to the server ") {
@@ -207,7 +211,7 @@ pub(super) fn failed(name: &str, answer: &Answer) -> Failure {
 }
 
 /// Reason that kubectl gave, or its exit status.
-pub(super) fn why(answer: &Answer) -> String {
+pub(super) fn why(answer: &KubectlOutput) -> String {
     match answer.message.as_str() {
         "" => format!("kubectl ended with {}, without a message", answer.status),
         message => message.to_owned(),

@@ -122,7 +122,8 @@ impl NodePlan {
         let printed: Printed = serde_json::from_slice(json)?;
         let is_refusal = |finding: &PrintedFinding| finding.severity == "refusal";
         let refusals = printed.findings.iter().filter(|finding| is_refusal(finding));
-        let refusals: Vec<Refusal> = refusals.take(MOST_REFUSALS).map(Refusal::of).collect();
+        let refusals: Vec<Refusal> =
+            refusals.take(MOST_REFUSALS).map(Refusal::from_finding).collect();
         let driver = bounded(&printed.driver_version, NAME);
         let action = match &status.live {
             _ if !refusals.is_empty() => Action::Refused,
@@ -185,7 +186,7 @@ impl NodePlan {
 }
 
 impl Refusal {
-    fn of(finding: &PrintedFinding) -> Self {
+    fn from_finding(finding: &PrintedFinding) -> Self {
         Self {
             code: bounded(&finding.code, NAME),
             detail: bounded(&finding.detail, SENTENCE),

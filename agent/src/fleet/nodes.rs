@@ -105,7 +105,7 @@ impl Nodes {
     /// The reason for which it is not such a list.
     pub fn read(json: &[u8], all: bool) -> Result<Self, serde_json::Error> {
         let items = serde_json::from_slice::<List>(json)?.items;
-        let nodes = items.into_iter().map(Node::of);
+        let nodes = items.into_iter().map(Node::from_item);
         let mut nodes: Vec<Node> =
             nodes.filter(|node| all || node.status.is_some() || node.has_gpu).collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -119,10 +119,10 @@ impl Node {
     /// # Errors
     /// The reason for which it is none.
     pub(super) fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(json).map(Self::of)
+        serde_json::from_slice(json).map(Self::from_item)
     }
 
-    fn of(item: Item) -> Self {
+    fn from_item(item: Item) -> Self {
         let labels = item.metadata.labels.unwrap_or_default();
         let annotation = item.metadata.annotations.unwrap_or_default().remove(names::STATUS);
         let tells = |name: &&str| labels.get(*name).is_some_and(|value| value != "false");

@@ -34,7 +34,7 @@ pub struct FleetPlan {
 }
 
 impl FleetPlan {
-    fn of(mut nodes: Vec<NodePlan>) -> Self {
+    fn new(mut nodes: Vec<NodePlan>) -> Self {
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         let is_bad = |node: &&NodePlan| matches!(node.action, Action::Refused | Action::Unknown);
         let impossible = nodes.iter().filter(is_bad).count();
@@ -72,7 +72,7 @@ impl FleetPlan {
 /// Asks the pods of all nodes, 16 at a time. A node that does not answer is one without a plan.
 pub async fn plan(kubectl: &Kubectl, nodes: Nodes, question: &Question) -> FleetPlan {
     let asked = nodes.0.into_iter().map(|node| of_node(kubectl, node, question));
-    FleetPlan::of(stream::iter(asked).buffer_unordered(AT_ONCE).collect().await)
+    FleetPlan::new(stream::iter(asked).buffer_unordered(AT_ONCE).collect().await)
 }
 
 async fn of_node(kubectl: &Kubectl, node: Node, question: &Question) -> NodePlan {

@@ -191,7 +191,7 @@ impl Pod {
             return format!("has no status of its container yet (phase {phase})");
         };
         let ended = |ended: &Terminated| {
-            let code = u8::try_from(ended.exit_code).ok().and_then(ExitCode::of);
+            let code = u8::try_from(ended.exit_code).ok().and_then(ExitCode::from_number);
             let explained = code.map_or_else(String::new, |code| {
                 format!(" (`longshore explain {}`)", code.number())
             });

@@ -49,8 +49,8 @@ pub struct FleetStatus {
 
 impl FleetStatus {
     /// Judges each node.
-    pub fn of(nodes: Nodes) -> Self {
-        let nodes: Vec<NodeReport> = nodes.0.into_iter().map(NodeReport::of).collect();
+    pub fn from_nodes(nodes: Nodes) -> Self {
+        let nodes: Vec<NodeReport> = nodes.0.into_iter().map(NodeReport::from_node).collect();
         let ready = nodes.iter().filter(|node| node.readiness == Readiness::Ready).count();
         Self { ready, not_ready: nodes.len() - ready, nodes }
     }
@@ -80,7 +80,7 @@ const ENDED: &str = "no agent runs there any more, and this is the last one's st
                      `longshore fleet clean` removes it";
 
 impl NodeReport {
-    fn of(node: Node) -> Self {
+    fn from_node(node: Node) -> Self {
         let (readiness, reason, status) = match node.status {
             None => (Readiness::NoAgent, Some(NO_AGENT.to_owned()), None),
             Some(Err(why)) => (Readiness::Unreadable, Some(why.to_string()), None),

@@ -7,7 +7,7 @@ use super::private_dir::{NotOurs, PrivateDir};
 use super::seal::{self, Key, Seal};
 use super::state_file::{MOST_BYTES, NAME, SET_ASIDE};
 use super::table::{self, Proof};
-use super::{Entry, State};
+use super::{JournalEntry, State};
 use crate::steps::LoadModule;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::paths::Paths;
@@ -159,7 +159,7 @@ fn trust_less(state: &mut State, paths: &Paths) {
     state.refused = None;
     state.plan = None;
     state.whole = false;
-    let is_kernels = |entry: &Entry| {
+    let is_kernels = |entry: &JournalEntry| {
         LoadModule::recorded(&entry.step).is_some_and(|module| !module.is_of_driver())
     };
     state.entries.retain(|entry| !is_kernels(entry));

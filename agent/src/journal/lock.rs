@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::locks::{Attempt, Kind};
+use longshore_core::locks::{Attempt, LockKind};
 use longshore_core::root::open_regular;
 
 /// Time limit for waiting for a held lock: a status query holds it for a moment, and an agent that
@@ -48,9 +48,9 @@ impl Lock {
         let path = dir.join("lock");
         let fail = |e: io::Error| super::unwritable(&path, e);
         check_writable(&path).map_err(fail)?;
-        let mut attempt = Attempt::begin(&path, Kind::Exclusive, GRACE).map_err(fail)?;
+        let mut attempt = Attempt::begin(&path, LockKind::Exclusive, GRACE).map_err(fail)?;
         let Some(locked) = attempt.within_limit_here().map_err(fail)? else {
-            return Ok(Err(Holder::of(&path)));
+            return Ok(Err(Holder::read_from(&path)));
         };
         let mut locked = kept_by_all(locked).map_err(fail)?;
         // Only holding it matters. With a full disk the file does not name its holder, and a driver
@@ -126,7 +126,7 @@ pub fn holder(dir: &Path) -> Result<Option<u32>, String> {
 
 impl Holder {
     /// Reads the holder out of the lock file at `path`.
-    fn of(path: &Path) -> Self {
+    fn read_from(path: &Path) -> Self {
         match open(path) {
             Ok(mut file) => Self::read(&mut file),
             // Removed meanwhile, or replaced: the holder stays unnamed.

@@ -40,7 +40,7 @@ pub use crate::steps::EntryState;
 use believed::{FoundRecord, VouchedRecord};
 pub use host_root::HostRoot;
 pub use lock::{Holder, Lock, holder};
-pub use record::{Entry, FORMAT, MadeFor, PlanSummary, Refused, State};
+pub use record::{FORMAT, JournalEntry, MadeFor, PlanSummary, Refused, State};
 #[cfg(test)]
 pub(crate) use state_file::Point;
 use state_file::StateFile;
@@ -49,7 +49,7 @@ use state_file::StateFile;
 #[derive(Debug)]
 pub struct Journal {
     state: State,
-    place: Place,
+    place: Backing,
     /// True if the state has something that is not in the file: an outcome, or a write that
     /// failed.
     unwritten: bool,
@@ -57,7 +57,7 @@ pub struct Journal {
 
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a process has one")]
-enum Place {
+enum Backing {
     Dir { file: StateFile, key: Option<Key>, lock: Lock, table: Table, earlier: Option<Lock> },
     Memory,
 }
@@ -108,8 +108,8 @@ impl Journal {
         let key = key(paths, disk)?;
         let moved = found.as_ref().is_some_and(|found| found.earlier);
         let state = resumed(found.map(|found| found.state), paths)?;
-        let table = Table::of(&state, paths);
-        let place = Place::Dir { file, key, lock, table, earlier };
+        let table = Table::new(&state, paths);
+        let place = Backing::Dir { file, key, lock, table, earlier };
         let mut journal = Self { state, place, unwritten: false };
         if let (true, Some(dir)) = (moved, &paths.earlier_state) {
             journal.save()?;
@@ -139,8 +139,8 @@ impl Journal {
             return Ok(false);
         };
         let state = resumed(Some(state), paths)?;
-        if let Place::Dir { table, earlier, .. } = &mut self.place {
-            *table = Table::of(&state, paths);
+        if let Backing::Dir { table, earlier, .. } = &mut self.place {
+            *table = Table::new(&state, paths);
             *earlier = lock;
         }
         self.state = state;
@@ -152,18 +152,18 @@ impl Journal {
     /// Returns the lock, for a child that is to hold it as long as this journal does, and longer if
     /// the child hangs in the kernel. None if this journal is not on disk.
     pub fn share_lock(&self) -> Option<File> {
-        let Place::Dir { lock, .. } = &self.place else { return None };
+        let Backing::Dir { lock, .. } = &self.place else { return None };
         lock.share().inspect_err(|e| tracing::warn!("sharing the lock: {e}")).ok()
     }
 
     /// Returns a journal that is not on disk, for tests.
     pub fn in_memory() -> Self {
-        Self { state: State::fresh(None), place: Place::Memory, unwritten: false }
+        Self { state: State::fresh(None), place: Backing::Memory, unwritten: false }
     }
 
     /// Gives the disk that the state is written to another deadline from now on.
     pub fn follow_disk(&mut self, disk: Disk) {
-        if let Place::Dir { file, .. } = &mut self.place {
+        if let Backing::Dir { file, .. } = &mut self.place {
             file.disk = disk;
         }
     }
@@ -179,7 +179,7 @@ impl Journal {
     }
 
     /// Returns the entries that may still have an effect on the host, oldest first.
-    pub fn live(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+    pub fn live(&self) -> impl DoubleEndedIterator<Item = &JournalEntry> {
         self.state.entries.iter().filter(|e| e.is_live())
     }
 
@@ -190,14 +190,14 @@ impl Journal {
 
     /// Refuses a step that this program never records: the next agent would not trust it.
     fn check(&self, step: &RecordedStep) -> Result<(), Failure> {
-        let Place::Dir { table, .. } = &self.place else { return Ok(()) };
+        let Backing::Dir { table, .. } = &self.place else { return Ok(()) };
         table.entry(step).map_err(|why| {
             Failure::new(FailureKind::Bug, format!("recording the intent of a step: {why}"))
         })
     }
 
     fn save(&mut self) -> Result<(), Failure> {
-        let Place::Dir { file, key, .. } = &mut self.place else { return Ok(()) };
+        let Backing::Dir { file, key, .. } = &mut self.place else { return Ok(()) };
         self.unwritten = true;
         let path = file.path();
         let mut bytes = serde_json::to_vec_pretty(&self.state)
@@ -214,7 +214,7 @@ impl Journal {
     /// Calls `act` at every point of every write of the state file.
     #[cfg(test)]
     pub(crate) fn at_point(&mut self, act: state_file::AtPoint) {
-        if let Place::Dir { file, .. } = &mut self.place {
+        if let Backing::Dir { file, .. } = &mut self.place {
             file.at_point(act);
         }
     }
@@ -246,9 +246,9 @@ fn resumed(found: Option<State>, paths: &Paths) -> Result<State, Failure> {
         tracing::info!("the host was booted since: {void} entries of the last boot are void");
         state = State::fresh(boot_id.clone());
     }
-    let host_root = HostRoot::of(paths);
+    let host_root = HostRoot::from_paths(paths);
     match &state.host_root {
-        Some(then) if state.entries.iter().any(Entry::is_live) => {
+        Some(then) if state.entries.iter().any(JournalEntry::is_live) => {
             then.check(host_root.as_ref())?;
         }
         _ => state.host_root = host_root,
@@ -286,7 +286,7 @@ pub fn recorded(paths: &Paths) -> Recorded {
     let state = state.filter(|state| !state.is_of_another_boot(boot.as_deref()));
     let entries = state.map(|state| state.entries).unwrap_or_default();
     let mut recorded = Recorded::default();
-    for entry in entries.into_iter().filter(Entry::is_live) {
+    for entry in entries.into_iter().filter(JournalEntry::is_live) {
         let point = entry.step.mounted().and_then(|mount| mount.point());
         recorded.mounts.extend(point.map(Path::to_path_buf));
         if let Some(WriteStatus { path, confirmed_by, .. }) = WriteStatus::recorded(&entry.step) {

@@ -60,7 +60,7 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
     /// Changes to the host, oldest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<JournalEntry>,
 }
 
 /// A driver that the kernel refused: it is not retried at every start, because each time the
@@ -89,7 +89,7 @@ pub struct PlanSummary {
 /// One change to the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
-pub struct Entry {
+pub struct JournalEntry {
     /// Number, counting up from 1 over the whole file.
     pub seq: u64,
     /// The step, and the state before it.
@@ -114,7 +114,7 @@ struct Written {
     instance: Option<u64>,
 }
 
-impl TryFrom<Written> for Entry {
+impl TryFrom<Written> for JournalEntry {
     type Error = String;
 
     fn try_from(written: Written) -> Result<Self, String> {
@@ -145,7 +145,7 @@ pub(super) fn mismatch(bytes: &[u8]) -> Option<String> {
     Some(format!("entry {seq} ({}): {NO_SUCH_STATE}", step.kind()))
 }
 
-impl Entry {
+impl JournalEntry {
     /// Returns its progress.
     pub fn progress(&self) -> Progress<'_> {
         Progress { state: &self.state, instance: self.instance }
@@ -192,7 +192,7 @@ impl State {
     /// Adds these settings to those that entries are made with.
     pub(super) fn follow_places(&mut self, paths: &Paths) {
         let now = MadeFor { driver_root: paths.driver_root.clone(), store: paths.store.clone() };
-        if !self.entries.iter().any(Entry::is_live) {
+        if !self.entries.iter().any(JournalEntry::is_live) {
             self.made_for.clear();
         }
         if !self.made_for.contains(&now) {

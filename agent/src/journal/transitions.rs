@@ -1,6 +1,6 @@
 //! Transitions of the record: from phase to phase, and through the states of each entry.
 
-use super::{Entry, EntryState, Journal, PlanSummary, Refused};
+use super::{EntryState, Journal, JournalEntry, PlanSummary, Refused};
 use crate::journal::phase::{IllegalTransition, Phase};
 use crate::steps::{Announces, Entries, Recorded, Step, WriteStatus};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -15,7 +15,7 @@ impl Journal {
             let bug = IllegalTransition { from: self.state.phase, to: phase };
             return Err(Failure::new(FailureKind::Bug, "beginning an agent run").with_source(bug));
         }
-        self.state.entries.retain(Entry::is_live);
+        self.state.entries.retain(JournalEntry::is_live);
         self.state.phase = phase;
         self.follow(phase);
         self.save()
@@ -29,7 +29,7 @@ impl Journal {
                 state.whole = true;
                 state.previous.clear();
                 state.refused = None;
-                state.entries.retain(Entry::is_live);
+                state.entries.retain(JournalEntry::is_live);
             }
             // If an agent died during a change, the steps that it was to reinstall stay recorded.
             Phase::Changing if state.whole => {
@@ -63,7 +63,7 @@ impl Journal {
     pub fn restored(&mut self) -> Result<(), Failure> {
         self.state.whole = true;
         self.state.previous.clear();
-        self.state.entries.retain(Entry::is_live);
+        self.state.entries.retain(JournalEntry::is_live);
         self.save()
     }
 
@@ -98,7 +98,7 @@ impl Journal {
         let seq = self.next_seq();
         self.state.whole &= self.is_beside(&step);
         let state = EntryState::Intended;
-        self.state.entries.push(Entry { seq, step, state, instance: None });
+        self.state.entries.push(JournalEntry { seq, step, state, instance: None });
         if let Err(failure) = self.save() {
             self.state.entries.pop();
             return Err(failure);
@@ -119,7 +119,7 @@ impl Journal {
     /// step's intent, or [`Journal::flush`]. A reader of the file before that finds the entry
     /// intended, and inspects the host for the result, as after a death right after the act.
     pub fn record(&mut self, seq: u64, state: EntryState) {
-        let is_it = |entry: &&Entry| entry.seq == seq;
+        let is_it = |entry: &&JournalEntry| entry.seq == seq;
         let is_beside =
             self.state.entries.iter().find(is_it).is_some_and(|entry| self.is_beside(&entry.step));
         self.state.whole &= is_beside || matches!(state, EntryState::Done);
@@ -169,7 +169,7 @@ impl Journal {
 
 /// False for the announcement that the driver is not ready: a driver that is carried out again is.
 fn belongs_to_driver(step: &Step) -> bool {
-    WriteStatus::of(step).is_none_or(WriteStatus::is_final)
+    WriteStatus::from_step(step).is_none_or(WriteStatus::is_final)
 }
 
 /// True for an announcement: the driver is whole without it.

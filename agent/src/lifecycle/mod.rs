@@ -297,7 +297,7 @@ fn conduct(config: &Config, reporter: Option<Arc<Reporter>>, telemetry: &Telemet
 }
 
 fn in_use_wait(config: &Config) -> InUseWait {
-    InUseWait::of(config.deadlines.users)
+    InUseWait::with_deadline(config.deadlines.users)
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub fn gathered() -> Gathered {
 /// where all are ours.
 pub fn replaced(state: &FakeState, plan: &Plan) -> Vec<Replaced> {
     let stays = |(name, given): (&String, &String)| {
-        let mut loads = plan.install.iter().filter_map(LoadModule::of);
+        let mut loads = plan.install.iter().filter_map(LoadModule::from_step);
         loads.any(|module| module.name == *name && module.given() == *given)
     };
     let going = state.loaded.iter().filter(|loaded| !stays(*loaded));

@@ -25,7 +25,7 @@ pub(super) fn supply<'a>(inputs: Inputs<'a>, choice: &Choice, wanted: &[&str]) -
 impl<'a> Supply<'a> {
     fn modules(&mut self, inputs: Inputs<'a>, choice: &Choice, wanted: &[&str]) {
         let Inputs { config, facts, catalog } = inputs;
-        let alternatives = Alternatives::of(inputs, choice, wanted);
+        let alternatives = Alternatives::gather(inputs, choice, wanted);
         let chosen = alternatives.first();
         match chosen {
             Alternative::Set(available) => {

@@ -135,7 +135,7 @@ struct NamedRoot<'a> {
 }
 
 impl<'a> NamedRoot<'a> {
-    fn of(build: &'a BuildSet) -> Option<Self> {
+    fn from_build(build: &'a BuildSet) -> Option<Self> {
         match &build.headers {
             Some(AvailableHeaders::BuildRoot { place, digest, .. }) => {
                 Some(Self { place, sha256: digest })
@@ -168,7 +168,7 @@ impl<'a> From<&'a Acquire> for Named<'a> {
                 flavour: build.flavour,
                 kernel_release: &build.kernel_release,
                 mofed: build.mofed.as_ref().map(Mofed::place),
-                build_root: NamedRoot::of(build),
+                build_root: NamedRoot::from_build(build),
             },
             Acquire::SignSet { set, by } => {
                 Self::SignSet { set: set.key.file_stem(), signer: by.to_string() }

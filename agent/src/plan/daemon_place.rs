@@ -9,14 +9,14 @@ use longshore_host::daemon::Daemon;
 use longshore_sources::userspace::AvailableUserspace;
 
 /// Location of the daemons' programs, and the settings of their start.
-pub(super) struct Place<'a> {
+pub(super) struct DaemonPlace<'a> {
     pub(super) config: &'a Config,
     pub(super) tree: &'a AvailableUserspace,
     /// True if the driver is loaded already.
     pub(super) live: bool,
 }
 
-impl Place<'_> {
+impl DaemonPlace<'_> {
     pub(super) fn driver_root(&self) -> &Path {
         &self.config.paths.driver_root
     }

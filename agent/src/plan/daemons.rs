@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::daemon_place::{Place, is_foreign};
+use super::daemon_place::{DaemonPlace, is_foreign};
 use super::fabric::{self, FABRICMANAGER, SUBNET_MANAGER};
 use super::labels;
 use super::values::{Choice, Inputs, Reason};
@@ -37,7 +37,7 @@ pub(super) fn daemons(
         found.findings.extend(fabric::not_offered(inputs, choice));
         return found;
     };
-    let place = Place { config, tree, live: choice.live };
+    let place = DaemonPlace { config, tree, live: choice.live };
     let mut daemons: Vec<Daemon> = found.persistence(&place, facts).into_iter().collect();
     daemons.extend(found.fabric(&place, facts));
     if !daemons.is_empty() {
@@ -67,7 +67,7 @@ pub(super) fn daemons(
 }
 
 impl Daemons {
-    fn persistence(&mut self, place: &Place<'_>, facts: &HostFacts) -> Option<Daemon> {
+    fn persistence(&mut self, place: &DaemonPlace<'_>, facts: &HostFacts) -> Option<Daemon> {
         let mode = place.config.daemons.persistenced;
         let (has, foreign) = (place.has(PERSISTENCED), is_foreign(facts, PERSISTENCED_SOCKET));
         let has_gpu = facts.devices.iter().any(|device| device.kind == DeviceKind::Gpu);
@@ -89,7 +89,7 @@ impl Daemons {
     }
 
     /// Adds the fabric manager, after the subnet manager where the switches are of NVLink5.
-    fn fabric(&mut self, place: &Place<'_>, facts: &HostFacts) -> Vec<Daemon> {
+    fn fabric(&mut self, place: &DaemonPlace<'_>, facts: &HostFacts) -> Vec<Daemon> {
         let Some(wanted) = fabric::wanted(place.config, facts) else { return Vec::new() };
         if wanted.is_foreign {
             self.leave(FABRICMANAGER, FABRICMANAGER_SOCKET);
@@ -125,7 +125,7 @@ impl Daemons {
     }
 
     /// Bind-mounts a directory of the driver root on the path that a daemon expects.
-    fn share(&mut self, place: &Place<'_>, target: &Path) {
+    fn share(&mut self, place: &DaemonPlace<'_>, target: &Path) {
         let (source, target) = (place.in_root(target), target.to_path_buf());
         self.steps.push(Step::MakeDir(MakeDir { path: target.clone() }));
         self.steps.push(Step::Share(Share { source, target }));
@@ -141,7 +141,7 @@ impl Daemons {
     }
 }
 
-fn lacks(what: &str, place: &Place<'_>) -> Finding {
+fn lacks(what: &str, place: &DaemonPlace<'_>) -> Finding {
     let version = &place.tree.driver_version;
     let seen = format!("{what} is to run, and the user-mode files of driver {version} have none");
     Finding::refusal(Code::DaemonMissing, seen)

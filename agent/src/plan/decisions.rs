@@ -62,7 +62,7 @@ impl<'a> Decisions<'a> {
             findings,
             reasons: self.reasons(),
             install: self.steps(),
-            next_kernel: next_kernel::of(self.inputs, &self.choice),
+            next_kernel: next_kernel::planned(self.inputs, &self.choice),
             driver_version: self.choice.version,
             flavour: self.choice.flavour,
             kernel_release: self.inputs.facts.kernel.release.clone(),

@@ -165,7 +165,7 @@ impl Question<'_> {
             format!("; {} is available: select it by version to change to it", c.version)
         });
         let why = format!("adopted: loaded in the kernel already{also}");
-        let choice = Choice::of((&live.version, why), (flavour, "that of the loaded driver"));
+        let choice = Choice::new((&live.version, why), (flavour, "that of the loaded driver"));
         Some(Choice { live: true, ..choice })
     }
 
@@ -231,7 +231,7 @@ impl Question<'_> {
                 flat.from.describe()
             ));
         }
-        Choice::of((version, why_version), (flavour, why))
+        Choice::new((version, why_version), (flavour, why))
     }
 
     /// Selects one of the flavours of `same`, all of which fit.
@@ -391,7 +391,7 @@ impl Question<'_> {
             }
             None => "the available versions are unknown",
         };
-        Choice::of((version, why_version), (flavour, why))
+        Choice::new((version, why_version), (flavour, why))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::daemon_place::{Place, is_foreign};
+use super::daemon_place::{DaemonPlace, is_foreign};
 use super::preflight;
 use super::values::{Choice, Inputs, run_file_of, unread_sources};
 use crate::config::{Config, Mode, Reaction};
@@ -136,7 +136,7 @@ fn serves_gpus(config: &Config, facts: &HostFacts) -> bool {
 ///
 /// Its settings name files that it writes as root, and files that it parses, so no container may
 /// write to them: settings and state are in the agent's private directory.
-pub(super) fn fabric_manager(place: &Place<'_>) -> Daemon {
+pub(super) fn fabric_manager(place: &DaemonPlace<'_>) -> Daemon {
     let given = &place.config.operator.fabric;
     let share = place.driver_root().join("usr/share/nvidia/nvswitch");
     let private = place.config.paths.daemons();
@@ -173,7 +173,7 @@ pub(super) fn fabric_manager(place: &Place<'_>) -> Daemon {
 /// --pid_file FILE -g GUID`), but in the foreground and with its log sent to the agent. It uses the
 /// umad device of that port. Its settings are the tree's own, at the path where they are
 /// bind-mounted for it, which no container shares.
-pub(super) fn subnet_manager(place: &Place<'_>, manager: &SwitchManager) -> Daemon {
+pub(super) fn subnet_manager(place: &DaemonPlace<'_>, manager: &SwitchManager) -> Daemon {
     let file = Path::new(SUBNET_SETTINGS).join("nvlsm.conf").display().to_string();
     let pid_file = place.config.paths.daemons().join("nvlsm.pid").display().to_string();
     let arguments =

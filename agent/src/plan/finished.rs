@@ -40,7 +40,7 @@ pub(super) fn origin(set: &ModuleSet) -> Reason {
     let linked =
         linker.map_or(String::new(), |linker| format!("; linked here with ld of {linker}"));
     let reason = format!("compiled elsewhere, in {}{linked}", names.join(", "));
-    Reason::of("modules of a package", reason)
+    Reason::new("modules of a package", reason)
 }
 
 impl Supply<'_> {

@@ -63,7 +63,7 @@ pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
     add_holders(&mut differing, facts);
     let reason = differing.first().map(|first| {
         let until = "the loaded driver stays until everything is available";
-        Reason::of("driver changed in place", format!("{}; {until}", first.reason))
+        Reason::new("driver changed in place", format!("{}; {until}", first.reason))
     });
     Differences { replaced: differing, reason, finding: None }
 }

@@ -117,7 +117,7 @@ fn idle(config: &Config, facts: &HostFacts, note: Finding) -> Plan {
         driver_version,
         flavour,
         kernel_release: facts.kernel.release.clone(),
-        reasons: vec![Reason::of("nothing to do", reason)],
+        reasons: vec![Reason::new("nothing to do", reason)],
         acquire: Vec::new(),
         replaces: Vec::new(),
         install: Vec::new(),

@@ -63,5 +63,5 @@ pub(super) fn reason(mofed: &Mofed) -> Reason {
         mofed.place().display(),
         digest.get(..12).unwrap_or_default()
     );
-    Reason::of("MOFED's headers", reason)
+    Reason::new("MOFED's headers", reason)
 }

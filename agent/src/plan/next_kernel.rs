@@ -20,7 +20,7 @@ pub struct PlannedKernel {
 }
 
 /// Returns the newer kernel of the host; None without one, and where none is looked for.
-pub(super) fn of(inputs: Inputs<'_>, choice: &Choice) -> Option<PlannedKernel> {
+pub(super) fn planned(inputs: Inputs<'_>, choice: &Choice) -> Option<PlannedKernel> {
     let Inputs { config, facts, catalog } = inputs;
     let mode = config.next_kernel();
     if mode == NextKernelMode::Off {

@@ -54,5 +54,5 @@ pub(super) fn reason(config: &Config) -> Option<Reason> {
         Some(digest) => format!("its driver manager keeps a driver with the digest {digest}"),
         None => "without DRIVER_CONFIG_DIGEST its driver manager unloads any driver".to_owned(),
     };
-    operator.enabled.then(|| Reason { value: on, ..Reason::of("GPU operator", reason) })
+    operator.enabled.then(|| Reason { value: on, ..Reason::new("GPU operator", reason) })
 }

@@ -67,13 +67,13 @@ impl Plan {
         };
         let is_stored = |module: &LoadModule| module.is_of_driver() && module.digest().is_some();
         let is_available = self.acquire.iter().any(fetches)
-            || self.install.iter().filter_map(LoadModule::of).any(is_stored);
+            || self.install.iter().filter_map(LoadModule::from_step).any(is_stored);
         (builds || is_available).then_some(!builds)
     }
 
     /// Returns the verdict.
     pub fn verdict(&self) -> Verdict {
-        Verdict::of(&self.findings, self.undecided)
+        Verdict::from_findings(&self.findings, self.undecided)
     }
 
     /// Returns the exit code of a command that prints the plan: that which `run` would be refused with.

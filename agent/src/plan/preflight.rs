@@ -299,7 +299,7 @@ pub(super) fn store_of_host(config: &Config) -> Option<Reason> {
         ),
         StorePlace::AsItIs | StorePlace::InContainer(_) => return None,
     };
-    Some(Reason::of("store", reason))
+    Some(Reason::new("store", reason))
 }
 
 fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {

@@ -118,7 +118,7 @@ fn step_lines(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     let acquires = |kind: fn(&Acquire) -> bool| plan.acquire.iter().any(kind);
     for step in &plan.install {
-        let is_root = MountRoot::of(step).is_some();
+        let is_root = MountRoot::from_step(step).is_some();
         if is_root {
             if acquires(|a| matches!(a, Acquire::SignSet { .. })) {
                 lines.push("(once signed) load the signed modules instead".into());

@@ -30,7 +30,7 @@ pub(super) fn reason(config: &Config, choice: &Choice, from: Option<&AvailableDr
         choice.flavour,
         features(&config.operator)
     );
-    Reason::of("driver sources exposed", reason)
+    Reason::new("driver sources exposed", reason)
 }
 
 /// Returns the remark that apt holds a driver's package back on a part of the hosts: it is chosen all the
@@ -43,7 +43,7 @@ pub(super) fn phased(from: Option<&AvailableDriver>) -> Option<Reason> {
         "{name} {version} in {text}: apt installs it on {percentage} % of the hosts so far, longshore \
          on all"
     );
-    Some(Reason::of("phased update", reason))
+    Some(Reason::new("phased update", reason))
 }
 
 /// Returns the choice among the packaging revisions of one driver version, where the archives have several.
@@ -62,7 +62,7 @@ pub(super) fn revisions(from: Option<&AvailableDriver>, catalog: &Catalog) -> Op
         driver.version,
         older.join(", ")
     );
-    Some(Reason::of("packaging revision", reason))
+    Some(Reason::new("packaging revision", reason))
 }
 
 /// Returns the note about sources of the host's apt that are not used.

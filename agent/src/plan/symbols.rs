@@ -8,7 +8,7 @@ use longshore_core::finding::{Code, Finding};
 /// store yet, is not checked: planning is repeated once it is there.
 pub(super) fn judged(catalog: &Catalog, supply: &Supply<'_>) -> (Option<Finding>, Option<Reason>) {
     let fit = supply.set.and_then(|set| catalog.fits.get(&set.key.file_stem()));
-    let reason = |reason: String| Some(Reason::of("symbols of the modules", reason));
+    let reason = |reason: String| Some(Reason::new("symbols of the modules", reason));
     let is_of_build = supply.set.is_none_or(|set| set.key.kernel_build().is_some());
     match fit {
         None => (None, None),

@@ -31,7 +31,7 @@ pub struct Reason {
 
 impl Reason {
     /// Makes a reason whose topic says all.
-    pub(super) fn of(topic: &'static str, reason: impl Into<String>) -> Self {
+    pub(super) fn new(topic: &'static str, reason: impl Into<String>) -> Self {
         Self { topic, value: None, reason: reason.into() }
     }
 
@@ -41,7 +41,7 @@ impl Reason {
         value: impl Into<String>,
         reason: impl Into<String>,
     ) -> Self {
-        Self { value: Some(value.into()), ..Self::of(topic, reason) }
+        Self { value: Some(value.into()), ..Self::new(topic, reason) }
     }
 
     /// Returns topic and choice as text, for example `flavour open`.
@@ -73,7 +73,7 @@ pub(super) struct Choice {
 
 impl Choice {
     /// Makes a choice of version and flavour, each with its reason; `live` is false, and there are no findings.
-    pub(super) fn of(
+    pub(super) fn new(
         (version, why_version): (&str, impl Into<String>),
         (flavour, why_flavour): (Flavour, impl Into<String>),
     ) -> Self {
@@ -104,7 +104,7 @@ pub(super) struct Supply<'a> {
 
 impl Supply<'_> {
     pub(super) fn add_reason(&mut self, topic: &'static str, reason: impl Into<String>) {
-        self.reasons.push(Reason::of(topic, reason));
+        self.reasons.push(Reason::new(topic, reason));
     }
 
     pub(super) fn add_choice(

@@ -17,7 +17,7 @@ use longshore_host::facts::Kernel;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::registry::set_index::IndexRule;
-use longshore_modules::registry::{Found, Judge, Registry, RegistrySource, SetRequest};
+use longshore_modules::registry::{Judge, Registry, RegistrySource, SearchResult, SetRequest};
 use longshore_modules::sets::SetStore;
 use longshore_modules::sets::index_versions::IndexVersions;
 use longshore_modules::signature::{Evidence, NotSigned, Trust, refusal};
@@ -40,7 +40,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn of(self, available: AvailableSet) -> RefusedSet {
+    fn refuse(self, available: AvailableSet) -> RefusedSet {
         RefusedSet { available, why: self.why, lacks: self.lacks }
     }
 }
@@ -146,7 +146,7 @@ impl<'a> Prebuilt<'a> {
             };
             match verdict {
                 Ok(()) => catalog.sets.push(available),
-                Err(refusal) => catalog.refused.push(refusal.of(available)),
+                Err(refusal) => catalog.refused.push(refusal.refuse(available)),
             }
         }
     }
@@ -180,7 +180,7 @@ impl<'a> Prebuilt<'a> {
             let found = self.find(&registry, kernel).await;
             if let Some(failure) = found.failed.filter(|_| found.taken.is_empty()) {
                 tracing::warn!("continuing without {name}: {}", failure.one_line());
-                offers.failures.push(SourceFailure::of(SourceId::Registry, name, failure));
+                offers.failures.push(SourceFailure::new(SourceId::Registry, name, failure));
             }
             let available = |described: Described| {
                 let place = SetPlace::registry(source, &described.digest());
@@ -189,12 +189,12 @@ impl<'a> Prebuilt<'a> {
             offers.sets.extend(found.taken.into_iter().map(available));
             offers.refused.extend(found.unlisted.into_iter().map(|(described, why)| {
                 let refusal = Refusal { why: why.to_string(), lacks: Lack::Listing };
-                refusal.of(available(described))
+                refusal.refuse(available(described))
             }));
             for (described, unfit) in found.refused {
                 match unfit {
                     Unfit::Refused(refusal) => {
-                        offers.refused.push(refusal.of(available(described)));
+                        offers.refused.push(refusal.refuse(available(described)));
                     }
                     Unfit::Denied => offers.denied.push(available(described)),
                     Unfit::OtherKernel => {}
@@ -205,7 +205,7 @@ impl<'a> Prebuilt<'a> {
     }
 
     /// Searches a registry for the configured driver's sets for `kernel`.
-    async fn find(&self, registry: &Registry, kernel: &Kernel) -> Found<Unfit> {
+    async fn find(&self, registry: &Registry, kernel: &Kernel) -> SearchResult<Unfit> {
         let requested = SetRequest {
             driver: self.config.driver.version.as_deref(),
             flavour: self.config.driver.flavour,
@@ -251,7 +251,7 @@ impl<'a> Prebuilt<'a> {
                 evidence = Some(found.keeping(trust.keys()));
             }
             let set = layout::import(&dir, &manifest, &store)?;
-            if evidence.is_none() && Described::of(&set)?.digest() != manifest {
+            if evidence.is_none() && Described::from_set(&set)?.digest() != manifest {
                 evidence = Some(layout::evidence(&dir, &manifest, &trust)?.keeping(trust.keys()));
             }
             evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))?;
@@ -285,7 +285,7 @@ impl<'a> Prebuilt<'a> {
             evidence = Some(found.keeping(self.trust.keys()));
         }
         let set = registry.pull(manifest, store, progress).await?;
-        if evidence.is_none() && Described::of(&set)?.digest() != manifest {
+        if evidence.is_none() && Described::from_set(&set)?.digest() != manifest {
             // Another longshore described it otherwise: the store has to know by which digest it may be denied.
             let described = registry.describe(manifest).await?;
             evidence = Some(Evidence::new(described.manifest, described.config, Vec::new())?);
@@ -311,12 +311,12 @@ impl<'a> Prebuilt<'a> {
         }
         // Refused here, too: a failure of the search would be that of an unreadable registry.
         signatures.published_minimums()?;
-        let rule = IndexRule::new(&self.trust, signatures.index_minimum, IndexVersions::of(store));
+        let rule = IndexRule::new(&self.trust, signatures.index_minimum, IndexVersions::new(store));
         Ok(registry.requiring_index(rule.with_minimum_file(signatures.index_minimum_file.clone())))
     }
 
     fn open(&self, source: &RegistrySource, store: &Store) -> Result<Registry, Failure> {
-        let policy = Policy::of(&self.config.downloads).for_registry();
+        let policy = Policy::from_config(&self.config.downloads).for_registry();
         let policy = Policy { away: self.away.clone(), ..policy };
         let env = |name: &str| std::env::var(name).ok();
         let registry = Registry::open_with(policy, source, &self.config.paths.host_root, &env)?;
@@ -351,7 +351,7 @@ impl<'a> Prebuilt<'a> {
 fn stored_digests(set: &ModuleSet, store: &Store) -> Vec<String> {
     let of = |set: &ModuleSet| {
         let came_with = store.evidence(set).map(|evidence| evidence.digest());
-        let own = Described::of(set).ok().map(|described| described.digest());
+        let own = Described::from_set(set).ok().map(|described| described.digest());
         came_with.into_iter().chain(own)
     };
     let unsigned = set.key.signed_by.as_ref().and_then(|_| {

@@ -13,24 +13,24 @@ use longshore_runtimes::containerd::{self, Dump};
 use longshore_runtimes::{Edit, Runtime, Version};
 
 /// Answer of any program, with the cases of containerd's.
-pub(super) type Answer = Dump;
+pub(super) type ProgramAnswer = Dump;
 
 /// Name of docker's edited configuration while dockerd judges it.
 const CANDIDATE: &str = "candidate.json";
 
 impl HostRuntimes {
     /// Asks the program that brings a runtime. Those of a captured tree are not run.
-    pub(super) fn ask(&self, target: &Target, arguments: &[&str]) -> Answer {
+    pub(super) fn ask(&self, target: &Target, arguments: &[&str]) -> ProgramAnswer {
         if self.paths.is_captured() {
-            return Answer::NotAsked;
+            return ProgramAnswer::NotAsked;
         }
-        let Some(program) = self.program(target) else { return Answer::NotAsked };
+        let Some(program) = self.program(target) else { return ProgramAnswer::NotAsked };
         match programs::output(self.root.path(), &program, arguments, self.asking) {
-            Ok(text) => Answer::Text(text),
+            Ok(text) => ProgramAnswer::Text(text),
             Err(error) if error.kind() == ErrorKind::TimedOut || error.raw_os_error().is_some() => {
-                Answer::Silent(error.to_string())
+                ProgramAnswer::Silent(error.to_string())
             }
-            Err(error) => Answer::Failed(error.to_string()),
+            Err(error) => ProgramAnswer::Failed(error.to_string()),
         }
     }
 
@@ -50,15 +50,17 @@ impl HostRuntimes {
     pub(super) fn version(&self, target: &Target) -> (Option<Version>, Option<String>) {
         let program = target.runtime().program();
         match self.ask(target, &["--version"]) {
-            Answer::NotAsked => (None, None),
-            Answer::Text(text) => match Version::find(&text) {
+            ProgramAnswer::NotAsked => (None, None),
+            ProgramAnswer::Text(text) => match Version::find(&text) {
                 Some(version) => (Some(version), None),
                 None => (None, Some(format!("`{program} --version` printed no version"))),
             },
-            Answer::Silent(why) => {
+            ProgramAnswer::Silent(why) => {
                 (None, Some(format!("`{program} --version` could not be asked: {why}")))
             }
-            Answer::Failed(why) => (None, Some(format!("`{program} --version` failed: {why}"))),
+            ProgramAnswer::Failed(why) => {
+                (None, Some(format!("`{program} --version` failed: {why}")))
+            }
         }
     }
 
@@ -102,11 +104,11 @@ impl HostRuntimes {
         };
         let program = target.runtime().program();
         match answer {
-            Answer::NotAsked | Answer::Text(_) => Ok(()),
-            Answer::Silent(why) => Err(io::Error::other(format!(
+            ProgramAnswer::NotAsked | ProgramAnswer::Text(_) => Ok(()),
+            ProgramAnswer::Silent(why) => Err(io::Error::other(format!(
                 "{program} could not be asked whether it takes the edited text: {why}"
             ))),
-            Answer::Failed(why) => {
+            ProgramAnswer::Failed(why) => {
                 Err(io::Error::other(format!("{program} refuses the edited text: {why}")))
             }
         }
@@ -114,7 +116,7 @@ impl HostRuntimes {
 
     /// Asks dockerd, with the flags of its command line, so that a setting which is in both is found. Before
     /// 23.0 it has no --validate.
-    fn validate(&self, target: &Target, file: &Path) -> Answer {
+    fn validate(&self, target: &Target, file: &Path) -> ProgramAnswer {
         let file = file.to_string_lossy();
         let started = target.next.as_ref().or(target.invocation.as_ref());
         let mut arguments: Vec<&str> = Vec::new();
@@ -129,7 +131,9 @@ impl HostRuntimes {
         }
         arguments.extend(["--validate", "--config-file", &file]);
         match self.ask(target, &arguments) {
-            Answer::Failed(why) if why.contains("unknown flag: --validate") => Answer::NotAsked,
+            ProgramAnswer::Failed(why) if why.contains("unknown flag: --validate") => {
+                ProgramAnswer::NotAsked
+            }
             answer => answer,
         }
     }
@@ -138,8 +142,8 @@ impl HostRuntimes {
     fn with_files(
         &self,
         files: &[(PathBuf, String)],
-        ask: impl FnOnce() -> Answer,
-    ) -> io::Result<Answer> {
+        ask: impl FnOnce() -> ProgramAnswer,
+    ) -> io::Result<ProgramAnswer> {
         let originals = self.originals_made()?;
         let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let files: Vec<(String, &str)> =

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::host_files::HostFiles;
 use super::{HostRuntimes, Target, target};
-use crate::runtimes::asking::Answer;
+use crate::runtimes::asking::ProgramAnswer;
 use longshore_runtimes::containerd::{self, Dump, Question};
 use longshore_runtimes::systemd::Service;
 use longshore_runtimes::{Assessment, Files, Invocation, Runtime, State, Version, docker, readers};
@@ -88,7 +88,7 @@ impl HostRuntimes {
                 let help = match version {
                     Some(version) if version >= HELPS && !is_elsewhere(&variables) => {
                         match self.ask(target, &["--help"]) {
-                            Answer::Text(text) => Some(text),
+                            ProgramAnswer::Text(text) => Some(text),
                             _ => None,
                         }
                     }

@@ -57,7 +57,7 @@ struct Called {
 }
 
 impl Called {
-    fn of(invocation: &Invocation) -> Self {
+    fn from_invocation(invocation: &Invocation) -> Self {
         let (source, pid) = match invocation.source {
             Source::Process(pid) => ("process", Some(pid)),
             Source::Unit(_) => ("unit", None),
@@ -90,7 +90,7 @@ fn argv_of(invocation: &Invocation) -> Vec<String> {
 
 impl Report {
     /// Makes the report of some runtimes.
-    pub fn of(checked: &[Checked]) -> Self {
+    pub fn from_checked(checked: &[Checked]) -> Self {
         let states = || checked.iter().map(|one| &one.assessment.state);
         let refuses = |state: &State| !state.is_well() && !matches!(state, State::Unknown { .. });
         let verdict = match checked {
@@ -101,18 +101,23 @@ impl Report {
         };
         let is_done = verdict == Verdict::Passed;
         let exit_code = if is_done { ExitCode::Done } else { ExitCode::Runtime }.number();
-        Self { format: FORMAT, verdict, exit_code, runtimes: checked.iter().map(Row::of).collect() }
+        Self {
+            format: FORMAT,
+            verdict,
+            exit_code,
+            runtimes: checked.iter().map(Row::from_checked).collect(),
+        }
     }
 }
 
 impl Row {
-    fn of(one: &Checked) -> Self {
+    fn from_checked(one: &Checked) -> Self {
         let Checked { target, assessment } = one;
         Self {
             name: target.runtime().name(),
             distribution: Some(target.distribution.name).filter(|name| !name.is_empty()),
             version: assessment.version.map(|version| version.to_string()),
-            invocation: target.invocation.as_ref().map(Called::of),
+            invocation: target.invocation.as_ref().map(Called::from_invocation),
             file: target.path().to_path_buf(),
             state: assessment.state.name(),
             reason: assessment.state.reason().to_owned(),

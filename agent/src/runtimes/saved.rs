@@ -49,7 +49,7 @@ pub(super) struct Saved {
 
 /// State of a file, compared with its saved original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum SavedFileState {
     /// As it was before the edit.
     Before,
     /// As the edit left it.
@@ -59,7 +59,7 @@ pub(super) enum Found {
 }
 
 impl Saved {
-    pub(super) fn of(edit: &Edit, made_dir: bool) -> Self {
+    pub(super) fn from_edit(edit: &Edit, made_dir: bool) -> Self {
         Self {
             format: FORMAT,
             path: edit.path.clone(),
@@ -70,14 +70,14 @@ impl Saved {
         }
     }
 
-    pub(super) fn compare(&self, present: Option<&[u8]>) -> Found {
+    pub(super) fn compare(&self, present: Option<&[u8]>) -> SavedFileState {
         let digest = present.map(sha256);
         if digest == self.before_sha256 {
-            Found::Before
+            SavedFileState::Before
         } else if digest.as_ref() == Some(&self.after_sha256) {
-            Found::After
+            SavedFileState::After
         } else {
-            Found::Changed
+            SavedFileState::Changed
         }
     }
 

@@ -98,7 +98,7 @@ impl Target {
 /// Returns the runtimes that this host has, in the order of the table.
 pub(super) fn found(root: &Root) -> Vec<Target> {
     let here = distribution::ALL.iter().filter(|one| is_here(root, one));
-    here.map(|one| of(root, one, None)).collect()
+    here.map(|one| target_of(root, one, None)).collect()
 }
 
 fn is_here(root: &Root, one: &Distribution) -> bool {
@@ -116,7 +116,7 @@ fn is_here(root: &Root, one: &Distribution) -> bool {
 pub(super) fn of_runtime(root: &Root, runtime: Runtime) -> Vec<Target> {
     let here = found(root).into_iter().filter(|target| target.runtime() == runtime);
     let here: Vec<Target> = here.collect();
-    if here.is_empty() { vec![of(root, Distribution::usual(runtime), None)] } else { here }
+    if here.is_empty() { vec![target_of(root, Distribution::usual(runtime), None)] } else { here }
 }
 
 /// Returns the one that a command without --file changes: the usual one, or the only one.
@@ -149,10 +149,10 @@ pub(super) fn of_file(root: &Root, runtime: Runtime, file: &Path) -> Target {
         let text = HostFiles(root).read(file).ok().flatten().unwrap_or_default();
         owner = containerd::generator(&String::from_utf8_lossy(&text)).unwrap_or(owner);
     }
-    of(root, owner, Some(file))
+    target_of(root, owner, Some(file))
 }
 
-fn of(root: &Root, one: &'static Distribution, named: Option<&Path>) -> Target {
+fn target_of(root: &Root, one: &'static Distribution, named: Option<&Path>) -> Target {
     let files = HostFiles(root);
     let program = one.runtime.program();
     let running = processes::of_units(root, program, one.units);

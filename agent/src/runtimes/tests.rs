@@ -21,7 +21,7 @@ impl Scene {
         for made in ["etc", "var/lib"] {
             fs::create_dir_all(dir.path().join(made)).expect("made");
         }
-        let paths = Paths::of(dir.path(), dir.path());
+        let paths = Paths::new(dir.path(), dir.path());
         let root = Root::open(dir.path()).expect("root");
         Self { dir, host: HostRuntimes { root, paths, disk: Disk::default(), asking: ASKING } }
     }
@@ -267,7 +267,7 @@ fn an_edit_that_is_cut_off_leaves_no_half_of_a_file_in_its_directory() {
     let scene = Scene::new();
     scene.write("/etc/containerd/conf.d/cdi.toml", b"version = 2\n");
     let place = scene.host.root.place("/etc/containerd/conf.d/cdi.toml").expect("place");
-    let dir = longshore_host::verbs::shared_dir::SharedDir::of(&place.dir);
+    let dir = longshore_host::verbs::shared_dir::SharedDir::new(&place.dir);
     let new = dir.create(&place.name).expect("made");
     std::io::Write::write_all(&mut new.file(), b"version = 2\n[plug").expect("written");
     let names = || fs::read_dir(scene.at("etc/containerd/conf.d")).expect("listed").count();
@@ -390,7 +390,7 @@ fn a_container_s_own_files_are_refused(
     assert!(failure.remedy_text().is_some_and(|text| text.contains("--pid host")), "{failure}");
     let of_host = HostRuntimes {
         root: Root::open(scene.dir.path()).expect("root"),
-        paths: Paths::of(Path::new("/"), scene.dir.path()),
+        paths: Paths::new(Path::new("/"), scene.dir.path()),
         disk: Disk::default(),
         asking: ASKING,
     };

@@ -84,14 +84,14 @@ pub(super) struct Answers {
 }
 
 /// An answer before it is a response.
-struct Answer {
+struct UnsentResponse {
     status: StatusCode,
     kind: &'static str,
     body: String,
 }
 
-fn text(status: StatusCode, body: impl Into<String>) -> Answer {
-    Answer { status, kind: TEXT, body: body.into() }
+fn text(status: StatusCode, body: impl Into<String>) -> UnsentResponse {
+    UnsentResponse { status, kind: TEXT, body: body.into() }
 }
 
 impl Subject {
@@ -104,13 +104,13 @@ impl Subject {
         holders: Looker,
     ) -> Self {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
-        let sampler = Arc::new(HostSampler::of(&paths.root, &paths.store, holders));
+        let sampler = Arc::new(HostSampler::new(&paths.root, &paths.store, holders));
         Self { telemetry, liveness, paths, instance, sampler }
     }
 }
 
 impl Answers {
-    pub(super) fn of(subject: Arc<Subject>, served: Served) -> Self {
+    pub(super) fn new(subject: Arc<Subject>, served: Served) -> Self {
         let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
         Self { subject, served, others: Semaphore::new(OTHERS), looks, ready }
     }
@@ -136,7 +136,7 @@ impl Answers {
         self.respond(answer)
     }
 
-    async fn other<B>(&self, path: &str, request: &Request<B>) -> Answer {
+    async fn other<B>(&self, path: &str, request: &Request<B>) -> UnsentResponse {
         match path {
             "/readyz" => self.readiness().await,
             METRICS => match self.refused(request).await {
@@ -152,7 +152,7 @@ impl Answers {
     }
 
     /// Returns the answer to a client that may not read the metrics; None where it may.
-    async fn refused<B>(&self, request: &Request<B>) -> Option<Answer> {
+    async fn refused<B>(&self, request: &Request<B>) -> Option<UnsentResponse> {
         let Served::Metrics(Some(reviews)) = &self.served else { return None };
         Some(match reviews.access(request.headers(), METRICS).await {
             Access::Allowed => return None,
@@ -169,7 +169,7 @@ impl Answers {
         })
     }
 
-    fn respond(&self, answer: Answer) -> Response<Full<Bytes>> {
+    fn respond(&self, answer: UnsentResponse) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::from(answer.body));
         *response.status_mut() = answer.status;
         let headers = response.headers_mut();
@@ -191,7 +191,7 @@ impl Answers {
         response
     }
 
-    async fn health(&self) -> Answer {
+    async fn health(&self) -> UnsentResponse {
         if self.subject.liveness.answers(HEALTH_LIMIT).await {
             return text(StatusCode::OK, "ok\n");
         }
@@ -200,7 +200,7 @@ impl Answers {
         text(StatusCode::SERVICE_UNAVAILABLE, body)
     }
 
-    async fn readiness(&self) -> Answer {
+    async fn readiness(&self) -> UnsentResponse {
         let live = self.live().await;
         if live.ready {
             return text(StatusCode::OK, "ready\n");
@@ -229,7 +229,7 @@ impl Answers {
         live
     }
 
-    async fn metrics(&self, format: Format) -> Answer {
+    async fn metrics(&self, format: Format) -> UnsentResponse {
         let live = self.live().await;
         let sampler = Arc::clone(&self.subject.sampler);
         let looked = in_time(&self.looks, move || Ok(sampler.look())).await;
@@ -238,10 +238,10 @@ impl Answers {
             metrics::HostSample::default()
         });
         let body = exposition::write(&metrics::families(&live, &seen), format);
-        Answer { status: StatusCode::OK, kind: format.content_type(), body }
+        UnsentResponse { status: StatusCode::OK, kind: format.content_type(), body }
     }
 
-    async fn status(&self) -> Answer {
+    async fn status(&self) -> UnsentResponse {
         let live = self.live().await;
         let paths = self.subject.paths.clone();
         let report = in_time(&self.looks, move || status::of_agent(&paths, live)).await;
@@ -249,7 +249,7 @@ impl Answers {
             serde_json::to_string_pretty(&report).or_fail(FailureKind::Bug, || "writing the status")
         });
         match body {
-            Ok(body) => Answer { status: StatusCode::OK, kind: JSON, body: body + "\n" },
+            Ok(body) => UnsentResponse { status: StatusCode::OK, kind: JSON, body: body + "\n" },
             Err(failure) => {
                 text(StatusCode::INTERNAL_SERVER_ERROR, format!("{}\n", failure.one_line()))
             }

@@ -28,8 +28,8 @@ pub(super) struct HostSampler {
 }
 
 impl HostSampler {
-    pub(super) fn of(root: &Path, store: &Path, looker: Looker) -> Self {
-        let store = StoreSampler::of(store);
+    pub(super) fn new(root: &Path, store: &Path, looker: Looker) -> Self {
+        let store = StoreSampler::new(store);
         Self { root: root.to_path_buf(), store, looker, holders: Mutex::default() }
     }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn sampler(root: &Path) -> HostSampler {
-        HostSampler::of(root, &root.join("store"), Looker::default())
+        HostSampler::new(root, &root.join("store"), Looker::default())
     }
 
     #[test]

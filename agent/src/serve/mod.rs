@@ -143,7 +143,7 @@ async fn socket(own: &Own, mut dir: watch::Receiver<Option<PathBuf>>) {
     let bind = async || Listener::private(own.published.bind(&dir)?);
     let listener = bound(&what, "make the state directory writable for root alone", bind).await;
     tracing::debug!("serving {what}");
-    let answers = Answers::of(Arc::clone(&own.subject), Served::All);
+    let answers = Answers::new(Arc::clone(&own.subject), Served::All);
     accept(&listener, &Arc::new(answers), None).await;
 }
 
@@ -153,7 +153,7 @@ async fn metrics(config: &ServingConfig, own: &Own) {
     if *listen == Listen::Off {
         return;
     }
-    let tls = config.tls.clone().map(|files| Arc::new(Tls::of(files)));
+    let tls = config.tls.clone().map(|files| Arc::new(Tls::new(files)));
     let what = format!("metrics on {listen}");
     let bind = async || {
         // Nothing is served in clear text in its place.
@@ -172,7 +172,7 @@ async fn metrics(config: &ServingConfig, own: &Own) {
         Err(error) => tracing::warn!("serving {what}, but its address is unknown: {error}"),
     }
     let reviews = config.token_review.then(TokenReviews::of_pod);
-    let answers = Answers::of(Arc::clone(&own.subject), Served::Metrics(reviews));
+    let answers = Answers::new(Arc::clone(&own.subject), Served::Metrics(reviews));
     accept(&listener, &Arc::new(answers), tls.as_ref()).await;
 }
 

@@ -33,7 +33,7 @@ struct State {
 }
 
 impl StoreSampler {
-    pub(super) fn of(store: &Path) -> Self {
+    pub(super) fn new(store: &Path) -> Self {
         // It is only read: no deadline for writing counts.
         Self { store: Store::at(store, Disk::within(EVERY)), state: Arc::default() }
     }
@@ -77,7 +77,7 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
 fn measure(store: &Store) -> Option<StoreSample> {
     let size = statvfs(store.root()).ok()?;
     let free = size.blocks_available().saturating_mul(size.fragment_size());
-    let inventory = Inventory::of(store);
+    let inventory = Inventory::read(store);
     let inventory = inventory.inspect_err(|failure| tracing::debug!("{}", failure.one_line()));
     Some(StoreSample { bytes: inventory.ok()?.size(), free })
 }
@@ -101,18 +101,18 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path(), Disk::default()).expect("store");
         store.put(&[7; 100_000]).expect("put");
-        let sample = measured(&StoreSampler::of(dir.path())).expect("a sample");
+        let sample = measured(&StoreSampler::new(dir.path())).expect("a sample");
         assert!((100_000..1_000_000).contains(&sample.bytes) && sample.free > 0, "{sample:?}");
     }
 
     #[test]
     fn an_absent_store_has_no_size() {
-        assert_eq!(measured(&StoreSampler::of(Path::new("/nonexistent"))), None);
+        assert_eq!(measured(&StoreSampler::new(Path::new("/nonexistent"))), None);
     }
 
     #[test]
     fn a_measurement_that_does_not_end_is_not_begun_again_and_the_last_one_is_outdated() {
-        let sampler = StoreSampler::of(Path::new("/nonexistent"));
+        let sampler = StoreSampler::new(Path::new("/nonexistent"));
         let ago = |span: Duration| Instant::now().checked_sub(span).expect("a time before");
         let sample = StoreSample { bytes: 1, free: 2 };
         for (age, served) in [(EVERY, Some(sample)), (OUTDATED, None)] {

@@ -58,7 +58,7 @@ impl fmt::Debug for Current {
 }
 
 impl Tls {
-    pub(super) fn of(files: TlsFiles) -> Self {
+    pub(super) fn new(files: TlsFiles) -> Self {
         Self { files, current: Mutex::default(), reading: Arc::new(Semaphore::new(MOST_THREADS)) }
     }
 

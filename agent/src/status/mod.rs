@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, SOCKET};
 use crate::endpoint::client;
 use crate::journal::phase::Phase;
-use crate::journal::{self, Entry, EntryState, State};
+use crate::journal::{self, EntryState, JournalEntry, State};
 use crate::steps::{LoadModule, MakeNodes, Mounted, Observed, Recorded};
 use crate::telemetry::{FailureRecord, Live};
 use crate::termination::{self, LastFailure};
@@ -127,7 +127,7 @@ pub(crate) const LOOK: Duration = Duration::from_secs(10);
 const ASK: Duration = Duration::from_secs(12);
 
 /// A report, and the error of reading the journal for it.
-pub type Seen = (StatusReport, Result<(), Failure>);
+pub type ReadStatus = (StatusReport, Result<(), Failure>);
 
 /// Inspects the host, and queries the agent, if one runs. Changes nothing, and holds the lock only
 /// for the moment of checking that it is free.
@@ -137,7 +137,7 @@ pub type Seen = (StatusReport, Result<(), Failure>);
 ///
 /// # Errors
 /// 10 if the host cannot be read.
-pub fn status(config: &Config) -> Result<Seen, Failure> {
+pub fn status(config: &Config) -> Result<ReadStatus, Failure> {
     let paths = config.paths.clone();
     let looked = bounded_call::in_time("status", LOOK, move || Ok(of_host(&paths)));
     let (mut report, record) = match looked {
@@ -169,13 +169,13 @@ fn ask_agent(paths: &Paths) -> Result<Live, String> {
     if answer.status != 200 {
         return Err(why(&answer.body.trim_end()));
     }
-    let answer: Answer = serde_json::from_str(&answer.body).map_err(|e| why(&e))?;
+    let answer: LivePart = serde_json::from_str(&answer.body).map_err(|e| why(&e))?;
     Ok(answer.live)
 }
 
 /// The part of a status that the host does not show.
 #[derive(Deserialize)]
-struct Answer {
+struct LivePart {
     live: Live,
 }
 
@@ -187,7 +187,7 @@ pub fn of_agent(paths: &Paths, live: Live) -> Result<StatusReport, Failure> {
     Ok(StatusReport { live: Some(live), ..of_host(paths)?.0 })
 }
 
-fn of_host(paths: &Paths) -> Result<Seen, Failure> {
+fn of_host(paths: &Paths) -> Result<ReadStatus, Failure> {
     let boot = journal::boot_id(&paths.root);
     let (state, record) = match journal::read_state(paths) {
         Ok(state) => (state.filter(|s| !s.is_of_another_boot(boot.as_deref())), Ok(())),
@@ -201,7 +201,7 @@ fn of_host(paths: &Paths) -> Result<Seen, Failure> {
 }
 
 fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusReport, VerbError> {
-    let live: Vec<&Entry> = state.map_or_else(Vec::new, |state| {
+    let live: Vec<&JournalEntry> = state.map_or_else(Vec::new, |state| {
         state.entries.iter().filter(|entry| entry.is_live()).collect()
     });
     let driver = host.module("nvidia")?;
@@ -220,12 +220,12 @@ fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusR
         journal_error: None,
         live: None,
         agent_error,
-        last_failure: termination::last(paths).map(|last| FailureStatus::of(last, paths)),
+        last_failure: termination::last(paths).map(|last| FailureStatus::from_record(last, paths)),
     })
 }
 
 impl FailureStatus {
-    fn of(last: LastFailure, paths: &Paths) -> Self {
+    fn from_record(last: LastFailure, paths: &Paths) -> Self {
         let before = match (last.boot_id, journal::boot_id(&paths.root)) {
             (Some(then), Some(now)) => Some(then != now),
             _ => None,
@@ -234,8 +234,8 @@ impl FailureStatus {
     }
 }
 
-impl From<&Entry> for EntryStatus {
-    fn from(entry: &Entry) -> Self {
+impl From<&JournalEntry> for EntryStatus {
+    fn from(entry: &JournalEntry) -> Self {
         let done = entry.state == EntryState::Done;
         Self { seq: entry.seq, step: entry.step.to_string(), done }
     }
@@ -244,7 +244,7 @@ impl From<&Entry> for EntryStatus {
 fn modules(
     paths: &Paths,
     host: &dyn Host,
-    live: &[&Entry],
+    live: &[&JournalEntry],
 ) -> Result<Vec<ModuleStatus>, VerbError> {
     let of_entries = live.iter().filter_map(|entry| LoadModule::recorded(&entry.step));
     let owned: BTreeSet<String> = of_entries.map(|module| module.name.clone()).collect();
@@ -269,7 +269,7 @@ fn modules(
     Ok(modules)
 }
 
-fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbError> {
+fn mounts(host: &dyn Host, live: &[&JournalEntry]) -> Result<Vec<MountStatus>, VerbError> {
     let ours = live.iter().filter_map(|entry| entry.step.mounted());
     let status = |Mounted { target, count, .. }: Mounted<'_>| -> Result<_, VerbError> {
         let mounted = host.mounts_on(target)? > count;
@@ -280,7 +280,11 @@ fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbErro
 
 /// Returns the nodes that are there, and as missing those that longshore is to make: once it has made nodes, it keeps
 /// all of the loaded driver's. Another program's driver has the nodes that its installer made, or none.
-fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStatus>, VerbError> {
+fn nodes(
+    paths: &Paths,
+    host: &dyn Host,
+    live: &[&JournalEntry],
+) -> Result<Vec<NodeStatus>, VerbError> {
     let dev = paths.host_root.join("dev");
     let mut known: BTreeMap<PathBuf, Known> = BTreeMap::new();
     known.extend(listed(&dev).into_iter().map(|path| (path, Known::default())));
@@ -335,7 +339,7 @@ fn listed(dev: &Path) -> Vec<PathBuf> {
 }
 
 /// True if the nodes of the loaded driver are the administrator's.
-fn is_left_to_admin(entry: &Entry) -> bool {
+fn is_left_to_admin(entry: &JournalEntry) -> bool {
     MakeNodes::recorded(&entry.step).is_some_and(|nodes| nodes.left_to_admin)
 }
 

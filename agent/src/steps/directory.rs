@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, UndoResult, Watch, exposing,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, Next, Progress, Properties,
+    Recheck, StepKind, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -28,7 +28,7 @@ pub struct MissingDirs {
     pub dirs: Vec<PathBuf>,
 }
 
-impl Kind for MakeDir {
+impl StepKind for MakeDir {
     type Before = MissingDirs;
     const WAS: &'static str = "missing-dirs";
 
@@ -66,8 +66,8 @@ impl Kind for MakeDir {
         remove(tools.host, &before.dirs)
     }
 
-    fn seen(&self, _: &MissingDirs) -> Seen {
-        Seen::gone(format!("the directory {} is gone", self.path.display()))
+    fn seen(&self, _: &MissingDirs) -> Deviation {
+        Deviation::gone(format!("the directory {} is gone", self.path.display()))
     }
 
     fn is_below(&self, before: &MissingDirs, target: &Path) -> bool {

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Refresh, Refreshed, Seen, Tools, UndoResult, Watch,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, Next, Progress, Properties,
+    Recheck, Refresh, Refreshed, StepKind, Tools, UndoResult, Watch,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
 use longshore_host::facts::gpus::Taken;
-use longshore_host::verbs::published::{Place, Published};
+use longshore_host::verbs::published::{HostFile, Published};
 use longshore_host::{Host, VerbError};
 
 /// Directory on the host.
@@ -54,8 +54,8 @@ pub struct FeaturesBefore {
 }
 
 impl WriteFeatures {
-    fn place(&self) -> Place<'_> {
-        Place { root: &self.host_root, dir: Path::new(DIRECTORY), name: FILE }
+    fn place(&self) -> HostFile<'_> {
+        HostFile { root: &self.host_root, dir: Path::new(DIRECTORY), name: FILE }
     }
 
     /// Returns the lines that do not depend on time and devices.
@@ -114,7 +114,7 @@ fn unwritten(error: VerbError) -> Failure {
     )
 }
 
-impl Kind for WriteFeatures {
+impl StepKind for WriteFeatures {
     type Before = FeaturesBefore;
     const WAS: &'static str = "features";
 
@@ -205,8 +205,8 @@ impl Kind for WriteFeatures {
         super::directory::kept_if_used(Path::new(DIRECTORY), host.remove_place(&place))
     }
 
-    fn seen(&self, _: &FeaturesBefore) -> Seen {
-        Seen::gone(format!("{} is missing, or not the present driver's", self.place().shown()))
+    fn seen(&self, _: &FeaturesBefore) -> Deviation {
+        Deviation::gone(format!("{} is missing, or not the present driver's", self.place().shown()))
     }
 
     /// Accepts the host's root, and values that are those of one label.

@@ -18,7 +18,7 @@ pub type UndoResult = Result<EntryState, VerbError>;
 /// demands all others, and each of the [`Properties`].
 ///
 /// `Display` is the step in one line, for logs and errors.
-pub trait Kind: fmt::Display + PartialEq + Sized {
+pub trait StepKind: fmt::Display + PartialEq + Sized {
     /// State of the host before the step, as far as undoing needs it.
     type Before;
     /// Name of that state in the record.
@@ -76,7 +76,7 @@ pub trait Kind: fmt::Display + PartialEq + Sized {
 
     /// Describes what is there in place of its effect, from the state observed after it was carried
     /// out.
-    fn seen(&self, now: &Self::Before) -> Seen;
+    fn seen(&self, now: &Self::Before) -> Deviation;
 
     /// Returns the mount that it made, if it made one.
     fn mounted<'a>(&'a self, _before: &'a Self::Before) -> Option<Mounted<'a>> {
@@ -109,7 +109,7 @@ pub trait Kind: fmt::Display + PartialEq + Sized {
 /// A step with the state that was observed before it.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 #[display("{step}")]
-pub struct Observed<K: Kind> {
+pub struct Observed<K: StepKind> {
     /// The step.
     pub step: K,
     /// The state before it.
@@ -128,14 +128,14 @@ pub struct Progress<'a> {
 
 /// Description of an effect that is not as the step left it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct Deviation {
     /// Description of what is there instead; None if the effect is there all the same.
     pub gone: Option<String>,
     /// Descriptions of changes by other programs that do no harm.
     pub changed: Vec<String>,
 }
 
-impl Seen {
+impl Deviation {
     /// The effect is gone, and this is there instead.
     pub(super) fn gone(instead: String) -> Self {
         Self { gone: Some(instead), changed: Vec::new() }

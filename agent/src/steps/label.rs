@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is_hex, is_plain};
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, UndoResult, Watch,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, Next, Progress, Properties,
+    Recheck, StepKind, Tools, UndoResult, Watch,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
@@ -38,7 +38,7 @@ impl LabelFiles {
     }
 }
 
-impl Kind for LabelFiles {
+impl StepKind for LabelFiles {
     type Before = OtherLabels;
     const WAS: &'static str = "other-labels";
 
@@ -90,8 +90,8 @@ impl Kind for LabelFiles {
         Ok(EntryState::Undone)
     }
 
-    fn seen(&self, _: &OtherLabels) -> Seen {
-        Seen::gone(format!("{} has another SELinux label", self.named()))
+    fn seen(&self, _: &OtherLabels) -> Deviation {
+        Deviation::gone(format!("{} has another SELinux label", self.named()))
     }
 
     /// Accepts trees and blobs of the stores.

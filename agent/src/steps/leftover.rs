@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is};
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, UndoResult, Watch, exposing,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, Next, Progress, Properties,
+    Recheck, StepKind, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::facts::places;
@@ -67,7 +67,7 @@ pub enum Leftover {
     },
 }
 
-impl Kind for RemoveLeftover {
+impl StepKind for RemoveLeftover {
     type Before = StillThere;
     const WAS: &'static str = "leftover";
 
@@ -120,8 +120,8 @@ impl Kind for RemoveLeftover {
         Ok(EntryState::Undone)
     }
 
-    fn seen(&self, _: &StillThere) -> Seen {
-        Seen::gone(format!("{self}: its effect is gone"))
+    fn seen(&self, _: &StillThere) -> Deviation {
+        Deviation::gone(format!("{self}: its effect is gone"))
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {

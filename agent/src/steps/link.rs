@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::bounds::{given, is_plain};
 use super::node::{is_node_name, listed_first};
 use super::{
-    Announces, ApplyResult, Bounds, Intent, Kind, Next, Progress, Properties, Recheck, Seen, Tools,
-    UndoResult, Watch, directory, exposing,
+    Announces, ApplyResult, Bounds, Deviation, Intent, Next, Progress, Properties, Recheck,
+    StepKind, Tools, UndoResult, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::values::{NodeKeeper, WantedNode};
@@ -84,7 +84,7 @@ impl LinkNodes {
     }
 }
 
-impl Kind for LinkNodes {
+impl StepKind for LinkNodes {
     type Before = Links;
     const WAS: &'static str = "links";
 
@@ -132,9 +132,9 @@ impl Kind for LinkNodes {
         directory::remove(tools.host, &before.missing_dirs)
     }
 
-    fn seen(&self, now: &Links) -> Seen {
+    fn seen(&self, now: &Links) -> Deviation {
         let named = listed_first(now.links.iter().map(|link| &link.path));
-        Seen::gone(format!("links to device nodes are missing or wrong: {named}"))
+        Deviation::gone(format!("links to device nodes are missing or wrong: {named}"))
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {

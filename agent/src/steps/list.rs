@@ -6,15 +6,15 @@ use std::path::Path;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    ApplyResult, Bind, Bounds, Intent, Kind, LabelFiles, LinkNodes, LoadModule, MakeDir, MakeNodes,
-    MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, PublishSpec,
-    RemoveLeftover, ReserveDevice, Seen, Share, StartDaemon, Tools, UndoResult, UnloadConflicting,
-    WriteFeatures, WriteParameter, WriteStatus,
+    ApplyResult, Bind, Bounds, Deviation, Intent, LabelFiles, LinkNodes, LoadModule, MakeDir,
+    MakeNodes, MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties,
+    PublishSpec, RemoveLeftover, ReserveDevice, Share, StartDaemon, StepKind, Tools, UndoResult,
+    UnloadConflicting, WriteFeatures, WriteParameter, WriteStatus,
 };
 use longshore_core::failure::Failure;
 use longshore_host::Host;
 
-/// Defines [`Step`] and [`Recorded`], which pass every question on to the kind's own [`Kind`].
+/// Defines [`Step`] and [`Recorded`], which pass every question on to the kind's own [`StepKind`].
 macro_rules! kinds {
     ($($kind:ident $name:literal $means:literal)+) => {
         /// One change to the host.
@@ -32,7 +32,7 @@ macro_rules! kinds {
 
         $(impl $kind {
             /// Returns the step as one of this kind; None if it is of another.
-            pub fn of(step: &Step) -> Option<&Self> {
+            pub fn from_step(step: &Step) -> Option<&Self> {
                 if let Step::$kind(step) = step { Some(step) } else { None }
             }
 
@@ -42,7 +42,7 @@ macro_rules! kinds {
             }
 
             /// Returns the step with the state before it, for the journal.
-            pub fn observed(self, before: <Self as Kind>::Before) -> Recorded {
+            pub fn observed(self, before: <Self as StepKind>::Before) -> Recorded {
                 Recorded::$kind(Observed { step: self, before })
             }
         })+
@@ -58,7 +58,7 @@ macro_rules! kinds {
 
             /// Returns the name that the state before such a step has in the journal's file.
             pub fn was(&self) -> &'static str {
-                match self { $(Self::$kind(_) => <$kind as Kind>::WAS,)+ }
+                match self { $(Self::$kind(_) => <$kind as StepKind>::WAS,)+ }
             }
 
             /// Returns the changed part of the host: a module's name or a path.
@@ -74,7 +74,7 @@ macro_rules! kinds {
             /// True if both steps leave the host the same.
             pub fn is_same(&self, other: &Step) -> bool {
                 match self {
-                    $(Self::$kind(step) => $kind::of(other).is_some_and(|other| step.is_same(other)),)+
+                    $(Self::$kind(step) => $kind::from_step(other).is_some_and(|other| step.is_same(other)),)+
                 }
             }
 
@@ -134,7 +134,7 @@ macro_rules! kinds {
             /// True if the other step leaves the host the same.
             pub fn is_same(&self, other: &Step) -> bool {
                 match self {
-                    $(Self::$kind(it) => $kind::of(other).is_some_and(|other| it.step.is_same(other)),)+
+                    $(Self::$kind(it) => $kind::from_step(other).is_some_and(|other| it.step.is_same(other)),)+
                 }
             }
 
@@ -173,7 +173,7 @@ macro_rules! kinds {
 
             /// Describes what is there in place of the effect, if this was observed after it was
             /// carried out.
-            pub fn seen(&self) -> Seen {
+            pub fn seen(&self) -> Deviation {
                 match self { $(Self::$kind(it) => it.step.seen(&it.before),)+ }
             }
 
@@ -206,7 +206,7 @@ macro_rules! kinds {
                 match self {
                     $(Self::$kind(Observed { step, before }) => {
                         let step = Do { kind: $name, step };
-                        let before = Was { kind: <$kind as Kind>::WAS, before };
+                        let before = Was { kind: <$kind as StepKind>::WAS, before };
                         Written { step, before }.serialize(serializer)
                     })+
                 }

@@ -1,7 +1,7 @@
 //! Steps that change a host. Each is one entry of the journal, and can be observed, carried out and
 //! undone.
 //!
-//! Everything about one kind of step is in its file, behind the trait [`Kind`]; `list.rs` has the
+//! Everything about one kind of step is in its file, behind the trait [`StepKind`]; `list.rs` has the
 //! one list of kinds. The order of steps, the journal and the waiting for users are the engine's.
 
 mod bounds;
@@ -34,7 +34,8 @@ pub use features::{FeaturesBefore, WriteFeatures};
 pub use images::{Images, ModuleFile, ModuleOrigin};
 pub use intent::{Applied, Entries, EntryState, Intent};
 pub use kind::{
-    ApplyResult, Daemons, Kind, Mounted, MountedFrom, Observed, Progress, Seen, Tools, UndoResult,
+    ApplyResult, Daemons, Deviation, Mounted, MountedFrom, Observed, Progress, StepKind, Tools,
+    UndoResult,
 };
 pub use label::{LabelFiles, OtherLabels};
 pub use leftover::{Leftover, RemoveLeftover, StillThere};
@@ -50,8 +51,8 @@ pub use node::{MakeNodes, NodeBefore, Nodes};
 impl Step {
     /// Returns the kernel name of the module that the step loads or unloads.
     pub fn module(&self) -> Option<&str> {
-        let loads = LoadModule::of(self).map(|load| load.name.as_str());
-        loads.or_else(|| UnloadConflicting::of(self).map(|unload| unload.name.as_str()))
+        let loads = LoadModule::from_step(self).map(|load| load.name.as_str());
+        loads.or_else(|| UnloadConflicting::from_step(self).map(|unload| unload.name.as_str()))
     }
 }
 

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Announces, ApplyResult, Bounds, Content, EntryState, Intent, Kind, Mounted, MountedFrom, Next,
-    Progress, Properties, Recheck, Seen, Tools, UndoResult, Watch, exposing,
+    Announces, ApplyResult, Bounds, Content, Deviation, EntryState, Intent, Mounted, MountedFrom,
+    Next, Progress, Properties, Recheck, StepKind, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
@@ -83,7 +83,7 @@ pub(crate) const TREE_DIRS: [&str; 3] = ["usr", "lib", "etc"];
 /// First level of a driver root.
 const ROOT_DIRS: [&str; 7] = ["usr", "lib", "etc", "dev", "proc", "run", "sys"];
 
-/// A kind of step that mounts something; [`Kind`] follows from it.
+/// A kind of step that mounts something; [`StepKind`] follows from it.
 trait Mounting: fmt::Display + Clone + PartialEq {
     fn target(&self) -> &Path;
 
@@ -257,7 +257,7 @@ fn is_refused(errno: Errno) -> bool {
     matches!(errno, Errno::EACCES | Errno::EPERM | Errno::EINVAL)
 }
 
-impl<M: Mounting> Kind for M {
+impl<M: Mounting> StepKind for M {
     type Before = Mounts;
     const WAS: &'static str = "mounts";
 
@@ -324,9 +324,9 @@ impl<M: Mounting> Kind for M {
         unmount(host, target, before)
     }
 
-    fn seen(&self, _: &Mounts) -> Seen {
+    fn seen(&self, _: &Mounts) -> Deviation {
         let target = self.target().display();
-        Seen::gone(match self.from() {
+        Deviation::gone(match self.from() {
             MountedFrom::Tree(source) | MountedFrom::Directory(source) => {
                 format!("{} is no longer mounted on {target}", source.display())
             }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, UndoResult, Watch, exposing,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, Next, Progress, Properties,
+    Recheck, StepKind, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::Host;
@@ -29,7 +29,7 @@ pub struct Value {
     pub value: String,
 }
 
-impl Kind for WriteParameter {
+impl StepKind for WriteParameter {
     type Before = Value;
     const WAS: &'static str = "value";
 
@@ -93,9 +93,9 @@ impl Kind for WriteParameter {
         Ok(EntryState::Undone)
     }
 
-    fn seen(&self, now: &Value) -> Seen {
+    fn seen(&self, now: &Value) -> Deviation {
         let (path, value) = (self.path.display(), &self.value);
-        Seen::gone(format!("{path} is {:?} instead of {value:?}", now.value))
+        Deviation::gone(format!("{path} is {:?} instead of {value:?}", now.value))
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, UndoResult, Watch, exposing,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, Next, Progress, Properties,
+    Recheck, StepKind, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::Host;
@@ -38,7 +38,7 @@ pub struct BoundElsewhere {
     pub only: String,
 }
 
-impl Kind for ReserveDevice {
+impl StepKind for ReserveDevice {
     type Before = BoundElsewhere;
     const WAS: &'static str = "bound-elsewhere";
 
@@ -102,8 +102,8 @@ impl Kind for ReserveDevice {
         }
     }
 
-    fn seen(&self, now: &BoundElsewhere) -> Seen {
-        Seen::gone(format!("{}: its driver_override is {:?}", self.address, now.only))
+    fn seen(&self, now: &BoundElsewhere) -> Deviation {
+        Deviation::gone(format!("{}: its driver_override is {:?}", self.address, now.only))
     }
 
     fn check(&self, _: &Bounds) -> Result<(), String> {

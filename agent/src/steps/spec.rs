@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is_hex};
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, UndoResult, Watch,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, Next, Progress, Properties,
+    Recheck, StepKind, Tools, UndoResult, Watch,
 };
 use crate::cdi::{self, DIRECTORY, FILE};
 use crate::config::DriverCapability;
@@ -15,7 +15,7 @@ use longshore_core::digest::digest_of;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::finding::{Code, Finding};
 use longshore_core::paths::Paths;
-use longshore_host::verbs::published::{Place, Published};
+use longshore_host::verbs::published::{HostFile, Published};
 use longshore_host::{Host, VerbError};
 
 /// Publish the CDI spec of the driver that the host has then; undone by removing it.
@@ -43,15 +43,15 @@ pub struct NotPublished {
 }
 
 impl PublishSpec {
-    fn place(&self) -> Place<'_> {
-        Place { root: &self.host_root, dir: Path::new(DIRECTORY), name: FILE }
+    fn place(&self) -> HostFile<'_> {
+        HostFile { root: &self.host_root, dir: Path::new(DIRECTORY), name: FILE }
     }
 
     /// Makes the file's content, checked as its readers do.
     fn content(&self, host: &dyn Host) -> Result<Vec<u8>, Failure> {
         let paths = Paths {
             driver_root: self.driver_root.clone(),
-            ..Paths::of(host.root(), &self.host_root)
+            ..Paths::new(host.root(), &self.host_root)
         };
         let spec = cdi::of_host(&paths, &self.capabilities, host)?;
         let text = spec.to_json().or_fail(FailureKind::Bug, || "writing the CDI spec as JSON")?;
@@ -86,7 +86,7 @@ impl PublishSpec {
     }
 }
 
-impl Kind for PublishSpec {
+impl StepKind for PublishSpec {
     type Before = NotPublished;
     const WAS: &'static str = "not-published";
 
@@ -175,8 +175,8 @@ impl Kind for PublishSpec {
         super::directory::kept_if_used(Path::new(DIRECTORY), host.remove_place(&place))
     }
 
-    fn seen(&self, _: &NotPublished) -> Seen {
-        Seen::gone(format!("{} is missing, or not the present driver's", self.place().shown()))
+    fn seen(&self, _: &NotPublished) -> Deviation {
+        Deviation::gone(format!("{} is missing, or not the present driver's", self.place().shown()))
     }
 
     /// Accepts the host's root, with a driver root.
@@ -199,7 +199,7 @@ fn unpublished(error: VerbError) -> Failure {
 }
 
 /// State of an entry in whose place another file is: one that was not published yet did nothing.
-fn theirs(place: &Place<'_>, progress: &Progress<'_>) -> EntryState {
+fn theirs(place: &HostFile<'_>, progress: &Progress<'_>) -> EntryState {
     if *progress.state == EntryState::Intended {
         return EntryState::Undone;
     }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::module::{load_again, rules};
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin,
-    NEEDS_REBOOT, Next, Progress, Properties, Recheck, Seen, Tools, UndoResult, Watch, held,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, LoadModule, ModuleOrigin,
+    NEEDS_REBOOT, Next, Progress, Properties, Recheck, StepKind, Tools, UndoResult, Watch, held,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::facts::conflicting;
@@ -98,7 +98,7 @@ impl UnloadConflicting {
     }
 }
 
-impl Kind for UnloadConflicting {
+impl StepKind for UnloadConflicting {
     type Before = WasLoaded;
     const WAS: &'static str = "loaded";
 
@@ -177,8 +177,8 @@ impl Kind for UnloadConflicting {
         Ok(EntryState::Undone)
     }
 
-    fn seen(&self, _: &WasLoaded) -> Seen {
-        Seen::gone(format!("{} is loaded", self.name))
+    fn seen(&self, _: &WasLoaded) -> Deviation {
+        Deviation::gone(format!("{} is loaded", self.name))
     }
 
     fn check(&self, _: &Bounds) -> Result<(), String> {

@@ -16,7 +16,7 @@ use longshore_modules::artifact::image::Described;
 use longshore_modules::module_signing::Signer;
 use longshore_modules::registry::call::is_of_content;
 use longshore_modules::registry::set_index::IndexSummary;
-use longshore_modules::registry::{Found, Judge, Registry};
+use longshore_modules::registry::{Judge, Registry, SearchResult};
 use longshore_modules::signature::Trust;
 use longshore_modules::signature::set_index::SetIndex;
 use longshore_modules::signature::statement::PredicateType;
@@ -102,7 +102,7 @@ impl<'p> ForRegistry<'p> {
     /// registry's.
     pub(crate) async fn make(&self, build: &BuildSet) -> Result<String, NotMade> {
         let set = self.compile(build).await.map_err(NotMade::Build)?;
-        let digest = Described::of(&set).map_err(NotMade::Build)?.digest();
+        let digest = Described::from_set(&set).map_err(NotMade::Build)?.digest();
         if self.trust.check_denied(&digest).is_err() {
             return Err(NotMade::Build(made_denied(&digest)));
         }
@@ -201,7 +201,7 @@ enum NotServed {
 ///
 /// # Errors
 /// The registry's failure, or that the only such set is denied.
-fn served(found: Found<NotServed>, registry: &str) -> Result<Option<String>, NotMade> {
+fn served(found: SearchResult<NotServed>, registry: &str) -> Result<Option<String>, NotMade> {
     let denied = found.refused.iter().find(|(_, why)| *why == NotServed::Denied);
     let denied = denied.map(|(set, _)| found_denied(set, registry));
     let taken = found.into_taken().map_err(NotMade::of_registry)?;
@@ -284,7 +284,7 @@ mod tests {
     fn set(version: &str) -> Described {
         let mut set = longshore_modules::testing::set();
         set.key.driver_version = version.into();
-        Described::of(&set).expect("describes")
+        Described::from_set(&set).expect("describes")
     }
 
     fn outage() -> Option<Failure> {
@@ -312,7 +312,7 @@ mod tests {
         #[case] failed: Option<Failure>,
         #[case] wanted: Result<Option<&str>, &str>,
     ) {
-        let found = Found {
+        let found = SearchResult {
             taken: taken.iter().map(|version| set(version)).collect(),
             refused: refused.iter().map(|(version, why)| (set(version), *why)).collect(),
             unlisted: Vec::new(),

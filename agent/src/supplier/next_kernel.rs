@@ -107,7 +107,7 @@ mod tests {
 
     /// Puts a signature of a set beside it.
     fn sign(set: &ModuleSet, key: &SecretKey, store: &Store) {
-        let described = Described::of(set).expect("an image");
+        let described = Described::from_set(set).expect("an image");
         let digest = described.digest();
         let Described { manifest, config, .. } = described;
         let signature = Signature::make(key, "registry.example.com/sets", &digest).expect("signed");

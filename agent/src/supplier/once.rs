@@ -96,7 +96,7 @@ impl Judge for Published<'_> {
 
 impl Search for Published<'_> {
     /// Digest of its manifest.
-    type Found = String;
+    type Product = String;
 
     async fn look(&self) -> Result<Option<String>, Failure> {
         let requested = request_of(self.shared.build);
@@ -266,7 +266,10 @@ impl SharedBuild<'_> {
     }
 
     fn claim_tag(&self) -> Result<ClaimTag, Failure> {
-        Ok(ClaimTag::of(self.publication.open()?, claim_tag(self.build, self.provisioner.config())))
+        Ok(ClaimTag::new(
+            self.publication.open()?,
+            claim_tag(self.build, self.provisioner.config()),
+        ))
     }
 
     fn published(&self) -> Result<Published<'_>, Failure> {

@@ -48,7 +48,7 @@ impl Inventory<'_> {
         let alone = store.lock_exclusive(LOCK_LIMIT).await?;
         let paths = self.config.paths.clone();
         let work = move || {
-            let needed = Needed::of(&store, &paths)?;
+            let needed = Needed::read(&store, &paths)?;
             gc::decide(&store, &needed, Some(bound), SystemTime::now())?.carry_out(&store, alone)
         };
         let work = tokio::task::spawn_blocking(work);

@@ -50,7 +50,7 @@ impl<'p> Publication<'p> {
     pub(super) fn open(&self) -> Result<Registry, Failure> {
         let config = self.provisioner.config();
         // A fallback always exists: to compile, or to ask again later.
-        let policy = Policy::of(&config.downloads).for_registry();
+        let policy = Policy::from_config(&config.downloads).for_registry();
         let env = |name: &str| std::env::var(name).ok();
         let host_root = &config.paths.host_root;
         let reference = &self.publish.reference;
@@ -121,7 +121,7 @@ impl<'p> Publication<'p> {
 
     async fn push_now(&self, set: &ModuleSet) -> Result<String, Failure> {
         let registry = self.open()?;
-        let (store, described) = (self.provisioner.store()?, Described::of(set)?);
+        let (store, described) = (self.provisioner.store()?, Described::from_set(set)?);
         if let Some(key) = &self.key {
             compile_record(set, &store)?;
             registry.sign(&described.digest(), key).await?;
@@ -165,7 +165,7 @@ impl<'p> Publication<'p> {
         let counts =
             config.signatures.required && config.own_signature.counts() && of_known_headers;
         let Some(key) = self.key.as_ref().filter(|_| counts) else { return Ok(()) };
-        let (store, described) = (self.provisioner.store()?, Described::of(set)?);
+        let (store, described) = (self.provisioner.store()?, Described::from_set(set)?);
         compile_record(set, &store)?;
         let name = self.publish.reference.name();
         let signature = Signature::make(key, &name, &described.digest())?;

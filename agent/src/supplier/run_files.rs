@@ -145,7 +145,8 @@ impl<'a> RunFiles<'a> {
     }
 
     fn fetcher(&self) -> Result<Fetcher, Failure> {
-        let policy = Policy { away: self.away.clone(), ..Policy::of(&self.config.downloads) };
+        let policy =
+            Policy { away: self.away.clone(), ..Policy::from_config(&self.config.downloads) };
         Fetcher::new(policy, &self.config.paths.host_root)
     }
 }

@@ -59,7 +59,7 @@ impl<'a> Signing<'a> {
         let Some(signing) = self.config.filter(|signing| signing.key().is_some()) else {
             return Ok(());
         };
-        let signer = Signer::of(&Certificate::read(&signing.certificate)?, false);
+        let signer = Signer::from_certificate(&Certificate::read(&signing.certificate)?, false);
         let is_same = |key: &ModuleKey| {
             key.kernel_release == build.kernel_release
                 && key.driver_version == build.driver_version

@@ -60,7 +60,7 @@ impl<'a> Sources<'a> {
     pub(super) async fn archive_soon(&self, store: &Store) -> Result<&Archive, Failure> {
         let open = || {
             let (config, apt_root) = (&self.config.archives, self.apt_root());
-            let policy = Policy::of(&self.config.downloads);
+            let policy = Policy::from_config(&self.config.downloads);
             Archive::open_soon(policy, config, apt_root, store, self.progress())
         };
         self.archive.get_or_try_init(open).await
@@ -163,7 +163,8 @@ impl<'a> Sources<'a> {
     /// Opens the registry of a repository, with the mirrors that are configured for it.
     fn registry_of(&self, repository: &Repository) -> Result<Registry, Failure> {
         let source = registry_source(self.config, repository);
-        let policy = Policy { away: self.away.clone(), ..Policy::of(&self.config.downloads) };
+        let policy =
+            Policy { away: self.away.clone(), ..Policy::from_config(&self.config.downloads) };
         let env = |name: &str| std::env::var(name).ok();
         let registry = Registry::open_with(policy, &source, &self.config.paths.host_root, &env)?;
         Ok(registry.with_login_rules(&self.config.logins))
@@ -177,8 +178,9 @@ impl<'a> Sources<'a> {
         if !self.config.needs_no_archive() {
             return self.archive(store).await;
         }
-        let none =
-            async || Archive::without_sources(Policy::of(&self.config.downloads), self.apt_root());
+        let none = async || {
+            Archive::without_sources(Policy::from_config(&self.config.downloads), self.apt_root())
+        };
         self.no_archive.get_or_try_init(none).await
     }
 
@@ -198,7 +200,8 @@ impl OpenArchives for Sources<'_> {
     async fn archive(&self, store: &Store) -> Result<&Archive, Failure> {
         let open = || {
             let (config, apt_root) = (&self.config.archives, self.apt_root());
-            let policy = Policy { away: self.away.clone(), ..Policy::of(&self.config.downloads) };
+            let policy =
+                Policy { away: self.away.clone(), ..Policy::from_config(&self.config.downloads) };
             Archive::open_with(policy, config, apt_root, store, self.progress())
         };
         self.archive.get_or_try_init(open).await

@@ -38,7 +38,7 @@ impl Format {
 
 /// Kind of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricType {
     /// It goes up and down.
     Gauge,
     /// It only goes up; its samples are named `NAME_total`.
@@ -53,7 +53,7 @@ pub struct Family {
     /// Name, without `_total` or `_info` behind.
     pub name: &'static str,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: MetricType,
     /// The unit that the name ends with, or empty.
     pub unit: &'static str,
     /// Description, in a sentence without a full stop.
@@ -86,15 +86,15 @@ pub fn write(families: &[Family], format: Format) -> String {
 
 fn write_family(text: &mut String, family: &Family, format: Format) -> std::fmt::Result {
     let suffix = match family.kind {
-        Kind::Gauge => "",
-        Kind::Counter => "_total",
-        Kind::Info => "_info",
+        MetricType::Gauge => "",
+        MetricType::Counter => "_total",
+        MetricType::Info => "_info",
     };
     let (kind, of_family) = match (format, family.kind) {
-        (Format::OpenMetrics, Kind::Gauge) => ("gauge", ""),
-        (Format::OpenMetrics, Kind::Counter) => ("counter", ""),
-        (Format::OpenMetrics, Kind::Info) => ("info", ""),
-        (Format::Prometheus, Kind::Counter) => ("counter", suffix),
+        (Format::OpenMetrics, MetricType::Gauge) => ("gauge", ""),
+        (Format::OpenMetrics, MetricType::Counter) => ("counter", ""),
+        (Format::OpenMetrics, MetricType::Info) => ("info", ""),
+        (Format::Prometheus, MetricType::Counter) => ("counter", suffix),
         (Format::Prometheus, _) => ("gauge", suffix),
     };
     let name = family.name;
@@ -133,20 +133,20 @@ mod tests {
         let one = |labels, value| vec![Sample { labels, value }];
         let family = |name, kind, unit, samples| Family { name, kind, unit, help: "H", samples };
         vec![
-            family("longshore_ready", Kind::Gauge, "", one(vec![], 1.0)),
+            family("longshore_ready", MetricType::Gauge, "", one(vec![], 1.0)),
             family(
                 "longshore_fetched_bytes",
-                Kind::Counter,
+                MetricType::Counter,
                 "bytes",
                 one(vec![("a", "\"\\\n".into())], 1.5),
             ),
             family(
                 "longshore_build",
-                Kind::Info,
+                MetricType::Info,
                 "",
                 one(vec![("a", "1".into()), ("b", "2".into())], 1.0),
             ),
-            family("longshore_nothing", Kind::Gauge, "", Vec::new()),
+            family("longshore_nothing", MetricType::Gauge, "", Vec::new()),
         ]
     }
 

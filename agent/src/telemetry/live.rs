@@ -271,7 +271,7 @@ pub struct FailureRecord {
 
 impl FailureRecord {
     /// Returns the record of a failure that happens now.
-    pub fn of(failure: &Failure, phase: Option<Phase>) -> Self {
+    pub fn new(failure: &Failure, phase: Option<Phase>) -> Self {
         Self {
             time: Timestamp::now(),
             code: Some(failure.code().number()),

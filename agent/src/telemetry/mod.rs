@@ -366,7 +366,7 @@ impl Telemetry {
             Some((phase, ..)) => Some(phase),
             None => None,
         };
-        FailureRecord::of(failure, phase)
+        FailureRecord::new(failure, phase)
     }
 
     /// Returns the whole state.

@@ -52,11 +52,11 @@ pub struct Taken {
 impl Taken {
     /// Collects the files that these steps use.
     pub fn by<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Self {
-        Self::of(steps.into_iter().filter_map(|step| step.properties().content))
+        Self::from_contents(steps.into_iter().filter_map(|step| step.properties().content))
     }
 
     /// Collects the files with this content.
-    pub fn of<'a>(contents: impl Iterator<Item = Content<'a>>) -> Self {
+    pub fn from_contents<'a>(contents: impl Iterator<Item = Content<'a>>) -> Self {
         let mut taken = Self::default();
         for content in contents {
             match content {

@@ -21,7 +21,7 @@ use longshore_sources::userspace::{self, Depth};
 /// Kind of an item in the store, the cheapest to restore first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ItemKind {
     /// Unfinished files of processes that ended, and files that are no longer read.
     Leftover,
     /// A package or an archive's index: it can be fetched again.
@@ -42,9 +42,9 @@ pub enum Kind {
 
 /// One item in the store, which is kept or removed as a whole.
 #[derive(Debug, Clone)]
-pub struct Item {
+pub struct StoredItem {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ItemKind,
     /// File or directory, relative to the store.
     pub path: PathBuf,
     /// Time of last use, as far as that is known.
@@ -69,7 +69,7 @@ type FileId = (u64, u64);
 #[derive(Debug, Default)]
 pub struct Inventory {
     /// The items, in no order.
-    pub items: Vec<Item>,
+    pub items: Vec<StoredItem>,
     /// Number of items that share a file, and its size.
     shares: HashMap<FileId, (u64, u64)>,
 }
@@ -79,7 +79,7 @@ impl Inventory {
     ///
     /// # Errors
     /// Exit code 15 where it cannot be listed.
-    pub fn of(store: &Store) -> Result<Self, Failure> {
+    pub fn read(store: &Store) -> Result<Self, Failure> {
         let listing = || format!("listing {}", store.root().display());
         let items = list(store).or_fail(FailureKind::Preflight, listing)?;
         let mut shares = HashMap::new();
@@ -95,13 +95,13 @@ impl Inventory {
     }
 
     /// Bytes on the disk of one item, shared or not.
-    pub fn size_of(item: &Item) -> u64 {
+    pub fn size_of(item: &StoredItem) -> u64 {
         let files: BTreeMap<_, _> = item.files.iter().copied().collect();
         files.values().sum()
     }
 
     /// Removes an item from the count, and returns how many bytes that frees: shared files stay.
-    pub(super) fn forget(&mut self, item: &Item) -> u64 {
+    pub(super) fn forget(&mut self, item: &StoredItem) -> u64 {
         let mut freed = 0;
         for (id, _) in &item.files {
             if let Some((count, size)) = self.shares.get_mut(id) {
@@ -113,14 +113,14 @@ impl Inventory {
     }
 }
 
-fn list(store: &Store) -> io::Result<Vec<Item>> {
+fn list(store: &Store) -> io::Result<Vec<StoredItem>> {
     let root = store.root();
     let mut items = Vec::new();
     let blobs = Path::new("blobs/sha256");
     let mut modules = BTreeMap::new();
     for name in names(&root.join(blobs))? {
         let digest = name.to_str().filter(|name| is_sha256(name)).map(str::to_owned);
-        let kind = if digest.is_some() { Kind::Download } else { Kind::Leftover };
+        let kind = if digest.is_some() { ItemKind::Download } else { ItemKind::Leftover };
         match (digest, item(root, kind, blobs.join(&name), "")?) {
             (Some(digest), Some(item)) => drop(modules.insert(digest, item)),
             (_, item) => items.extend(item),
@@ -128,26 +128,26 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
     }
     items.extend(sets(store, &mut modules)?);
     // A blob that no set names was downloaded.
-    items.extend(modules.into_values().filter(|item| item.kind == Kind::Download));
+    items.extend(modules.into_values().filter(|item| item.kind == ItemKind::Download));
     let folders = [
-        ("userspace", Kind::UserMode, "manifest.json"),
-        ("drivers", Kind::Driver, "driver.json"),
-        ("roots", Kind::BuildRoot, ""),
-        ("logs", Kind::Record, ""),
-        ("failures", Kind::Record, ""),
-        ("patches", Kind::Cache, ""),
-        ("conftests", Kind::Cache, ""),
+        ("userspace", ItemKind::UserMode, "manifest.json"),
+        ("drivers", ItemKind::Driver, "driver.json"),
+        ("roots", ItemKind::BuildRoot, ""),
+        ("logs", ItemKind::Record, ""),
+        ("failures", ItemKind::Record, ""),
+        ("patches", ItemKind::Cache, ""),
+        ("conftests", ItemKind::Cache, ""),
     ];
     for (folder, kind, dated) in folders {
         for name in names(&root.join(folder))? {
-            let kind = if is_leftover(&name) { Kind::Leftover } else { kind };
+            let kind = if is_leftover(&name) { ItemKind::Leftover } else { kind };
             let Some(mut item) = item(root, kind, Path::new(folder).join(name), dated)? else {
                 continue;
             };
-            if kind == Kind::UserMode {
+            if kind == ItemKind::UserMode {
                 let beside = names(&root.join(&item.path))?.into_iter().filter(|n| is_leftover(n));
                 for name in beside {
-                    items.extend(self::item(root, Kind::Leftover, item.path.join(name), "")?);
+                    items.extend(self::item(root, ItemKind::Leftover, item.path.join(name), "")?);
                 }
                 let tree = root.join(&item.path).join("root");
                 item.is_damaged =
@@ -157,15 +157,15 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
         }
     }
     for name in names(root)?.into_iter().filter(|name| is_leftover(name)) {
-        items.extend(item(root, Kind::Leftover, name.into(), "")?);
+        items.extend(item(root, ItemKind::Leftover, name.into(), "")?);
     }
     // ccache manages it, so it is one item here.
-    items.extend(item(root, Kind::Cache, "objects".into(), "")?);
+    items.extend(item(root, ItemKind::Cache, "objects".into(), "")?);
     for name in names(&root.join("tmp"))? {
         if is_held(&root.join("tmp").join(&name)) {
             continue;
         }
-        items.extend(item(root, Kind::Leftover, Path::new("tmp").join(name), "")?);
+        items.extend(item(root, ItemKind::Leftover, Path::new("tmp").join(name), "")?);
     }
     Ok(items)
 }
@@ -174,7 +174,7 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
 const BESIDE_SETS: [&str; 2] = ["evidence", "build"];
 
 /// Lists sets with their modules, which are removed from `blobs` if present.
-fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Item>> {
+fn sets(store: &Store, blobs: &mut BTreeMap<String, StoredItem>) -> io::Result<Vec<StoredItem>> {
     let (root, folder) = (store.root(), Path::new("sets"));
     let known: BTreeMap<String, ModuleSet> = store
         .sets()
@@ -192,7 +192,7 @@ fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Ite
             continue;
         }
         let is_set = text.ends_with(".json") && !is_leftover(&name);
-        let kind = if is_set { Kind::Modules } else { Kind::Leftover };
+        let kind = if is_set { ItemKind::Modules } else { ItemKind::Leftover };
         let Some(mut item) = item(root, kind, path.clone(), "")? else { continue };
         if is_set {
             for beside in BESIDE_SETS.map(|extension| path.with_extension(extension)) {
@@ -208,7 +208,7 @@ fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Ite
             for module in &set.modules {
                 item.modules.push(module.sha256.clone());
                 if let Some(blob) = blobs.get_mut(&module.sha256) {
-                    blob.kind = Kind::Modules;
+                    blob.kind = ItemKind::Modules;
                     item.files.extend_from_slice(&blob.files);
                 }
             }
@@ -231,7 +231,7 @@ fn is_held(path: &Path) -> bool {
 }
 
 /// Describes an item; None if it is gone meanwhile.
-fn item(root: &Path, kind: Kind, path: PathBuf, dated: &str) -> io::Result<Option<Item>> {
+fn item(root: &Path, kind: ItemKind, path: PathBuf, dated: &str) -> io::Result<Option<StoredItem>> {
     let whole = root.join(&path);
     let Some(metadata) = present(whole.symlink_metadata())? else { return Ok(None) };
     // A directory's own time is that of its creation; a file in it is marked at every use.
@@ -241,7 +241,7 @@ fn item(root: &Path, kind: Kind, path: PathBuf, dated: &str) -> io::Result<Optio
     let used = dated.modified()?;
     let (modules, beside) = (Vec::new(), Vec::new());
     let (signed_from, is_damaged) = (None, false);
-    Ok(Some(Item { kind, path, used, modules, signed_from, is_damaged, beside, files }))
+    Ok(Some(StoredItem { kind, path, used, modules, signed_from, is_damaged, beside, files }))
 }
 
 fn add_sizes(path: &Path, metadata: &Metadata, files: &mut Vec<(FileId, u64)>) -> io::Result<()> {

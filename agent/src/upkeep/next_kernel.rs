@@ -109,7 +109,7 @@ mod tests {
         /// Collects with a bound that nothing fits in; returns the versions of the sets that stay, and of the
         /// trees.
         fn collect(&self) -> (Vec<String>, usize) {
-            let needed = Needed::of(&self.store, &self.paths).expect("known");
+            let needed = Needed::read(&self.store, &self.paths).expect("known");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
             let alone = self.store.lock_exclusive(Duration::ZERO);
             let alone = runtime.expect("runtime").block_on(alone).expect("alone");

@@ -13,7 +13,7 @@ use nix::fcntl::Flock;
 use crate::builder::Builder;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::locks::{Attempt, Kind};
+use longshore_core::locks::{Attempt, LockKind};
 use longshore_core::progress::{Progress, Task, Unit};
 
 /// Time between two attempts: the holder's record is read after each.
@@ -35,7 +35,7 @@ pub(super) async fn take(
     progress: &dyn Progress,
 ) -> Result<BuildLock, Failure> {
     let fail = |e| write_failure(path, e);
-    let mut attempt = Attempt::begin(path, Kind::Exclusive, limit).map_err(fail)?;
+    let mut attempt = Attempt::begin(path, LockKind::Exclusive, limit).map_err(fail)?;
     let mut waiting = Waiting::default();
     let locked = attempt.within_limit_noting(EVERY, || waiting.look(path, progress)).await;
     match locked.map_err(fail)? {

@@ -94,7 +94,7 @@ pub(crate) async fn compiler_version(
     fs::create_dir_all(work.join("tmp")).map_err(|e| write_failure(&work, e))?;
     user::hand_over(work.clone(), user, held.clone()).await?;
     let command = vec![format!("/usr/bin/{program}"), "--version".to_owned()];
-    let place = Place { root, work: &work, user, held };
+    let place = WorkingDirectory { root, work: &work, user, held };
     let mut spec = place.spec(command, "/", "compiler")?;
     spec.binds.push(fresh_tmp(&work));
     let mut first = None;
@@ -162,8 +162,13 @@ impl Compile<'_> {
         Purpose { store, root, release, work, modules, user, headers_from }
     }
 
-    fn place(&self) -> Place<'_> {
-        Place { root: self.root, work: self.work, user: self.user, held: self.held.clone() }
+    fn place(&self) -> WorkingDirectory<'_> {
+        WorkingDirectory {
+            root: self.root,
+            work: self.work,
+            user: self.user,
+            held: self.held.clone(),
+        }
     }
 
     /// Specification of the sandbox that make runs in.
@@ -315,14 +320,14 @@ fn fresh_tmp(work: &Path) -> Bind {
 }
 
 /// A working directory for programs of the root.
-struct Place<'a> {
+struct WorkingDirectory<'a> {
     root: &'a Path,
     work: &'a Path,
     user: BuildUser,
     held: Held,
 }
 
-impl Place<'_> {
+impl WorkingDirectory<'_> {
     fn spec(self, command: Vec<String>, directory: &str, name: &str) -> Result<Spec, Failure> {
         let Self { root, work, user, held } = self;
         let arch = Machine::this()?.debian;

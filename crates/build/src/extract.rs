@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::BuildUser;
-use crate::outputs::{Entry, OutputDir};
+use crate::outputs::{OutputDir, OutputEntry};
 use crate::sandbox::{self, Bind, Bound, Held, Outcome, Spec};
 use crate::{root, user};
 use longshore_core::durable::write_failure;
@@ -262,7 +262,7 @@ impl Adoption<'_> {
         Ok(())
     }
 
-    fn file(&mut self, lies: &OutputDir, entry: &Entry, path: &Path) -> Result<(), Failure> {
+    fn file(&mut self, lies: &OutputDir, entry: &OutputEntry, path: &Path) -> Result<(), Failure> {
         let shown = path.display();
         if !entry.is_file() {
             // The manifest lists the links; sources and libraries have no others.

@@ -26,7 +26,7 @@ pub(crate) struct OutputDir {
 
 /// An entry of an output directory.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct OutputEntry {
     /// File name.
     pub(crate) name: OsString,
     stat: FileStat,
@@ -34,13 +34,13 @@ pub(crate) struct Entry {
 
 /// Kind of an entry.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum OutputKind {
     Directory,
     Link(PathBuf),
     File,
 }
 
-impl Entry {
+impl OutputEntry {
     /// True for a directory, not for a link to one.
     pub(crate) fn is_dir(&self) -> bool {
         kind(&self.stat) == SFlag::S_IFDIR
@@ -135,12 +135,12 @@ impl OutputDir {
     ///
     /// # Errors
     /// The errno of the system call.
-    pub(crate) fn kind(&self, entry: &Entry) -> io::Result<Option<Kind>> {
+    pub(crate) fn kind(&self, entry: &OutputEntry) -> io::Result<Option<OutputKind>> {
         Ok(match entry {
-            _ if entry.is_dir() => Some(Kind::Directory),
-            _ if entry.is_file() => Some(Kind::File),
+            _ if entry.is_dir() => Some(OutputKind::Directory),
+            _ if entry.is_file() => Some(OutputKind::File),
             _ if kind(&entry.stat) == SFlag::S_IFLNK => {
-                Some(Kind::Link(readlinkat(&self.dir, entry.name.as_os_str())?.into()))
+                Some(OutputKind::Link(readlinkat(&self.dir, entry.name.as_os_str())?.into()))
             }
             _ => None,
         })
@@ -150,7 +150,7 @@ impl OutputDir {
     ///
     /// # Errors
     /// The errno of the system call; invalid data where there are more.
-    pub(crate) fn entries(&self, most: usize) -> io::Result<Vec<Entry>> {
+    pub(crate) fn entries(&self, most: usize) -> io::Result<Vec<OutputEntry>> {
         let mut list = Dir::from_fd(self.resolve(Path::new("."), OFlag::O_DIRECTORY)?)?;
         let mut entries = Vec::new();
         for entry in list.iter() {
@@ -164,7 +164,7 @@ impl OutputDir {
                 return Err(io::Error::new(ErrorKind::InvalidData, cause));
             }
             match fstatat(&self.dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-                Ok(stat) => entries.push(Entry { name: name.to_owned(), stat }),
+                Ok(stat) => entries.push(OutputEntry { name: name.to_owned(), stat }),
                 // The program may still be running.
                 Err(Errno::ENOENT) => {}
                 Err(errno) => return Err(errno.into()),

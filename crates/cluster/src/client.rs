@@ -14,7 +14,7 @@ use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
 use crate::account::Account;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 
 /// Limits of time and size, and the pauses between tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub struct Cluster {
     pub(crate) limits: Limits,
     client: Mutex<kube::Client>,
     /// Refused calls that were reported.
-    reported: Mutex<BTreeSet<(&'static str, Kind)>>,
+    reported: Mutex<BTreeSet<(&'static str, ErrorKind)>>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -137,7 +137,7 @@ impl Cluster {
 
     /// Reads the token again after a call that failed because it was refused.
     pub(crate) fn renew_after(&self, failed: &Error) {
-        if failed.kind == Kind::Unauthorized
+        if failed.kind == ErrorKind::Unauthorized
             && let Err(error) = self.renew()
         {
             tracing::debug!("{error}");
@@ -169,7 +169,7 @@ impl Cluster {
                 Err(error) => error,
             };
             // A refused token is refused the next time, too.
-            let is_patient = error.kind != Kind::Unauthorized
+            let is_patient = error.kind != ErrorKind::Unauthorized
                 && until.is_some_and(|until| Instant::now() < until);
             if !error.kind.may_pass() || tries >= self.limits.tries && !is_patient {
                 return Err(error);
@@ -178,7 +178,7 @@ impl Cluster {
                 tracing::warn!("{error}; it is repeated until the time limit");
             }
             tracing::debug!("{error}; it is repeated");
-            if error.kind == Kind::Unauthorized {
+            if error.kind == ErrorKind::Unauthorized {
                 self.renew()?;
             }
             tries += 1;
@@ -195,7 +195,7 @@ impl Cluster {
     ) -> Result<T, Error> {
         let limit = self.limits.call;
         match timeout(limit, answer.with_subscriber(NoSubscriber::new())).await {
-            Ok(answer) => answer.map_err(|error| Error::of(name, &error)),
+            Ok(answer) => answer.map_err(|error| Error::from_kube(name, &error)),
             Err(_) => Err(Error::late(name, limit)),
         }
     }
@@ -216,7 +216,7 @@ impl Cluster {
 fn connect(account: &Account, largest: usize) -> Result<kube::Client, Error> {
     const CALL: &str = "preparing the connection to the API server";
     let builder = ClientBuilder::try_from(account.config()?);
-    let builder = builder.map_err(|e| Error::new(CALL, Kind::Account, e))?;
+    let builder = builder.map_err(|e| Error::new(CALL, ErrorKind::Account, e))?;
     let limited = MapResponseBodyLayer::new(move |body| Limited::new(body, largest));
     Ok(builder.with_layer(&limited).build())
 }

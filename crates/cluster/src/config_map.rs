@@ -8,7 +8,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind, check_names};
+use crate::error::{Error, ErrorKind, check_names};
 
 const READ: &str = "reading the ConfigMap (get configmaps)";
 const WRITE: &str = "writing the ConfigMap (patch configmaps)";
@@ -49,7 +49,7 @@ impl Cluster {
         });
         let found = read.await?;
         let version = found.metadata.resource_version.filter(|version| !version.is_empty());
-        let garbled = || Error::new(READ, Kind::Garbled, "an answer that is not of the API");
+        let garbled = || Error::new(READ, ErrorKind::Garbled, "an answer that is not of the API");
         let version = version.ok_or_else(garbled)?;
         Ok(ConfigMapText { text: found.data.unwrap_or_default().remove(*key), version })
     }
@@ -76,7 +76,7 @@ impl Cluster {
         });
         match write.await {
             Ok(_) => Ok(true),
-            Err(error) if error.kind == Kind::Status(409) => Ok(false),
+            Err(error) if error.kind == ErrorKind::Status(409) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -85,7 +85,7 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Answer, Api as Server, SHORT, refused};
+    use crate::testing::{Api as Server, SHORT, ScriptedAnswer, refused};
     use rstest::rstest;
     use serde_json::Value;
 
@@ -99,10 +99,10 @@ mod tests {
         }
     }
 
-    fn object(metadata: &Value, data: &Value) -> Answer {
+    fn object(metadata: &Value, data: &Value) -> ScriptedAnswer {
         let body =
             json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": data });
-        Answer::Body(200, body.to_string())
+        ScriptedAnswer::Body(200, body.to_string())
     }
 
     fn read() -> ConfigMapText {
@@ -122,15 +122,18 @@ mod tests {
     }
 
     #[rstest]
-    #[case::forbidden(vec![refused(403)], Kind::Forbidden)]
-    #[case::missing(vec![refused(404)], Kind::Missing)]
-    #[case::broken(vec![refused(500), refused(500), refused(500)], Kind::Status(500))]
+    #[case::forbidden(vec![refused(403)], ErrorKind::Forbidden)]
+    #[case::missing(vec![refused(404)], ErrorKind::Missing)]
+    #[case::broken(vec![refused(500), refused(500), refused(500)], ErrorKind::Status(500))]
     #[case::without_a_version(
         vec![object(&json!({}), &Value::Null)],
-        Kind::Garbled
+        ErrorKind::Garbled
     )]
     #[tokio::test]
-    async fn a_failure_is_told_by_its_kind(#[case] answers: Vec<Answer>, #[case] kind: Kind) {
+    async fn a_failure_is_told_by_its_kind(
+        #[case] answers: Vec<ScriptedAnswer>,
+        #[case] kind: ErrorKind,
+    ) {
         let server = Server::with(answers);
         let failed = server.cluster(SHORT).read_config_map(&place()).await.expect_err("refused");
         assert_eq!(failed.kind, kind);
@@ -154,12 +157,12 @@ mod tests {
 
     #[rstest]
     #[case::another_was_faster(409, Ok(false))]
-    #[case::missing(404, Err(Kind::Missing))]
-    #[case::forbidden(403, Err(Kind::Forbidden))]
+    #[case::missing(404, Err(ErrorKind::Missing))]
+    #[case::forbidden(403, Err(ErrorKind::Forbidden))]
     #[tokio::test]
     async fn a_refused_write_is_not_repeated(
         #[case] code: u16,
-        #[case] expected: Result<bool, Kind>,
+        #[case] expected: Result<bool, ErrorKind>,
     ) {
         let server = Server::with([refused(code)]);
         let written = server.cluster(SHORT).write_config_map(&place(), "a", &read()).await;
@@ -174,9 +177,9 @@ mod tests {
         for (namespace, name) in [("a/b", "a"), ("gpu", "../x"), ("", "a"), ("gpu", "c?x")] {
             let place = ConfigMapKey { namespace: namespace.into(), name: name.into(), ..place() };
             let failed = cluster.read_config_map(&place).await.expect_err("refused");
-            assert_eq!(failed.kind, Kind::Name);
+            assert_eq!(failed.kind, ErrorKind::Name);
             let failed = cluster.write_config_map(&place, "a", &read()).await.expect_err("refused");
-            assert_eq!(failed.kind, Kind::Name);
+            assert_eq!(failed.kind, ErrorKind::Name);
         }
         assert!(server.requests().is_empty());
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::names;
 use crate::text::is_version;
 
@@ -109,12 +109,12 @@ impl CordonChange {
 
 impl NodeCordon {
     /// Takes an answer; none about another node, or without a version.
-    fn of(call: &'static str, name: &str, node: &Node) -> Result<Self, Error> {
+    fn from_node(call: &'static str, name: &str, node: &Node) -> Result<Self, Error> {
         let version = node.metadata.resource_version.as_deref().filter(|text| is_version(text));
         let version = version.filter(|_| node.metadata.name.as_deref() == Some(name));
         let Some(version) = version else {
             let why = "an answer about another node, or without a version";
-            return Err(Error::new(call, Kind::Garbled, why));
+            return Err(Error::new(call, ErrorKind::Garbled, why));
         };
         let annotations = node.metadata.annotations.as_ref();
         let record = annotations.and_then(|all| all.get(names::CORDONED));
@@ -155,7 +155,7 @@ impl Cluster {
             let nodes: Api<Node> = Api::all_with(client, &kind);
             async move { nodes.get(name).await }
         });
-        NodeCordon::of(READ, name, &read.await?)
+        NodeCordon::from_node(READ, name, &read.await?)
     }
 
     /// Changes the cordon of a node that was read: after any other change of the node the server answers
@@ -172,7 +172,7 @@ impl Cluster {
             let nodes: Api<Node> = Api::all_with(client, &kind);
             async move { nodes.patch(name, &PatchParams::default(), patch).await }
         });
-        NodeCordon::of(call, name, &changed.await?)
+        NodeCordon::from_node(call, name, &changed.await?)
     }
 }
 

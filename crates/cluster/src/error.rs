@@ -20,13 +20,13 @@ pub struct Error {
     /// The call.
     pub call: &'static str,
     /// Kind of failure.
-    pub kind: Kind,
+    pub kind: ErrorKind,
     why: String,
 }
 
 /// Kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ErrorKind {
     /// Name of a node, pod or namespace that is none.
     Name,
     /// The service account's files cannot be used.
@@ -51,7 +51,7 @@ pub enum Kind {
     TooLarge,
 }
 
-impl Kind {
+impl ErrorKind {
     fn of_status(code: u16) -> Self {
         match code {
             401 => Self::Unauthorized,
@@ -80,12 +80,12 @@ impl Kind {
 }
 
 impl Error {
-    pub(crate) fn new(call: &'static str, kind: Kind, why: impl fmt::Display) -> Self {
+    pub(crate) fn new(call: &'static str, kind: ErrorKind, why: impl fmt::Display) -> Self {
         Self { call, kind, why: in_line(&why.to_string(), SHOWN) }
     }
 
     pub(crate) fn late(call: &'static str, limit: Duration) -> Self {
-        Self::new(call, Kind::Late, format!("no answer of the API server within {limit:?}"))
+        Self::new(call, ErrorKind::Late, format!("no answer of the API server within {limit:?}"))
     }
 
     /// Takes the failure of a status that the server sent.
@@ -96,20 +96,24 @@ impl Error {
         if let Some(cause) = details.into_iter().find(|cause| cause.reason == BUDGET) {
             why = format!("{why} {}", cause.message);
         }
-        Self::new(call, Kind::of_status(status.code), why)
+        Self::new(call, ErrorKind::of_status(status.code), why)
     }
 
-    pub(crate) fn of(call: &'static str, error: &kube::Error) -> Self {
+    pub(crate) fn from_kube(call: &'static str, error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_status(call, status),
-            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => {
-                Self::new(call, Kind::Garbled, format!("an answer that is not of the API: {error}"))
-            }
-            kube::Error::Auth(_) => Self::new(call, Kind::Account, error),
-            error if is_too_large(error) => {
-                Self::new(call, Kind::TooLarge, "the API server's answer is beyond the size limit")
-            }
-            _ => Self::new(call, Kind::Unreachable, with_causes(error)),
+            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => Self::new(
+                call,
+                ErrorKind::Garbled,
+                format!("an answer that is not of the API: {error}"),
+            ),
+            kube::Error::Auth(_) => Self::new(call, ErrorKind::Account, error),
+            error if is_too_large(error) => Self::new(
+                call,
+                ErrorKind::TooLarge,
+                "the API server's answer is beyond the size limit",
+            ),
+            _ => Self::new(call, ErrorKind::Unreachable, with_causes(error)),
         }
     }
 }
@@ -136,7 +140,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 /// Refuses a name that is no part of a path.
 pub(crate) fn check_names(call: &'static str, names: &[&str]) -> Result<(), Error> {
     match names.iter().find(|name| !is_name(name)) {
-        Some(wrong) => Err(Error::new(call, Kind::Name, format!("`{wrong}` is no name"))),
+        Some(wrong) => Err(Error::new(call, ErrorKind::Name, format!("`{wrong}` is no name"))),
         None => Ok(()),
     }
 }
@@ -148,16 +152,16 @@ mod tests {
     #[test]
     fn the_kind_tells_what_to_do_next() {
         for (code, kind, refusal, passes) in [
-            (0, Kind::Garbled, false, true),
-            (401, Kind::Unauthorized, false, true),
-            (403, Kind::Forbidden, true, false),
-            (404, Kind::Missing, true, false),
-            (410, Kind::Gone, false, false),
-            (409, Kind::Status(409), false, false),
-            (429, Kind::Status(429), false, true),
-            (503, Kind::Status(503), false, true),
+            (0, ErrorKind::Garbled, false, true),
+            (401, ErrorKind::Unauthorized, false, true),
+            (403, ErrorKind::Forbidden, true, false),
+            (404, ErrorKind::Missing, true, false),
+            (410, ErrorKind::Gone, false, false),
+            (409, ErrorKind::Status(409), false, false),
+            (429, ErrorKind::Status(429), false, true),
+            (503, ErrorKind::Status(503), false, true),
         ] {
-            let found = Kind::of_status(code);
+            let found = ErrorKind::of_status(code);
             assert_eq!((found, found.is_refusal(), found.may_pass()), (kind, refusal, passes));
         }
     }

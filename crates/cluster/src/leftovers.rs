@@ -124,7 +124,7 @@ impl NodeLeftovers {
     /// The reason for which it is no such list.
     pub fn read_list(json: &[u8]) -> Result<Vec<Self>, serde_json::Error> {
         let mut nodes: Vec<Self> =
-            serde_json::from_slice::<List>(json)?.items.into_iter().map(Self::of).collect();
+            serde_json::from_slice::<List>(json)?.items.into_iter().map(Self::from_node).collect();
         nodes.retain(|node| !node.is_clean());
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(nodes)
@@ -135,10 +135,10 @@ impl NodeLeftovers {
     /// # Errors
     /// The reason for which it is none.
     pub fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(json).map(Self::of)
+        serde_json::from_slice(json).map(Self::from_node)
     }
 
-    fn of(node: Node) -> Self {
+    fn from_node(node: Node) -> Self {
         let (metadata, spec) = (node.metadata, node.spec);
         let labels = metadata.labels.unwrap_or_default();
         let annotations = metadata.annotations.unwrap_or_default();

@@ -12,7 +12,7 @@ use kube::core::{NotUsed, Object};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind, check_names};
+use crate::error::{Error, ErrorKind, check_names};
 use crate::text::is_name;
 
 const POD: &str = "reading the own pod (get pods)";
@@ -128,7 +128,7 @@ impl Cluster {
         let found = self.once(POD, pods.get_metadata(pod)).await?;
         let Some(name) = daemon_set(&found.metadata) else { return Ok(Owner::None) };
         if !is_name(&name) {
-            return Err(Error::new(OWNER, Kind::Garbled, format!("`{name}` is no name")));
+            return Err(Error::new(OWNER, ErrorKind::Garbled, format!("`{name}` is no name")));
         }
         let kind = ApiResource::erase::<DaemonSet>(&());
         let sets: Api<Set> = Api::namespaced_with(self.client(), namespace, &kind);
@@ -144,7 +144,7 @@ impl Cluster {
                     false => Owner::Exists(name),
                 })
             }
-            Err(error) if error.kind == Kind::Missing => Ok(Owner::Gone(name)),
+            Err(error) if error.kind == ErrorKind::Missing => Ok(Owner::Gone(name)),
             Err(error) => Err(error),
         }
     }
@@ -196,8 +196,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{Answer, Api as Server, SHORT, refused};
-    use crate::{Kind, Limits};
+    use crate::testing::{Api as Server, SHORT, ScriptedAnswer, refused};
+    use crate::{ErrorKind, Limits};
 
     const GET_POD: &str = "GET /api/v1/namespaces/gpu/pods/driver-x7k2p";
     const GET_SET: &str = "GET /apis/apps/v1/namespaces/gpu/daemonsets/driver";
@@ -205,65 +205,65 @@ mod tests {
     const GET_NODE: &str = "GET /api/v1/nodes/node-1";
     const GET_NAMESPACE: &str = "GET /api/v1/namespaces/gpu";
 
-    fn object(metadata: &Value) -> Answer {
+    fn object(metadata: &Value) -> ScriptedAnswer {
         let body = json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
         });
-        Answer::Body(200, body.to_string())
+        ScriptedAnswer::Body(200, body.to_string())
     }
 
-    fn pod_of(kind: &str, version: &str, controller: bool) -> Answer {
+    fn pod_of(kind: &str, version: &str, controller: bool) -> ScriptedAnswer {
         let owner = json!([{ "apiVersion": version, "kind": kind, "name": "driver", "uid": "u",
                              "controller": controller }]);
         object(&json!({ "name": "driver-x7k2p", "ownerReferences": owner }))
     }
 
-    fn pod() -> Answer {
+    fn pod() -> ScriptedAnswer {
         pod_of("DaemonSet", "apps/v1", true)
     }
 
-    fn set_of(more: &Value, selector: &Value) -> Answer {
+    fn set_of(more: &Value, selector: &Value) -> ScriptedAnswer {
         let mut metadata = json!({ "name": "driver" });
         metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let template = json!({ "spec": { "nodeSelector": selector, "containers": [] } });
         let spec = json!({ "selector": {}, "template": template });
         let body = json!({ "kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": metadata,
                            "spec": spec, "status": { "numberReady": 1 } });
-        Answer::Body(200, body.to_string())
+        ScriptedAnswer::Body(200, body.to_string())
     }
 
-    fn set() -> Answer {
+    fn set() -> ScriptedAnswer {
         set_of(&json!({}), &Value::Null)
     }
 
-    fn ending() -> Answer {
+    fn ending() -> ScriptedAnswer {
         set_of(&json!({ "deletionTimestamp": "2026-11-23T03:00:00Z" }), &Value::Null)
     }
 
     /// A DaemonSet of the nodes with GPUs.
-    fn selecting() -> Answer {
+    fn selecting() -> ScriptedAnswer {
         set_of(&json!({}), &json!({ "gpu": "true" }))
     }
 
-    fn node(gpu: &str) -> Answer {
+    fn node(gpu: &str) -> ScriptedAnswer {
         object(&json!({ "name": "node-1", "labels": { "gpu": gpu, "zone": "a" } }))
     }
 
-    fn namespace(more: &Value) -> Answer {
+    fn namespace(more: &Value) -> ScriptedAnswer {
         let mut metadata = json!({ "name": "gpu" });
         metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         object(&metadata)
     }
 
-    fn stays() -> Answer {
+    fn stays() -> ScriptedAnswer {
         namespace(&json!({}))
     }
 
-    fn ends() -> Answer {
+    fn ends() -> ScriptedAnswer {
         namespace(&json!({ "deletionTimestamp": "2026-11-23T03:00:00Z" }))
     }
 
-    fn driver(of: fn(String) -> Owner) -> Result<Owner, Kind> {
+    fn driver(of: fn(String) -> Owner) -> Result<Owner, ErrorKind> {
         Ok(of("driver".to_owned()))
     }
 
@@ -280,15 +280,15 @@ mod tests {
     #[case::not_its_controller(vec![pod_of("DaemonSet", "apps/v1", false)], Ok(Owner::None), &[GET_POD])]
     #[case::another_kind(vec![pod_of("DaemonSet", "apps.kruise.io/v1alpha1", true)], Ok(Owner::None), &[GET_POD])]
     #[case::no_owner(vec![object(&json!({ "name": "driver-x7k2p" }))], Ok(Owner::None), &[GET_POD])]
-    #[case::no_pod(vec![refused(404)], Err(Kind::Missing), &[GET_POD])]
-    #[case::forbidden(vec![pod(), refused(403)], Err(Kind::Forbidden), &[GET_POD, GET_SET])]
-    #[case::unauthorized(vec![refused(401)], Err(Kind::Unauthorized), &[GET_POD])]
-    #[case::broken(vec![pod(), refused(503)], Err(Kind::Status(503)), &[GET_POD, GET_SET])]
-    #[case::garbled(vec![Answer::Body(200, "<html>".into())], Err(Kind::Garbled), &[GET_POD])]
+    #[case::no_pod(vec![refused(404)], Err(ErrorKind::Missing), &[GET_POD])]
+    #[case::forbidden(vec![pod(), refused(403)], Err(ErrorKind::Forbidden), &[GET_POD, GET_SET])]
+    #[case::unauthorized(vec![refused(401)], Err(ErrorKind::Unauthorized), &[GET_POD])]
+    #[case::broken(vec![pod(), refused(503)], Err(ErrorKind::Status(503)), &[GET_POD, GET_SET])]
+    #[case::garbled(vec![ScriptedAnswer::Body(200, "<html>".into())], Err(ErrorKind::Garbled), &[GET_POD])]
     #[tokio::test]
     async fn an_answer_tells_of_the_daemon_set(
-        #[case] answers: Vec<Answer>,
-        #[case] wanted: Result<Owner, Kind>,
+        #[case] answers: Vec<ScriptedAnswer>,
+        #[case] wanted: Result<Owner, ErrorKind>,
         #[case] lines: &[&str],
     ) {
         let server = Server::with(answers);
@@ -337,10 +337,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_does_not_answer_is_given_up_after_one_try() {
-        let server = Server::with([Answer::Silence]);
+        let server = Server::with([ScriptedAnswer::Silence]);
         let limits = Limits { call: Duration::from_millis(100), ..SHORT };
         let found = server.cluster(limits).owner("gpu", "driver-x7k2p", Some("node-1")).await;
-        assert_eq!(found.unwrap_err().kind, Kind::Late);
+        assert_eq!(found.unwrap_err().kind, ErrorKind::Late);
         assert_eq!(server.lines(), [GET_POD]);
     }
 
@@ -348,7 +348,7 @@ mod tests {
     async fn a_name_that_is_none_is_never_sent() {
         let server = Server::with([]);
         let found = server.cluster(SHORT).owner("gpu", "../x", None).await;
-        assert_eq!(found.unwrap_err().kind, Kind::Name);
+        assert_eq!(found.unwrap_err().kind, ErrorKind::Name);
         assert!(server.requests().is_empty());
     }
 }

@@ -35,7 +35,7 @@ pub struct PodRef {
 
 /// A node, and the pod of the program that acts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct PodOnNode {
     /// Name of the node.
     pub node: String,
     /// Namespace of the pod.
@@ -56,7 +56,7 @@ pub(crate) struct NodePod {
 impl NodePod {
     /// Takes a pod by its metadata; None where its names are none. Anybody who makes a pod may write the hash
     /// of a static pod: without the mirror's annotation it says nothing.
-    pub(crate) fn of(meta: ObjectMeta) -> Option<Self> {
+    pub(crate) fn from_meta(meta: ObjectMeta) -> Option<Self> {
         let (namespace, name, uid) =
             (meta.namespace.clone()?, meta.name.clone()?, meta.uid.clone()?);
         if !is_name(&namespace) || !is_name(&name) || uid.len() > LONGEST_UID {
@@ -81,7 +81,9 @@ impl Cluster {
                 async move { pods.list_metadata(params).await }
             });
             let listed = listed.await?;
-            found.extend(listed.items.into_iter().filter_map(|pod| NodePod::of(pod.metadata)));
+            found.extend(
+                listed.items.into_iter().filter_map(|pod| NodePod::from_meta(pod.metadata)),
+            );
             match listed.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) => only = only.continue_token(&next),
                 None => break,

@@ -12,7 +12,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::{Api, PostParams};
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::text::in_line;
 
 const AUTHENTICATE: &str = "reviewing a client's token (create tokenreviews)";
@@ -52,7 +52,7 @@ impl Cluster {
         let user = match (status.authenticated, status.error, user) {
             (Some(true), None, Some(user)) => user,
             (Some(true), None, None) => {
-                return Err(Error::new(AUTHENTICATE, Kind::Garbled, "a user without a name"));
+                return Err(Error::new(AUTHENTICATE, ErrorKind::Garbled, "a user without a name"));
             }
             _ => return Ok(TokenVerdict::Unauthenticated),
         };
@@ -87,27 +87,27 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Answer, Api as Server, SHORT, refused};
+    use crate::testing::{Api as Server, SHORT, ScriptedAnswer, refused};
     use rstest::rstest;
     use serde_json::{Value, json};
 
     const TOKEN_REVIEW: &str = "POST /apis/authentication.k8s.io/v1/tokenreviews";
     const ACCESS_REVIEW: &str = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-    fn token(status: &Value) -> Answer {
+    fn token(status: &Value) -> ScriptedAnswer {
         let body = json!({
             "kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1",
             "metadata": {}, "spec": {}, "status": status,
         });
-        Answer::Body(201, body.to_string())
+        ScriptedAnswer::Body(201, body.to_string())
     }
 
-    fn access(status: &Value) -> Answer {
+    fn access(status: &Value) -> ScriptedAnswer {
         let body = json!({
             "kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
             "metadata": {}, "spec": {}, "status": status,
         });
-        Answer::Body(201, body.to_string())
+        ScriptedAnswer::Body(201, body.to_string())
     }
 
     const NAME: &str = "system:serviceaccount:monitoring:prometheus";
@@ -118,7 +118,7 @@ mod tests {
         json!({ "authenticated": true, "user": user })
     }
 
-    async fn review(answers: Vec<Answer>) -> (Result<TokenVerdict, Kind>, Server) {
+    async fn review(answers: Vec<ScriptedAnswer>) -> (Result<TokenVerdict, ErrorKind>, Server) {
         let server = Server::with(answers);
         let verdict = server.cluster(SHORT).review_token("a-token", "/metrics").await;
         (verdict.map_err(|error| error.kind), server)
@@ -164,14 +164,14 @@ mod tests {
 
     /// Answers, and the kind of the error: nothing is allowed without an answer.
     #[rstest]
-    #[case::may_not_ask(vec![refused(403)], Kind::Forbidden)]
-    #[case::may_not_ask_for_rights(vec![token(&known()), refused(403)], Kind::Forbidden)]
-    #[case::broken(vec![refused(500), refused(500), refused(500)], Kind::Status(500))]
-    #[case::garbled(vec![token(&json!({ "authenticated": true, "user": {} }))], Kind::Garbled)]
+    #[case::may_not_ask(vec![refused(403)], ErrorKind::Forbidden)]
+    #[case::may_not_ask_for_rights(vec![token(&known()), refused(403)], ErrorKind::Forbidden)]
+    #[case::broken(vec![refused(500), refused(500), refused(500)], ErrorKind::Status(500))]
+    #[case::garbled(vec![token(&json!({ "authenticated": true, "user": {} }))], ErrorKind::Garbled)]
     #[tokio::test]
     async fn a_cluster_that_does_not_say_allows_nothing(
-        #[case] answers: Vec<Answer>,
-        #[case] kind: Kind,
+        #[case] answers: Vec<ScriptedAnswer>,
+        #[case] kind: ErrorKind,
     ) {
         assert_eq!(review(answers).await.0, Err(kind));
     }

@@ -49,7 +49,7 @@ impl Paths {
 
     /// Returns the default paths of the host whose file system begins at `host_root`, and whose
     /// /proc and /sys are below `root`.
-    pub fn of(root: &Path, host_root: &Path) -> Self {
+    pub fn new(root: &Path, host_root: &Path) -> Self {
         Self {
             store: STORE.into(),
             state: STATE.into(),
@@ -71,7 +71,7 @@ impl Paths {
             state: dir.join("run"),
             driver_root: dir.join("driver"),
             any_entry: true,
-            ..Self::of(dir, dir)
+            ..Self::new(dir, dir)
         }
     }
 
@@ -115,7 +115,7 @@ mod tests {
     ) {
         let root = Path::new("/");
         let paths =
-            Paths { state: state.into(), sealed, store: "/store".into(), ..Paths::of(root, root) };
+            Paths { state: state.into(), sealed, store: "/store".into(), ..Paths::new(root, root) };
         assert_eq!(paths.daemons(), Path::new(wanted));
     }
 }

@@ -12,8 +12,8 @@ use super::compression::{decompressed, host_failure};
 use super::held_blobs::{holds, processors};
 use super::packages::{Index, MOST_BYTES, Origin};
 use super::release::{self, IndexFile, Release, Rules, is_flat};
-use super::rollback::Seen;
-use super::selection::{Component, Need, Place, Wanted};
+use super::rollback::NewestDates;
+use super::selection::{CandidateArchive, Component, Need, Wanted};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::redact::redacted;
@@ -40,7 +40,7 @@ pub(super) async fn load(
     progress: &dyn Progress,
 ) -> Vec<Result<Vec<Index>, Failure>> {
     let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
-    let (writers, seen) = (WriterGroup::default(), Seen::read(store));
+    let (writers, seen) = (WriterGroup::default(), NewestDates::read(store));
     let loader = Loader {
         fetcher,
         store,
@@ -64,7 +64,7 @@ struct Loader<'a> {
     fetcher: &'a Fetcher,
     store: &'a Store,
     rules: Rules,
-    seen: &'a Seen,
+    seen: &'a NewestDates,
     /// Debian architecture of this host.
     arch: &'a str,
     task: &'a dyn Task,
@@ -105,7 +105,11 @@ impl Loader<'_> {
         }))
     }
 
-    async fn release(&self, wanted: &Wanted, place: &Place) -> Result<Release, FetchError> {
+    async fn release(
+        &self,
+        wanted: &Wanted,
+        place: &CandidateArchive,
+    ) -> Result<Release, FetchError> {
         let (url, suite) = (&place.url, &wanted.suite);
         let found = release::fetch(self.fetcher, url, suite, &place.keyring, self.rules).await?;
         let url = release::suite_url(url, suite);
@@ -117,7 +121,7 @@ impl Loader<'_> {
     async fn indexes(
         &self,
         wanted: &Wanted,
-        place: &Place,
+        place: &CandidateArchive,
         release: &Release,
     ) -> Result<Vec<Index>, Failure> {
         let all = wanted.components.iter().map(|c| self.index(wanted, place, release, c));
@@ -128,7 +132,7 @@ impl Loader<'_> {
     async fn index(
         &self,
         wanted: &Wanted,
-        place: &Place,
+        place: &CandidateArchive,
         release: &Release,
         component: &Component,
     ) -> Result<Option<Index>, Failure> {
@@ -185,7 +189,7 @@ impl Loader<'_> {
     async fn fetch(
         &self,
         wanted: &Wanted,
-        place: &Place,
+        place: &CandidateArchive,
         release: &Release,
         path: &str,
         file: &IndexFile,
@@ -246,7 +250,7 @@ impl Loader<'_> {
     fn no_component(
         &self,
         wanted: &Wanted,
-        place: &Place,
+        place: &CandidateArchive,
         release: &Release,
         component: &Component,
     ) -> Failure {
@@ -265,7 +269,7 @@ impl Loader<'_> {
 }
 
 /// Returns the name of a suite in plans and messages; a flat archive is named by its address.
-fn suite_name(wanted: &Wanted, place: &Place, release: &Release) -> String {
+fn suite_name(wanted: &Wanted, place: &CandidateArchive, release: &Release) -> String {
     if is_flat(&wanted.suite) {
         return redacted(&release::suite_url(&place.url, &wanted.suite));
     }
@@ -297,7 +301,7 @@ fn is_of_maker(release: &Release) -> bool {
     names.into_iter().flatten().any(|name| name.to_lowercase().starts_with(MAKER))
 }
 
-fn too_large(wanted: &Wanted, place: &Place, path: &str, size: u64) -> Failure {
+fn too_large(wanted: &Wanted, place: &CandidateArchive, path: &str, size: u64) -> Failure {
     let url = redacted(&release::suite_url(&place.url, &wanted.suite));
     let (size, most) = (size >> 20, MOST_BYTES >> 20);
     let cause = format!("the index {url}/{path} has {size} MiB; at most {most} MiB are read");
@@ -305,7 +309,7 @@ fn too_large(wanted: &Wanted, place: &Place, path: &str, size: u64) -> Failure {
         .remedy("use an archive with the needed packages only: the index is no distribution's")
 }
 
-fn foreign(wanted: &Wanted, place: &Place, release: &Release) -> Failure {
+fn foreign(wanted: &Wanted, place: &CandidateArchive, release: &Release) -> Failure {
     let origin = release.origin.as_deref().unwrap_or_default();
     let url = redacted(&release::suite_url(&place.url, &wanted.suite));
     let cause = format!("{url} is not this distribution's: its Origin is {origin}");

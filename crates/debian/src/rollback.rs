@@ -30,7 +30,7 @@ const MOST_BYTES: u64 = 1 << 20;
 
 /// The newest Release date of each suite.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct NewestDates {
     path: PathBuf,
     disk: Disk,
     before: BTreeMap<String, i64>,
@@ -45,7 +45,7 @@ struct Record {
     newest: BTreeMap<String, i64>,
 }
 
-impl Seen {
+impl NewestDates {
     /// Reads the store's record; empty where it is absent or invalid.
     pub(super) fn read(store: &Store) -> Self {
         let path = store.root().join("archives.json");
@@ -126,7 +126,7 @@ mod tests {
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path(), Disk::default()).expect("store");
-        let seen = Seen::read(&store);
+        let seen = NewestDates::read(&store);
         seen.check(URL, &release(Some(SEEN)), rules(SEEN + DAY)).expect("the first");
         seen.keep();
         (dir, store)
@@ -141,7 +141,7 @@ mod tests {
     #[case::without_a_date(None, true)]
     fn a_release_is_not_older_than_seen_before(#[case] date: Option<i64>, #[case] accepted: bool) {
         let (_dir, store) = store();
-        let seen = Seen::read(&store);
+        let seen = NewestDates::read(&store);
         let checked = seen.check(URL, &release(date), rules(SEEN + 30 * DAY));
         assert_eq!(checked.is_ok(), accepted);
         if let Err(failure) = checked {
@@ -150,33 +150,33 @@ mod tests {
         }
         // An older date never replaces a newer one.
         seen.keep();
-        let newest = Seen::read(&store).before[URL];
+        let newest = NewestDates::read(&store).before[URL];
         assert_eq!(newest, date.unwrap_or(SEEN).max(SEEN));
     }
 
     #[test]
     fn another_suite_and_a_frozen_one_are_not_compared() {
         let (_dir, store) = store();
-        let (seen, old) = (Seen::read(&store), release(Some(1_000_000_000)));
+        let (seen, old) = (NewestDates::read(&store), release(Some(1_000_000_000)));
         seen.check(&format!("{URL}-updates"), &old, rules(SEEN)).expect("another");
         let frozen = Rules { frozen: true, ..rules(SEEN) };
         seen.check(URL, &old, frozen).expect("frozen");
         seen.keep();
-        assert_eq!(Seen::read(&store).before[URL], SEEN);
+        assert_eq!(NewestDates::read(&store).before[URL], SEEN);
     }
 
     #[test]
     fn a_date_of_the_future_shuts_nothing_out() {
         let (_dir, store) = store();
-        let seen = Seen::read(&store);
+        let seen = NewestDates::read(&store);
         seen.check(URL, &release(Some(SEEN + 9000 * DAY)), rules(SEEN + 2 * DAY)).expect("newer");
         seen.keep();
-        assert_eq!(Seen::read(&store).before[URL], SEEN + 2 * DAY);
+        assert_eq!(NewestDates::read(&store).before[URL], SEEN + 2 * DAY);
         // Nor is an older date remembered if the clock is in the past.
-        let seen = Seen::read(&store);
+        let seen = NewestDates::read(&store);
         seen.check(URL, &release(Some(SEEN + DAY)), rules(0)).expect("within the lag");
         seen.keep();
-        assert_eq!(Seen::read(&store).before[URL], SEEN + 2 * DAY);
+        assert_eq!(NewestDates::read(&store).before[URL], SEEN + 2 * DAY);
     }
 
     #[rstest]
@@ -186,9 +186,9 @@ mod tests {
     fn a_record_that_is_unreadable_is_as_none(#[case] text: &str) {
         let (_dir, store) = store();
         fs::write(store.root().join("archives.json"), text).expect("written");
-        let seen = Seen::read(&store);
+        let seen = NewestDates::read(&store);
         seen.check(URL, &release(Some(1_000_000_000)), rules(SEEN)).expect("the first");
         seen.keep();
-        assert_eq!(Seen::read(&store).before[URL], 1_000_000_000);
+        assert_eq!(NewestDates::read(&store).before[URL], 1_000_000_000);
     }
 }

@@ -15,7 +15,7 @@ use longshore_core::failure::Failure;
 const USRMERGE: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
 /// An entry of the data tar, in any compression.
-pub(super) type Entry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
+pub(super) type TarEntry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
 
 /// An unpacked entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub fn make_usrmerge_links(into: &Path) -> Result<(), Failure> {
 }
 
 /// Returns the path of an entry as the package has it.
-pub(super) fn entry_path(package: &str, entry: &Entry<'_, '_>) -> Result<PathBuf, Failure> {
+pub(super) fn entry_path(package: &str, entry: &TarEntry<'_, '_>) -> Result<PathBuf, Failure> {
     entry.path().map(|path| path.into_owned()).map_err(|e| damaged(package, e))
 }
 
@@ -123,7 +123,7 @@ impl<'a> Tree<'a> {
     pub fn add(
         &mut self,
         package: &str,
-        entry: &mut Entry<'_, '_>,
+        entry: &mut TarEntry<'_, '_>,
         place: &mut dyn FnMut(&Path) -> Option<PathBuf>,
     ) -> Result<Option<UnpackedEntry>, Failure> {
         let path = entry_path(package, entry)?;
@@ -137,7 +137,7 @@ impl<'a> Tree<'a> {
     fn try_add(
         &mut self,
         path: &Path,
-        entry: &mut Entry<'_, '_>,
+        entry: &mut TarEntry<'_, '_>,
         place: &mut dyn FnMut(&Path) -> Option<PathBuf>,
     ) -> Outcome<Option<UnpackedEntry>> {
         let inside = clean(path).map_err(Refusal::Bad)?;
@@ -174,7 +174,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    fn write_file(&mut self, path: &Path, mode: u32, entry: &mut Entry<'_, '_>) -> Outcome<u64> {
+    fn write_file(&mut self, path: &Path, mode: u32, entry: &mut TarEntry<'_, '_>) -> Outcome<u64> {
         let target = self.vacant(path)?;
         let write = |e| Refusal::Write(target.clone(), e);
         // create_new is O_EXCL: it never follows a link at the path.
@@ -198,7 +198,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Creates a link with any target; links are never followed here.
-    fn make_symlink(&mut self, path: &Path, entry: &Entry<'_, '_>) -> Outcome<PathBuf> {
+    fn make_symlink(&mut self, path: &Path, entry: &TarEntry<'_, '_>) -> Outcome<PathBuf> {
         let target = link_target(entry)?;
         if is_usrmerge(path) && fs::read_link(self.into.join(path)).is_ok_and(|t| t == target) {
             return Ok(target);
@@ -211,7 +211,7 @@ impl<'a> Tree<'a> {
     fn make_hard_link(
         &mut self,
         path: &Path,
-        entry: &Entry<'_, '_>,
+        entry: &TarEntry<'_, '_>,
         place: &mut dyn FnMut(&Path) -> Option<PathBuf>,
     ) -> Outcome<PathBuf> {
         let inside = clean(&link_target(entry)?).map_err(Refusal::Bad)?;
@@ -313,7 +313,7 @@ fn is_usrmerge(path: &Path) -> bool {
     USRMERGE.iter().any(|name| path == Path::new(name))
 }
 
-fn link_target(entry: &Entry<'_, '_>) -> Outcome<PathBuf> {
+fn link_target(entry: &TarEntry<'_, '_>) -> Outcome<PathBuf> {
     let name = entry.link_name().map_err(Refusal::Read)?;
     name.map(|name| name.into_owned())
         .ok_or_else(|| Refusal::Bad("it has a link without a target".to_owned()))

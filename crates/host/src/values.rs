@@ -102,7 +102,7 @@ pub struct FileId {
 
 impl FileId {
     /// The identity in a file's metadata.
-    pub fn of(found: &Metadata) -> Self {
+    pub fn from_metadata(found: &Metadata) -> Self {
         let changed =
             found.ctime().saturating_mul(1_000_000_000).saturating_add(found.ctime_nsec());
         Self { device: found.dev(), inode: found.ino(), changed }

@@ -57,7 +57,7 @@ pub(crate) mod memory {
     pub(crate) struct Memory(pub(crate) BTreeMap<PathBuf, Vec<u8>>);
 
     impl Memory {
-        pub(crate) fn of(files: &[(&str, &str)]) -> Self {
+        pub(crate) fn new(files: &[(&str, &str)]) -> Self {
             let files = files.iter().map(|(path, text)| (path.into(), text.as_bytes().to_vec()));
             Self(files.collect())
         }

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn of(line: &str) -> Invocation {
+    fn parsed(line: &str) -> Invocation {
         Invocation {
             argv: line.split(' ').map(str::to_owned).collect(),
             variables: BTreeMap::new(),
@@ -119,6 +119,6 @@ mod tests {
     #[case("dockerd --debug -- --config-file /a", None)]
     #[case("dockerd", None)]
     fn values(#[case] line: &str, #[case] wanted: Option<&str>) {
-        assert_eq!(of(line).value(&["config-file"]).as_deref(), wanted);
+        assert_eq!(parsed(line).value(&["config-file"]).as_deref(), wanted);
     }
 }

@@ -328,7 +328,7 @@ mod tests {
         #[case] name: &str,
         #[case] reason: &str,
     ) {
-        let files = Memory::of(files);
+        let files = Memory::new(files);
         let version = version.map(|(major, minor)| Version::new(major, minor, 0));
         let made = match runtime {
             Runtime::Podman => podman(version, &files, &BTreeMap::new(), None),
@@ -351,7 +351,7 @@ mod tests {
         #[case] name: &str,
     ) {
         let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let made = podman(Some(Version::new(5, 6, 0)), &Memory::of(files), &variables, None);
+        let made = podman(Some(Version::new(5, 6, 0)), &Memory::new(files), &variables, None);
         assert_eq!(made.state.name(), name, "{made:?}");
     }
 
@@ -368,7 +368,7 @@ mod tests {
             "Options:\n      --cdi-spec-dir stringArray   Set the CDI spec directory path (may be set multiple times) (default {list})\n"
         );
         let version = Some(Version::new(version.0, version.1, 0));
-        let made = podman(version, &Memory::of(&[]), &BTreeMap::new(), Some(&help));
+        let made = podman(version, &Memory::new(&[]), &BTreeMap::new(), Some(&help));
         assert_eq!(made.state.name(), name, "{made:?}");
     }
 
@@ -388,7 +388,7 @@ mod tests {
             at: None,
         };
         let version = Some(Version::new(1, 30, 0));
-        let made = crio(version, &Memory::of(files), Some(&invocation));
+        let made = crio(version, &Memory::new(files), Some(&invocation));
         assert_eq!(made.state.name(), name, "{made:?}");
     }
 }

@@ -17,7 +17,7 @@ const NAMED: usize = 5;
 /// One path of a tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Entry {
+pub enum TreeEntry {
     /// A directory.
     Dir {
         /// Permission bits.
@@ -45,8 +45,8 @@ pub enum Entry {
 /// Exit code 13 naming the first paths that differ, are missing or do not belong there.
 pub(crate) fn compare(
     root: &Path,
-    wanted: &BTreeMap<PathBuf, Entry>,
-    found: &BTreeMap<PathBuf, Entry>,
+    wanted: &BTreeMap<PathBuf, TreeEntry>,
+    found: &BTreeMap<PathBuf, TreeEntry>,
 ) -> Result<(), Failure> {
     let differences = differences(wanted, found);
     if differences.is_empty() {
@@ -63,7 +63,10 @@ pub(crate) fn compare(
     Err(Failure::new(FailureKind::Verification, cause))
 }
 
-fn differences(wanted: &BTreeMap<PathBuf, Entry>, found: &BTreeMap<PathBuf, Entry>) -> Vec<String> {
+fn differences(
+    wanted: &BTreeMap<PathBuf, TreeEntry>,
+    found: &BTreeMap<PathBuf, TreeEntry>,
+) -> Vec<String> {
     let changed = wanted.iter().filter_map(|(path, entry)| match found.get(path) {
         None => Some(format!("{} is gone", path.display())),
         Some(other) if other != entry => Some(format!("{} differs", path.display())),
@@ -74,7 +77,7 @@ fn differences(wanted: &BTreeMap<PathBuf, Entry>, found: &BTreeMap<PathBuf, Entr
 }
 
 /// Returns every path below `root`, with contents hashed.
-pub(crate) fn measure(root: &Path) -> io::Result<BTreeMap<PathBuf, Entry>> {
+pub(crate) fn measure(root: &Path) -> io::Result<BTreeMap<PathBuf, TreeEntry>> {
     read_tree(root, &mut |path, _| digest_of(File::open(root.join(path))?))
 }
 
@@ -83,7 +86,7 @@ pub(crate) fn measure(root: &Path) -> io::Result<BTreeMap<PathBuf, Entry>> {
 pub(crate) fn read_tree(
     root: &Path,
     digest: &mut dyn FnMut(&Path, &fs::Metadata) -> io::Result<String>,
-) -> io::Result<BTreeMap<PathBuf, Entry>> {
+) -> io::Result<BTreeMap<PathBuf, TreeEntry>> {
     let mut entries = BTreeMap::new();
     let mut dirs = vec![PathBuf::new()];
     while let Some(dir) = dirs.pop() {
@@ -95,11 +98,11 @@ pub(crate) fn read_tree(
             let kind = metadata.file_type();
             let entry = if kind.is_dir() {
                 dirs.push(path.clone());
-                Entry::Dir { mode }
+                TreeEntry::Dir { mode }
             } else if kind.is_symlink() {
-                Entry::Link { target: fs::read_link(child.path())? }
+                TreeEntry::Link { target: fs::read_link(child.path())? }
             } else if kind.is_file() {
-                Entry::File { mode, size: metadata.size(), sha256: digest(&path, &metadata)? }
+                TreeEntry::File { mode, size: metadata.size(), sha256: digest(&path, &metadata)? }
             } else {
                 let what = format!("{} is neither file, directory nor link", path.display());
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));

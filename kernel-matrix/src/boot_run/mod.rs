@@ -95,12 +95,12 @@ impl BootRun<'_> {
         };
         workbench.cache().bound(&[SEED, KERNEL], self.cache_bytes)?;
         let _alone = workbench.cache().lock(&format!("run-{}", cell.name))?;
-        let scenario = scenarios::of(&wanted)?;
+        let scenario = scenarios::scenario_of(&wanted)?;
         let guest = scenario.guest(&wanted, &cell.name, &mut workbench, sink)?;
         drop(workbench);
         check_same(&guest, compiled)?;
         let prepare = began.elapsed();
-        let boot = Boot::of(fault(cell.scenario).or(scenario.script()).unwrap_or_default());
+        let boot = Boot::new(fault(cell.scenario).or(scenario.script()).unwrap_or_default());
         let started = Instant::now();
         let evidence = guest.watch(&boot, sink)?;
         let taken = started.elapsed();
@@ -147,7 +147,7 @@ impl BootRun<'_> {
         booted: Booted,
     ) -> Result<CellResult, Error> {
         let Booted { evidence, ran, image_sha256, prepare, guest } = booted;
-        let verdict = verdict::of(&ran, &evidence, patches);
+        let verdict = verdict::verdict_of(&ran, &evidence, patches);
         let log = console::keep(self.builds.dir, cell, &ran, &evidence, &verdict)?;
         let inputs = [
             compiled.key.as_ref().map(Digest::as_str).unwrap_or_default(),

@@ -49,7 +49,7 @@ impl Ran {
 }
 
 /// Returns the verdict on a run with modules that have these patches.
-pub(super) fn of(ran: &Ran, evidence: &Evidence, patches: Vec<Line>) -> Verdict {
+pub(super) fn verdict_of(ran: &Ran, evidence: &Evidence, patches: Vec<Line>) -> Verdict {
     let why = match &ran.outcome {
         Outcome::Passed if patches.is_empty() => return Verdict::Works {},
         Outcome::Passed => return Verdict::WorksPatched { patches },
@@ -160,7 +160,8 @@ mod tests {
             (|_| (), "ended with 1", &["a"], GuestEnd::Silent, "ended with 1"),
         ];
         for (change, unfinished, console, class, reason) in cases {
-            let verdict = of(&ran(Some(unfinished), console), &evidence(change), Vec::new());
+            let verdict =
+                verdict_of(&ran(Some(unfinished), console), &evidence(change), Vec::new());
             let (found, why) = class_and_reason(&verdict);
             assert_eq!(found, class);
             assert!(why[0].contains(reason) && why[0].contains(unfinished), "{why:?}");
@@ -173,7 +174,7 @@ mod tests {
         let mut ran = ran(Some("ended at"), &["a", PANICS]);
         let why = [format!("kernel: {PANICS}"), "ended at".into(), "kernel: BUG: b".into()];
         ran.outcome = Outcome::Failed(why.to_vec());
-        let verdict = of(&ran, &evidence(|_| ()), Vec::new());
+        let verdict = verdict_of(&ran, &evidence(|_| ()), Vec::new());
         assert_eq!(class_and_reason(&verdict).1[1..], ["kernel: BUG: b"]);
     }
 
@@ -183,9 +184,9 @@ mod tests {
             let log = vec!["error: writing: No space left on device (os error 28)".to_owned()];
             e.records.sections.insert("agent-log".into(), log);
         });
-        let verdict = of(&ran(None, &[]), &full, Vec::new());
+        let verdict = verdict_of(&ran(None, &[]), &full, Vec::new());
         assert_eq!(class_and_reason(&verdict).0, GuestEnd::DiskFull);
-        let verdict = of(&ran(None, &[]), &evidence(|_| ()), Vec::new());
+        let verdict = verdict_of(&ran(None, &[]), &evidence(|_| ()), Vec::new());
         assert!(matches!(&verdict, Verdict::Faulty { why } if why.len() == 2), "{verdict:?}");
     }
 
@@ -199,7 +200,7 @@ mod tests {
         evidence.records.sections.insert("last-failure".into(), vec![record.to_string()]);
         evidence.records.facts.insert("exit-code".into(), "15".into());
         change(&mut evidence);
-        of(&ran(None, &[]), &evidence, Vec::new())
+        verdict_of(&ran(None, &[]), &evidence, Vec::new())
     }
 
     const UNSUPPORTED: &str = "gpu-unsupported: 535 does not drive a K80";
@@ -237,7 +238,7 @@ mod tests {
     fn a_scenario_that_passed_works_with_its_patches() {
         let passed = |patches| {
             let ran = Ran { outcome: Outcome::Passed, ..ran(None, &[FULL]) };
-            of(&ran, &evidence(|_| ()), patches)
+            verdict_of(&ran, &evidence(|_| ()), patches)
         };
         assert_eq!(passed(Vec::new()), Verdict::Works {});
         let patches = vec![Line::new("strncpy-gone")];
@@ -247,7 +248,7 @@ mod tests {
     #[test]
     fn faults_without_end_are_cut() {
         let many = Ran { outcome: Outcome::Failed(vec!["a".into(); 1000]), ..ran(None, &[]) };
-        match of(&many, &evidence(|_| ()), Vec::new()) {
+        match verdict_of(&many, &evidence(|_| ()), Vec::new()) {
             Verdict::Faulty { why } => assert_eq!(why.len(), FAULTS),
             other => panic!("{other:?}"),
         }

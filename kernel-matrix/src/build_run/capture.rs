@@ -28,7 +28,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    fn of(mut head: Vec<String>, tail: HeadTail) -> Self {
+    fn new(mut head: Vec<String>, tail: HeadTail) -> Self {
         let missing = tail.left_out();
         head.extend(tail.rest());
         Self { lines: head, missing }
@@ -60,7 +60,7 @@ pub(crate) fn capture(command: &Command, limit: Duration, most: usize) -> Result
         };
         head.extend(tail.take(line));
     })?;
-    let of = |(head, tail)| Kept::of(head, tail);
+    let of = |(head, tail)| Kept::new(head, tail);
     Ok(Captured { code, is_overdue, out: of(out), err: of(err) })
 }
 

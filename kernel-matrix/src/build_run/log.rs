@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn key(dir: &Path) -> Key {
-        Key::of(&dir.join("key")).unwrap()
+        Key::read_or_make(&dir.join("key")).unwrap()
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         let text = begin(&run, &own);
         let [head, first, second] =
             <[&str; 3]>::try_from(text.lines().collect::<Vec<_>>()).unwrap();
-        let other_key = Key::of(&dir.path().join("other")).unwrap();
+        let other_key = Key::read_or_make(&dir.path().join("other")).unwrap();
         let other = begin(&Run { nonce: Line::new(&"f".repeat(32)), ..run.clone() }, &own);
         let of_other_run = other.lines().nth(1).unwrap();
         let changed = first.replacen("\"prepare-ms\":", "\"prepare-ms\":1", 1);

@@ -145,7 +145,7 @@ impl BuildRun<'_> {
         if let Some(root) = &kernel.build_root {
             command.args(["--build-root", root]);
         }
-        let config = Configured::of(&suites, self.archives);
+        let config = Configured::new(&suites, self.archives);
         for suite in suites.iter().filter(|suite| !config.serves(suite)) {
             command.args(["--archive-suite", suite]);
         }
@@ -209,7 +209,7 @@ struct Configured<'a> {
 
 impl<'a> Configured<'a> {
     /// Returns the archives that serve one of these suites, with all their suites: the compiler may be in another one.
-    fn of(suites: &[String], archives: &'a [ArchiveSource]) -> Self {
+    fn new(suites: &[String], archives: &'a [ArchiveSource]) -> Self {
         let serves = |of: &&ArchiveSource| of.suites.iter().any(|suite| suites.contains(suite));
         let config = Self { host_apt: true, archive: archives.iter().filter(serves).collect() };
         Self { host_apt: !suites.iter().all(|suite| config.serves(suite)), ..config }

@@ -28,7 +28,7 @@ pub fn results(
         excluded: rules.excluded.iter().map(exclusion).collect(),
         planned: planned.iter().map(|cell| planned_cell(cell)).collect(),
         cells,
-        ..Results::of(run)
+        ..Results::new(run)
     }
 }
 

@@ -30,7 +30,7 @@ struct FailureLine {
 }
 
 impl FailureLine {
-    fn of(log: &str) -> Option<Self> {
+    fn from_log(log: &str) -> Option<Self> {
         log.lines().rev().find_map(|line| serde_json::from_str(line).ok())
     }
 
@@ -43,7 +43,7 @@ impl FailureLine {
 
 /// Returns the reason that longshore gave in its log, in JSON.
 pub(crate) fn failure_reason(log: &str) -> Option<String> {
-    FailureLine::of(log).map(|failure| failure.reason())
+    FailureLine::from_log(log).map(|failure| failure.reason())
 }
 
 /// Packages that a build may use.
@@ -99,7 +99,7 @@ fn failed(captured: &Captured, limit: Duration) -> Verdict {
     let Some(code) = captured.code else {
         return faulty("a signal ended longshore build");
     };
-    let Some(failure) = FailureLine::of(&captured.err.text()) else {
+    let Some(failure) = FailureLine::from_log(&captured.err.text()) else {
         return faulty(&format!("longshore build ended with {code} and named no error"));
     };
     if failure.exit_code != code {

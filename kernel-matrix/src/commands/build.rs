@@ -79,7 +79,7 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
     let inputs = Inputs { rules: &rules, lock: &lock, cache: &cache, key: &key, dir: &dir, ending };
     let builds = inputs.builds(&program, &store);
     let earlier = options.reuse.earlier(&cache, &key)?;
-    let Chosen { planned, cells, keys } = Chosen::of(options, &compiled, &builds, ending)?;
+    let Chosen { planned, cells, keys } = Chosen::choose(options, &compiled, &builds, ending)?;
     if ending.signal().is_some() {
         return Ok(false);
     }
@@ -115,7 +115,7 @@ struct Chosen<'r> {
 }
 
 impl<'r> Chosen<'r> {
-    fn of(
+    fn choose(
         options: &Build,
         compiled: &'r [Cell],
         builds: &BuildRun<'_>,

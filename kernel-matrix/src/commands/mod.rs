@@ -70,7 +70,7 @@ impl SealKey {
     pub(crate) fn read(&self, cache: &Cache) -> Result<Key, Error> {
         match &self.seal_key {
             Some(path) => Key::read(path),
-            None => Key::of(&cache.dir(RESULTS_KEY)),
+            None => Key::read_or_make(&cache.dir(RESULTS_KEY)),
         }
     }
 }

@@ -49,9 +49,9 @@ pub(crate) fn push(options: &PushOptions, ending: &Ending) -> Result<bool, Error
     let (sets, unnamed) = push::passed(&read.collect::<Result<Vec<_>, Error>>()?);
     let program = longshore(options.longshore.as_deref())?;
     let push = Push {
-        target: Target::of(&program, &options.to)?,
+        target: Target::parse(&program, &options.to)?,
         store: &cache.dir(Supply::Archive.store()),
-        signer: options.sign_key.as_deref().map(Signer::of).transpose()?,
+        signer: options.sign_key.as_deref().map(Signer::from_key_file).transpose()?,
         attests: options.attest,
     };
     let mut done = Summary { failed: unnamed, ..Summary::default() };

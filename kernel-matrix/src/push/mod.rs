@@ -51,7 +51,7 @@ impl Passed {
     ///
     /// # Errors
     /// The cell passed, and its result does not name its key or set, or its run not its program.
-    fn of(run: &Run, cell: &CellResult) -> Result<Option<Self>, String> {
+    fn from_cell(run: &Run, cell: &CellResult) -> Result<Option<Self>, String> {
         match cell.verdict {
             Verdict::Works {} | Verdict::WorksPatched { .. } | Verdict::Compiled { .. } => {}
             _ => return Ok(None),
@@ -99,7 +99,7 @@ impl Signer {
     ///
     /// # Errors
     /// It cannot be read, or its public key cannot be written to a temporary file.
-    pub fn of(secret: &Path) -> Result<Self, Error> {
+    pub fn from_key_file(secret: &Path) -> Result<Self, Error> {
         let key = SecretKey::read(secret, std::env::var("COSIGN_PASSWORD").ok().as_deref())?;
         let dir = std::env::temp_dir();
         let public = tempfile::NamedTempFile::new().at("make a file in", &dir)?;
@@ -228,7 +228,7 @@ pub fn passed(all: &[Results]) -> (Vec<Passed>, Vec<(Line, String)>) {
     let cells = || all.iter().flat_map(|from| from.cells.iter().map(|cell| (&from.run, cell)));
     let failed: Vec<(&Digest, &Line)> = cells().filter_map(|(_, c)| failed_in_guest(c)).collect();
     for (run, cell) in cells() {
-        let passed = match Passed::of(run, cell) {
+        let passed = match Passed::from_cell(run, cell) {
             Ok(Some(passed)) => passed,
             Ok(None) => continue,
             Err(why) => {

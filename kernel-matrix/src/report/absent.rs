@@ -20,7 +20,7 @@ pub(crate) struct Axes<'a> {
 
 impl<'a> Axes<'a> {
     /// Parts the axes. Where a part of the table would be empty, all are in the table.
-    pub(crate) fn of(merged: &'a Merged) -> Self {
+    pub(crate) fn new(merged: &'a Merged) -> Self {
         let is_absent = |id: &Line, of: fn(&Cell) -> &Line| {
             let mut cells = merged.cells.iter().filter(|cell| of(cell) == id).peekable();
             cells.peek().is_some() && cells.all(|cell| cell.status() == Status::Unavailable)
@@ -68,13 +68,13 @@ mod tests {
             cell.verdict = Verdict::Unavailable { part: Part::Driver, why };
         }
         let source = Source { file: "a".into(), results, authenticity: Authenticity::Sealed };
-        Merged::of(vec![source]).unwrap()
+        Merged::merge(vec![source]).unwrap()
     }
 
     #[test]
     fn axes_without_sources_are_apart_with_their_reason() {
         let merged = merged(|name| name.as_str().ends_with("470-proprietary"));
-        let axes = Axes::of(&merged);
+        let axes = Axes::new(&merged);
         assert_eq!((axes.kernels.len(), axes.drivers.len()), (4, 1));
         let absent = axes.absent(&merged);
         assert_eq!(absent, [("470 proprietary".into(), 4, "driver: not in sid".into())]);
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_matrix_without_any_sources_is_shown_whole() {
         let merged = merged(|_| true);
-        let axes = Axes::of(&merged);
+        let axes = Axes::new(&merged);
         assert_eq!((axes.kernels.len(), axes.drivers.len()), (4, 2));
         assert!(axes.absent(&merged).is_empty());
     }

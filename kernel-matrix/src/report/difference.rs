@@ -41,7 +41,7 @@ pub(crate) struct Change<'a> {
 
 impl<'a> Differences<'a> {
     /// Compares a run with an earlier one.
-    pub(crate) fn of(merged: &'a Merged, past: &'a PastRun) -> Self {
+    pub(crate) fn new(merged: &'a Merged, past: &'a PastRun) -> Self {
         let mut differences = Self {
             id: &past.id,
             ended: past.ended,

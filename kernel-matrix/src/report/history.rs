@@ -48,7 +48,7 @@ pub(crate) struct PastCell {
 
 impl PastRun {
     /// Returns results as an earlier run.
-    pub(crate) fn of(merged: &Merged) -> Self {
+    pub(crate) fn from_merged(merged: &Merged) -> Self {
         let cell = |cell: &super::merge::Cell| PastCell {
             name: cell.planned.name.clone(),
             key: cell.result.as_ref().and_then(|result| result.key.clone()),

@@ -117,7 +117,7 @@ fn table(merged: &Merged, words: bool) -> String {
     if merged.cells.is_empty() {
         return String::new();
     }
-    let axes = Axes::of(merged);
+    let axes = Axes::new(merged);
     let mut body = String::from("\n| Kernel |");
     for driver in &axes.drivers {
         let (branch, flavour) = (code(driver.branch.as_str()), code(driver.flavour.as_str()));

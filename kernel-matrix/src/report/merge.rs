@@ -95,7 +95,7 @@ impl Merged {
     ///
     /// # Errors
     /// There are none, or they contradict each other.
-    pub(crate) fn of(mut sources: Vec<Source>) -> Result<Self, String> {
+    pub(crate) fn merge(mut sources: Vec<Source>) -> Result<Self, String> {
         if sources.is_empty() {
             return Err("no results were given".into());
         }

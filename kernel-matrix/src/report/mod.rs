@@ -107,10 +107,10 @@ pub fn report(options: &Options, key: Option<&Key>) -> Result<Reported, Error> {
     past.retain(|run| run.id != merged.id());
     let baseline = match options.against.as_slice() {
         [] => past.last().cloned(),
-        files => Some(PastRun::of(&self::merged(files, key)?)),
+        files => Some(PastRun::from_merged(&self::merged(files, key)?)),
     };
-    let differences = baseline.as_ref().map(|run| Differences::of(&merged, run));
-    let now = PastRun::of(&merged);
+    let differences = baseline.as_ref().map(|run| Differences::new(&merged, run));
+    let now = PastRun::from_merged(&merged);
     if let Some(path) = &options.markdown {
         write(path, &markdown::render(&merged, differences.as_ref()))?;
     }
@@ -132,7 +132,7 @@ fn merged(files: &[PathBuf], key: Option<&Key>) -> Result<Merged, Error> {
         let file = path.display().to_string();
         sources.push(Source { file, results, authenticity });
     }
-    Merged::of(sources).map_err(Error::Unexpected)
+    Merged::merge(sources).map_err(Error::Unexpected)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {

@@ -14,7 +14,7 @@ fn source(file: &str, results: Results) -> Source {
 }
 
 fn merged() -> Merged {
-    Merged::of(vec![source("a", sample::results())]).unwrap()
+    Merged::merge(vec![source("a", sample::results())]).unwrap()
 }
 
 /// The two shards of the sample.
@@ -49,7 +49,7 @@ fn only_compiled(results: &mut Results, which: impl Fn(&Verdict) -> bool) {
 fn cells_that_compile_count_beside_those_that_work() {
     let mut results = sample::results();
     only_compiled(&mut results, |verdict| *verdict == Verdict::Works {});
-    let merged = Merged::of(vec![source("a", results)]).unwrap();
+    let merged = Merged::merge(vec![source("a", results)]).unwrap();
     assert_eq!(merged.count(Status::WorksPatched), 1);
     assert_eq!((merged.good(), merged.verb()), (2, "work or compile"));
 }
@@ -58,7 +58,7 @@ fn cells_that_compile_count_beside_those_that_work() {
 fn where_nothing_boots_the_cells_that_compile_count() {
     let mut results = sample::results();
     only_compiled(&mut results, |_| true);
-    let merged = Merged::of(vec![source("a", results)]).unwrap();
+    let merged = Merged::merge(vec![source("a", results)]).unwrap();
     let counts = [Status::Compiled, Status::CompiledPatched].map(|status| merged.count(status));
     assert_eq!((counts, merged.good(), merged.verb()), ([2, 1], 3, "compile"));
     let text = markdown::render(&merged, None);
@@ -69,7 +69,7 @@ fn where_nothing_boots_the_cells_that_compile_count() {
 #[test]
 fn shards_are_merged_to_the_whole() {
     let [first, second] = shards();
-    let merged = Merged::of(vec![source("b", second), source("a", first)]).unwrap();
+    let merged = Merged::merge(vec![source("b", second), source("a", first)]).unwrap();
     assert_eq!(merged.problems, Vec::<String>::new());
     assert_eq!(merged.count(Status::Missing), 0);
     assert_eq!(merged.good(), 2);
@@ -80,7 +80,7 @@ fn shards_are_merged_to_the_whole() {
 #[test]
 fn a_missing_shard_is_a_problem_and_its_cells_are_missing() {
     let [first, _] = shards();
-    let merged = Merged::of(vec![source("a", first)]).unwrap();
+    let merged = Merged::merge(vec![source("a", first)]).unwrap();
     assert_eq!(merged.problems, ["shard 2 of 2 is missing", "4 of 8 cells have no result"]);
     assert_eq!(merged.count(Status::Missing), 4);
 }
@@ -89,7 +89,7 @@ fn a_missing_shard_is_a_problem_and_its_cells_are_missing() {
 fn a_run_that_did_not_end_is_a_problem() {
     let mut results = sample::results();
     results.run.complete = false;
-    let merged = Merged::of(vec![source("a.json", results)]).unwrap();
+    let merged = Merged::merge(vec![source("a.json", results)]).unwrap();
     assert!(merged.problems[0].contains("(a.json) did not come to its end"));
 }
 
@@ -97,7 +97,7 @@ fn a_run_that_did_not_end_is_a_problem() {
 fn results_without_a_seal_are_shown_with_a_remark() {
     let why = Authenticity::Unproven("they have no seal".into());
     let source = Source { authenticity: why, ..source("a.json", sample::results()) };
-    let merged = Merged::of(vec![source]).unwrap();
+    let merged = Merged::merge(vec![source]).unwrap();
     assert!(html::render(&merged, None, &[]).contains("Nothing vouches for the results"));
 }
 
@@ -113,7 +113,7 @@ type Change = fn(&mut Results);
 fn shards_that_contradict_each_other_are_refused(#[case] change: Change, #[case] says: &str) {
     let [first, mut second] = shards();
     change(&mut second);
-    match Merged::of(vec![source("a", first), source("b", second)]) {
+    match Merged::merge(vec![source("a", first), source("b", second)]) {
         Ok(_) => assert_eq!(says, ""),
         Err(error) => assert!(!says.is_empty() && error.contains(says), "{error}"),
     }
@@ -128,25 +128,25 @@ fn results_of_different_programs_or_images_are_refused() {
     ] {
         let [first, mut second] = shards();
         change(&mut second.run);
-        let error = Merged::of(vec![source("a", first), source("b", second)]).unwrap_err();
+        let error = Merged::merge(vec![source("a", first), source("b", second)]).unwrap_err();
         assert!(error.contains("different programs or images"), "{error}");
     }
     let [first, mut second] = shards();
     (second.run.agent.program, second.run.agent.image) = (None, None);
-    assert!(Merged::of(vec![source("a", first), source("b", second)]).is_ok(), "not known");
+    assert!(Merged::merge(vec![source("a", first), source("b", second)]).is_ok(), "not known");
 }
 
 #[test]
 fn results_of_different_locks_are_refused() {
     let [first, mut second] = shards();
     second.run.lock = first.cells[0].key.clone();
-    let error = Merged::of(vec![source("a", first), source("b", second)]).unwrap_err();
+    let error = Merged::merge(vec![source("a", first), source("b", second)]).unwrap_err();
     assert!(error.contains("resolved differently"), "{error}");
 }
 
 /// Returns the sample as an earlier run in which some cells had another status.
 fn past(statuses: &[(usize, Status)]) -> PastRun {
-    let mut past = PastRun::of(&merged());
+    let mut past = PastRun::from_merged(&merged());
     past.id = "earlier".into();
     for (at, status) in statuses {
         past.cells[*at].status = *status;
@@ -159,7 +159,7 @@ fn differences_are_worse_better_or_neither() {
     let mut past = past(&[(3, Status::Works), (0, Status::Faulty), (5, Status::Works)]);
     past.cells[7].name = "no-more".into();
     let merged = merged();
-    let differences = Differences::of(&merged, &past);
+    let differences = Differences::new(&merged, &past);
     assert_eq!(
         differences.summary(),
         "1 worse, 1 better, 1 otherwise different, 1 new, 1 no longer planned"
@@ -171,7 +171,7 @@ fn differences_are_worse_better_or_neither() {
 #[test]
 fn a_run_like_the_last_one_has_no_differences() {
     let (merged, past) = (merged(), past(&[]));
-    let differences = Differences::of(&merged, &past);
+    let differences = Differences::new(&merged, &past);
     assert_eq!(differences.summary(), "every cell as before");
 }
 
@@ -201,7 +201,7 @@ fn a_history_that_cannot_be_read_is_named() {
 
 fn page() -> String {
     let (merged, past) = (merged(), past(&[(3, Status::Works), (0, Status::Faulty)]));
-    let differences = Differences::of(&merged, &past);
+    let differences = Differences::new(&merged, &past);
     html::render(&merged, Some(&differences), &[past.clone(), past.clone()])
 }
 
@@ -222,9 +222,9 @@ fn hostile_texts_have_no_effect_on_the_page() {
 fn changes_of_one_kind_and_reason_stand_together() {
     let mut results = sample::results();
     results.cells[0].verdict = results.cells[1].verdict.clone();
-    let merged = Merged::of(vec![source("a", results)]).unwrap();
+    let merged = Merged::merge(vec![source("a", results)]).unwrap();
     let past = past(&[(0, Status::Works), (1, Status::Works)]);
-    let page = html::render(&merged, Some(&Differences::of(&merged, &past)), &[]);
+    let page = html::render(&merged, Some(&Differences::new(&merged, &past)), &[]);
     assert_eq!(page.matches("<span class=\"step\">").count(), 1);
     assert!(page.contains("<h3>Worse <span class=\"quiet\">2</span></h3>"));
 }
@@ -267,7 +267,7 @@ fn the_page_has_every_verdict_with_symbol_and_word() {
 #[test]
 fn markdown_shows_hostile_texts_as_code() {
     let (merged, past) = (merged(), past(&[(3, Status::Works)]));
-    let text = markdown::render(&merged, Some(&Differences::of(&merged, &past)));
+    let text = markdown::render(&merged, Some(&Differences::new(&merged, &past)));
     assert!(text.starts_with("## Kernel matrix: 2 of 7 that have sources work"), "{text}");
     assert!(text.contains("✗ no compile") && text.contains("**Worse**"), "{text}");
     for line in text.lines().filter(|line| line.contains("alert(1)")) {
@@ -288,7 +288,7 @@ fn markdown_of_a_large_matrix_fits_a_comment() {
             .push(crate::results::CellResult { name: planned.name.clone(), ..template.clone() });
         results.planned.push(planned);
     }
-    let merged = Merged::of(vec![source("a", results)]).unwrap();
+    let merged = Merged::merge(vec![source("a", results)]).unwrap();
     let text = markdown::render(&merged, None);
     assert!(text.len() <= markdown::BYTES, "{}", text.len());
     assert!(text.contains("2 of 3007 that have sources work"));
@@ -298,14 +298,14 @@ fn markdown_of_a_large_matrix_fits_a_comment() {
 fn a_run_without_cells_is_a_problem_and_no_fault_of_the_page() {
     let mut results = sample::results();
     (results.planned, results.cells) = (Vec::new(), Vec::new());
-    let merged = Merged::of(vec![source("a", results)]).unwrap();
+    let merged = Merged::merge(vec![source("a", results)]).unwrap();
     assert_eq!(merged.problems, ["no cell was planned"]);
     assert!(html::render(&merged, None, &[]).contains("no cell was planned"));
     assert!(!merged.is_answered());
     let mut unchanged = sample::results();
     (unchanged.planned, unchanged.cells) = (Vec::new(), Vec::new());
     unchanged.run.changed_only = true;
-    let merged = Merged::of(vec![source("a", unchanged)]).unwrap();
+    let merged = Merged::merge(vec![source("a", unchanged)]).unwrap();
     assert!(merged.is_answered() && merged.notes[0].contains("No cell has changed"), "{merged:?}");
 }
 
@@ -317,14 +317,14 @@ fn every_answered_cell_is_good_enough_for_a_check() {
             cell.verdict = Verdict::Works {};
         }
     }
-    assert!(Merged::of(vec![source("a", results)]).unwrap().is_answered());
+    assert!(Merged::merge(vec![source("a", results)]).unwrap().is_answered());
 }
 
 #[test]
 fn a_report_of_a_forged_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (key, path) = (dir.path().join("key"), dir.path().join("results.json"));
-    let key = crate::results::Key::of(&key).unwrap();
+    let key = crate::results::Key::read_or_make(&key).unwrap();
     sample::results().write(&path, &key).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     let forged = text.replacen("\"guest-ms\": ", "\"guest-ms\": 1", 1);
@@ -348,7 +348,7 @@ fn kernels_are_in_the_order_of_their_versions() {
     {
         (kernel.version, kernel.release) = (version.into(), "".into());
     }
-    let merged = Merged::of(vec![source("a", results)]).unwrap();
+    let merged = Merged::merge(vec![source("a", results)]).unwrap();
     let versions: Vec<&str> = merged.kernels.iter().map(|kernel| kernel.version.as_str()).collect();
     assert_eq!(versions, ["5.10", "6.12.9-1", "6.12.118-1", ""]);
 }

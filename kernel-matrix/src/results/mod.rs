@@ -59,7 +59,7 @@ pub struct Results {
 
 impl Results {
     /// Returns results of a run that has no cell yet.
-    pub fn of(run: Run) -> Self {
+    pub fn new(run: Run) -> Self {
         Self {
             format: FORMAT,
             run,

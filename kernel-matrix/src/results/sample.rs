@@ -14,12 +14,12 @@ fn line(text: &str) -> Line {
 }
 
 fn digest(digit: u8) -> Digest {
-    Digest::of(&[digit; 32])
+    Digest::from_bytes(&[digit; 32])
 }
 
 /// Returns the sample: two drivers by four kernels, a cell of each kind of verdict.
 pub(crate) fn results() -> Results {
-    let mut results = Results::of(run());
+    let mut results = Results::new(run());
     results.kernels = vec![
         kernel("bookworm-security", None, "generic", "6.1.0-56-amd64", KernelState::Available),
         kernel("bookworm-security", None, "rt", "6.1.0-56-rt-amd64", KernelState::Available),

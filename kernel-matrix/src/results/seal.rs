@@ -54,7 +54,7 @@ impl Key {
     ///
     /// # Errors
     /// It cannot be read or made; others may read it, or it is no key.
-    pub fn of(path: &Path) -> Result<Self, Error> {
+    pub fn read_or_make(path: &Path) -> Result<Self, Error> {
         match Self::read(path) {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Self::make(path)?;
@@ -110,7 +110,7 @@ impl Key {
     pub fn hmac(&self, text: &[u8]) -> Digest {
         let mut mac = Hmac::<Sha256>::new(&self.0.into());
         mac.update(text);
-        Digest::of(&mac.finalize().into_bytes().into())
+        Digest::from_bytes(&mac.finalize().into_bytes().into())
     }
 
     fn id(&self) -> Digest {
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_seal_holds_for_the_sealed_results_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let key = Key::of(&dir.path().join("key")).unwrap();
+        let key = Key::read_or_make(&dir.path().join("key")).unwrap();
         let mut results = sample::results();
         results.seal(&key).unwrap();
         assert_eq!(results.authenticity(Some(&key)).unwrap(), Authenticity::Sealed);
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_seal_of_another_key_proves_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let keys = ["a", "b"].map(|name| Key::of(&dir.path().join(name)).unwrap());
+        let keys = ["a", "b"].map(|name| Key::read_or_make(&dir.path().join(name)).unwrap());
         let mut results = sample::results();
         assert!(matches!(results.authenticity(Some(&keys[1])), Ok(Authenticity::Unproven(_))));
         results.seal(&keys[0]).unwrap();
@@ -222,11 +222,11 @@ mod tests {
     fn a_key_is_made_once_and_for_its_user_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
-        let made = Key::of(&path).unwrap().id();
-        assert_eq!(Key::of(&path).unwrap().id(), made);
+        let made = Key::read_or_make(&path).unwrap().id();
+        assert_eq!(Key::read_or_make(&path).unwrap().id(), made);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let error = Key::of(&path).err().unwrap().to_string();
+        let error = Key::read_or_make(&path).err().unwrap().to_string();
         assert!(error.contains("others can read"), "{error}");
     }
 }

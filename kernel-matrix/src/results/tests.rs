@@ -10,7 +10,7 @@ use crate::results::seal::Authenticity;
 #[test]
 fn results_are_read_as_they_were_written() {
     let dir = tempfile::tempdir().unwrap();
-    let key = Key::of(&dir.path().join("key")).unwrap();
+    let key = Key::read_or_make(&dir.path().join("key")).unwrap();
     let path = dir.path().join("results.json");
     let mut results = sample::results();
     results.write(&path, &key).unwrap();

@@ -93,7 +93,7 @@ pub struct Digest(String);
 
 impl Digest {
     /// Returns the digest of these bytes.
-    pub fn of(bytes: &[u8; 32]) -> Self {
+    pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         Self(digest::hex(bytes))
     }
 

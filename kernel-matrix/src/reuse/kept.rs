@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn the_last_runs_are_kept_and_those_of_this_key_are_reused() {
         let dir = tempfile::tempdir().unwrap();
-        let keys = ["a", "b"].map(|name| Key::of(&dir.path().join(name)).unwrap());
+        let keys = ["a", "b"].map(|name| Key::read_or_make(&dir.path().join(name)).unwrap());
         for run in 0..RUNS + 3 {
             kept(&format!("20261123T0{run:05}Z-0"), dir.path(), &keys[0]);
         }
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_first_run_has_nothing_to_reuse() {
         let dir = tempfile::tempdir().unwrap();
-        let key = Key::of(&dir.path().join("key")).unwrap();
+        let key = Key::read_or_make(&dir.path().join("key")).unwrap();
         let mut earlier = Earlier::default();
         assert!(add_to(&mut earlier, &dir.path().join("none"), &key).unwrap().is_empty());
         assert!(earlier.by_key.is_empty());

@@ -20,12 +20,12 @@ const UNKNOWN_CLASS: &str = "unknown";
 /// Earlier results, by key.
 #[derive(Debug, Default)]
 pub struct Earlier {
-    by_key: BTreeMap<Digest, Found>,
+    by_key: BTreeMap<Digest, EarlierResult>,
     names: BTreeSet<Line>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct EarlierResult {
     /// Sealed results count for more than others, then the later ones.
     rank: (bool, Timestamp),
     result: CellResult,
@@ -50,7 +50,7 @@ impl Earlier {
             result.reused_from.get_or_insert_with(|| id.clone());
             self.names.insert(result.name.clone());
             if self.by_key.get(&key).is_none_or(|found| found.rank <= rank) {
-                self.by_key.insert(key, Found { rank, result });
+                self.by_key.insert(key, EarlierResult { rank, result });
             }
         }
     }
@@ -104,7 +104,7 @@ mod tests {
     fn results() -> Results {
         let mut results = sample::results();
         for (at, cell) in results.cells.iter_mut().enumerate() {
-            cell.key = Some(Digest::of(&[u8::try_from(at).unwrap(); 32]));
+            cell.key = Some(Digest::from_bytes(&[u8::try_from(at).unwrap(); 32]));
         }
         results
     }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(outcome.reused_from, Some(Line::new("later")));
         let outcome = earlier.outcome(&keys[1], "x").unwrap();
         assert_eq!(outcome.reused_from, Some(Line::new("first")));
-        assert_eq!(earlier.outcome(&Digest::of(&[99; 32]), "x"), None);
+        assert_eq!(earlier.outcome(&Digest::from_bytes(&[99; 32]), "x"), None);
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn results_count_by_their_seal_or_where_a_person_says_so() {
         let dir = tempfile::tempdir().unwrap();
-        let keys = ["a", "b"].map(|name| Key::of(&dir.path().join(name)).unwrap());
+        let keys = ["a", "b"].map(|name| Key::read_or_make(&dir.path().join(name)).unwrap());
         let path = dir.path().join("results.json");
         results().write(&path, &keys[0]).unwrap();
         assert!(read(&path, &keys[0], false).is_ok() && read(&path, &keys[1], true).is_ok());

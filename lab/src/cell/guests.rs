@@ -43,7 +43,7 @@ impl Guests {
     ///
     /// # Errors
     /// There is none of that name.
-    pub fn of(&self, name: &str) -> Result<&Guest, Error> {
+    pub fn guest(&self, name: &str) -> Result<&Guest, Error> {
         if name.is_empty() {
             return Ok(&self.default);
         }
@@ -190,9 +190,9 @@ mod tests {
         };
         let named = BTreeMap::from([("new".to_owned(), guest("trixie"))]);
         let guests = Guests { default: guest("bookworm"), named };
-        assert_eq!(guests.of("").unwrap().suite, "bookworm");
-        assert_eq!(guests.of("new").unwrap().suite, "trixie");
-        let error = guests.of("other").unwrap_err().to_string();
+        assert_eq!(guests.guest("").unwrap().suite, "bookworm");
+        assert_eq!(guests.guest("new").unwrap().suite, "trixie");
+        let error = guests.guest("other").unwrap_err().to_string();
         assert!(error.contains("`other`") && error.contains("new"), "{error}");
     }
 }

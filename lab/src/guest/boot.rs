@@ -23,7 +23,7 @@ pub struct Boot {
 
 impl Boot {
     /// Returns the single boot of a cell that boots once.
-    pub fn of(script: &'static str) -> Self {
+    pub fn new(script: &'static str) -> Self {
         Self {
             name: String::new(),
             script,

@@ -117,7 +117,7 @@ impl<'a> Guest<'a> {
 
     /// Returns the driver that it must have.
     pub fn expected(&self) -> Expected {
-        let of = |set| Expected::of(set, &self.cell.extra_modules);
+        let of = |set| Expected::from_set(set, &self.cell.extra_modules);
         let seed = &self.prepared.seed;
         Expected { next: seed.next.as_ref().map(|set| Box::new(of(set))), ..of(&seed.set) }
     }

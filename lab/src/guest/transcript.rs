@@ -150,7 +150,7 @@ mod tests {
         let sink = Sink::new("a", &ignore);
         let mut transcript =
             Transcript::create(dir.path(), "first-", "n0nce".into(), &sink).unwrap();
-        for line in Lines::of(flood(text, end)) {
+        for line in Lines::new(flood(text, end)) {
             transcript.take(Said::Console(line.unwrap()), Duration::ZERO);
         }
         let evidence = transcript.finish();

@@ -88,7 +88,7 @@ impl Workbench {
         let mut suites = Vec::new();
         let mut frozen = cells.iter().any(|cell| cell.driver.archive_frozen);
         for cell in cells {
-            let guest = guests.of(&cell.guest)?;
+            let guest = guests.guest(&cell.guest)?;
             suites.push(guest.suite.clone());
             frozen |= guest.archive_frozen;
         }
@@ -247,7 +247,7 @@ impl Workbench {
         }
         let set = cell.set.as_deref();
         let first = Fetch { command: fetch, driver, release: &kernel.release, set };
-        let parts = Parts::of(cell, needs);
+        let parts = Parts::new(cell, needs);
         let fetches = Fetches { first, next, next_kernel: for_next_kernel };
         let seed = seed::make(&self.cache, fetches, &store, parts, sink)?;
         plain.map_or(Ok(()), |plain| check_equal(&seed, &plain))?;
@@ -293,8 +293,8 @@ impl Workbench {
         let command = self.longshore("fetch", &kernel.release, &cell);
         let fetch = Fetch { command, driver: &cell.driver, release: &kernel.release, set: None };
         let (store, parts) =
-            (self.cache.dir(cell.from.store()), Parts::of(&cell, Needs::default()));
-        seed::make(&self.cache, Fetches::of(fetch), &store, parts, sink).map(Some)
+            (self.cache.dir(cell.from.store()), Parts::new(&cell, Needs::default()));
+        seed::make(&self.cache, Fetches::new(fetch), &store, parts, sink).map(Some)
     }
 
     /// Adds the source of modules of another shape to a `longshore fetch`, if the cell has one.
@@ -357,7 +357,7 @@ impl Workbench {
         if let Some(made) = self.rootfs.get(name) {
             return Ok(Arc::clone(made));
         }
-        let guest = self.guests.of(name)?;
+        let guest = self.guests.guest(name)?;
         let mut versions = String::new();
         for name in &guest.packages {
             let package = self.archives.newest(name, &guest.suite)?;

@@ -21,7 +21,7 @@ pub struct Lines<R>(BufReader<R>);
 
 impl<R: Read> Lines<R> {
     /// Reads `from`.
-    pub fn of(from: R) -> Self {
+    pub fn new(from: R) -> Self {
         Self(BufReader::new(from))
     }
 }
@@ -154,7 +154,7 @@ mod tests {
     use rstest::rstest;
 
     fn lines(from: impl Read) -> Vec<String> {
-        Lines::of(from).map(Result::unwrap).collect()
+        Lines::new(from).map(Result::unwrap).collect()
     }
 
     #[rstest]
@@ -187,7 +187,7 @@ mod tests {
                 Err(io::Error::other("gone"))
             }
         }
-        let mut lines = Lines::of((&b"one\n"[..]).chain(Broken));
+        let mut lines = Lines::new((&b"one\n"[..]).chain(Broken));
         assert_eq!(lines.next().unwrap().unwrap(), "one");
         assert!(lines.next().unwrap().is_err());
     }

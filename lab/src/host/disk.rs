@@ -37,7 +37,7 @@ pub fn make(tree: &Path, image: &Path, spare: u64) -> Result<(), Error> {
 /// # Errors
 /// As [`make`].
 pub fn make_for(tree: &Path, image: &Path, spare: u64, files: u64) -> Result<(), Error> {
-    let size = Size::of(tree)?;
+    let size = Size::measure(tree)?;
     // Inodes (256 bytes) and metadata; a quarter more has always been enough.
     let mib = (size.bytes + size.files * 512) * 5 / 4 / MIB + 16 + spare;
     run(
@@ -184,7 +184,7 @@ struct Size {
 }
 
 impl Size {
-    fn of(dir: &Path) -> Result<Self, Error> {
+    fn measure(dir: &Path) -> Result<Self, Error> {
         let mut total = Self::default();
         for entry in fs::read_dir(dir).at("read", dir)? {
             let entry = entry.at("read", dir)?;
@@ -192,7 +192,7 @@ impl Size {
             total.files += 1;
             total.bytes += metadata.size().next_multiple_of(4096);
             if metadata.is_dir() {
-                let below = Self::of(&entry.path())?;
+                let below = Self::measure(&entry.path())?;
                 total.files += below.files;
                 total.bytes += below.bytes;
             }

@@ -117,7 +117,7 @@ pub fn follow(
     for (of, stream) in streams.into_iter().filter_map(|(of, stream)| Some((of, stream?))) {
         let say = say.clone();
         thread::spawn(move || {
-            for line in Lines::of(stream).map_while(io::Result::ok) {
+            for line in Lines::new(stream).map_while(io::Result::ok) {
                 if say.send((of, line)).is_err() {
                     return;
                 }

@@ -20,7 +20,7 @@ pub struct Expected {
 
 impl Expected {
     /// Returns the expected state for the driver of this set, with these modules beyond the usual ones.
-    pub fn of(set: &ModuleSet, extra: &[String]) -> Self {
+    pub fn from_set(set: &ModuleSet, extra: &[String]) -> Self {
         let always = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
         let is_wanted = |name: &str| {
             always.contains(&name) || extra.iter().any(|extra| extra.replace('-', "_") == name)

@@ -15,11 +15,11 @@ const LONGEST: usize = 100;
 
 /// Shows a line whenever none was shown for five seconds. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Heartbeat(Sender<Seen>);
+pub struct Heartbeat(Sender<Activity>);
 
 /// News for the thread that shows lines.
 #[derive(Debug)]
-enum Seen {
+enum Activity {
     /// A line was shown, about this.
     Shown(String),
     /// A program wrote this.
@@ -51,8 +51,8 @@ impl Heartbeat {
     /// Takes an event, and the line that is shown for it.
     pub fn take(&self, event: &Event, line: Option<&str>) {
         let seen = match (&event.what, line) {
-            (What::Output(output), _) => Seen::Output(output.clone()),
-            (_, Some(line)) => Seen::Shown(line.lines().next().unwrap_or_default().to_owned()),
+            (What::Output(output), _) => Activity::Output(output.clone()),
+            (_, Some(line)) => Activity::Shown(line.lines().next().unwrap_or_default().to_owned()),
             (_, None) => return,
         };
         // Fails only after the thread has panicked: the lines of events are shown all the same.
@@ -77,12 +77,12 @@ impl Default for State {
 }
 
 impl State {
-    fn take(&mut self, seen: Seen) {
+    fn take(&mut self, seen: Activity) {
         match seen {
-            Seen::Shown(about) => {
+            Activity::Shown(about) => {
                 *self = Self { about: about.trim_start().to_owned(), ..Self::default() };
             }
-            Seen::Output(line) => {
+            Activity::Output(line) => {
                 // Of a line of longshore's log the message.
                 let message = line.split_once(" INFO ").map_or(&*line, |(_, message)| message);
                 let start: String = message.chars().take(LONGEST).collect();
@@ -107,16 +107,16 @@ mod tests {
     fn a_line_says_what_is_done_and_the_last_output() {
         let mut state = State::default();
         assert_eq!(state.line(), "   ... 0 s  preparing");
-        state.take(Seen::Shown("  1.2 a preparing driver".into()));
+        state.take(Activity::Shown("  1.2 a preparing driver".into()));
         assert_eq!(state.line(), "   ... 0 s  1.2 a preparing driver");
-        state.take(Seen::Output("x".repeat(200)));
+        state.take(Activity::Output("x".repeat(200)));
         assert_eq!(
             state.line(),
             format!("   ... 0 s  1.2 a preparing driver: {}", "x".repeat(100))
         );
-        state.take(Seen::Output("2026-11-22T07:42:43Z  INFO unpacking 73 packages".into()));
+        state.take(Activity::Output("2026-11-22T07:42:43Z  INFO unpacking 73 packages".into()));
         assert!(state.line().ends_with("driver: unpacking 73 packages"));
-        state.take(Seen::Shown("b".into()));
+        state.take(Activity::Shown("b".into()));
         assert_eq!(state.line(), "   ... 0 s  b");
     }
 

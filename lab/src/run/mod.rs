@@ -30,7 +30,7 @@ pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Outcom
         // Another run on this machine would empty this run's directory.
         let cache = hold(workbench).cache().clone();
         let _alone = cache.lock(&format!("run-{}", cell.name))?;
-        scenarios::of(cell)?.run(cell, workbench, sink)
+        scenarios::scenario_of(cell)?.run(cell, workbench, sink)
     };
     let outcome = ran().unwrap_or_else(|error| Outcome::NotRun(error.to_string()));
     sink.tell(What::Verdict(outcome.clone()));
@@ -44,9 +44,9 @@ pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Outcom
 pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(), Error> {
     let name = format!("{}.shell", cell.name);
     let _alone = workbench.cache().lock(&format!("run-{name}"))?;
-    let guest = scenarios::of(cell)?.guest(cell, &name, &mut workbench, sink)?;
+    let guest = scenarios::scenario_of(cell)?.guest(cell, &name, &mut workbench, sink)?;
     let script = include_str!("shell.sh");
-    let mut spec = guest.spec(&Boot::of(script), "shell")?;
+    let mut spec = guest.spec(&Boot::new(script), "shell")?;
     spec.on_terminal = true;
     // An interactive shell has no deadline worth the name: seven days.
     let days = Instant::now() + Duration::from_secs(7 * 86400);
@@ -76,7 +76,7 @@ pub fn time_and_count(
 ) -> Result<[Timing; 2], Error> {
     let script = include_str!("timing.sh");
     let name = "counted-".to_owned();
-    let counted = Boot { name, counts: true, rounds: COUNTED_ROUNDS, ..Boot::of(script) };
+    let counted = Boot { name, counts: true, rounds: COUNTED_ROUNDS, ..Boot::new(script) };
     let [counted, timed] = measured(cell, workbench, "timing", [counted, timed(script)], sink)?;
     let read = |records| Timing::read(records).map_err(Error::Unexpected);
     Ok([read(&counted)?, read(&timed)?])
@@ -95,7 +95,7 @@ pub fn rest(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Rest, 
 /// A boot for measuring time: podman and conmon, which read the agent's log, have a processor
 /// beside the agent's, as on a host.
 fn timed(script: &'static str) -> Boot {
-    Boot { processors: 2, ..Boot::of(script) }
+    Boot { processors: 2, ..Boot::new(script) }
 }
 
 /// Returns the records of a cell's guest for each of these boots.
@@ -112,7 +112,7 @@ fn measured<const N: usize>(
     cell.deadline_seconds = cell.deadline_seconds.max(AT_LEAST);
     let name = format!("{}.{what}", cell.name);
     let _alone = workbench.cache().lock(&format!("run-{name}"))?;
-    let guest = scenarios::of(&cell)?.guest(&cell, &name, &mut workbench, sink)?;
+    let guest = scenarios::scenario_of(&cell)?.guest(&cell, &name, &mut workbench, sink)?;
     let mut all = boots.each_ref().map(|_| Records::default());
     for (boot, records) in boots.iter().zip(&mut all) {
         let evidence = guest.watch(boot, sink)?;

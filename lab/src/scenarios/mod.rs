@@ -73,7 +73,7 @@ pub fn named(name: &str) -> Option<&'static dyn Scenario> {
 ///
 /// # Errors
 /// There is none of that name.
-pub fn of(cell: &Cell) -> Result<&'static dyn Scenario, Error> {
+pub fn scenario_of(cell: &Cell) -> Result<&'static dyn Scenario, Error> {
     let unknown = || Error::Matrix(format!("{}: no scenario `{}`", cell.name, cell.scenario));
     named(&cell.scenario).ok_or_else(unknown)
 }

@@ -120,10 +120,10 @@ pub trait Scenario: Row + fmt::Debug + Sync {
     ) -> Result<Outcome, Error> {
         let cell = guest.cell;
         let processors = if cell.from == Supply::Compile { 2 } else { 1 };
-        let boot = Boot { processors, ..Boot::of(self.script().unwrap_or_default()) };
+        let boot = Boot { processors, ..Boot::new(self.script().unwrap_or_default()) };
         if cell.from == Supply::Store {
             let name = "first-boot-".into();
-            let first = Boot { name, loses_power: true, ..Boot::of(boot.script) };
+            let first = Boot { name, loses_power: true, ..Boot::new(boot.script) };
             let outcome = first_boot(cell, expected, &guest.watch(&first, sink)?);
             if outcome != Outcome::Passed {
                 return Ok(outcome);

@@ -72,7 +72,8 @@ impl Cluster {
             state: state.clone(),
             administrator: None,
         };
-        let line = said.and_then(|said| Lines::of(said).next()).transpose().at("read", &program)?;
+        let line =
+            said.and_then(|said| Lines::new(said).next()).transpose().at("read", &program)?;
         if line.is_none_or(|line| line.trim() != "ready") {
             let why = fs::read_to_string(&log).at("read", &log)?;
             return Err(Error::Unexpected(format!("scripts/cluster: {}", why.trim())));
@@ -111,7 +112,7 @@ impl Cluster {
     /// They cannot be read.
     pub fn records(&self, records: &mut Records) -> Result<(), Error> {
         let Some(Administrator { log, .. }) = &self.administrator else { return Ok(()) };
-        for line in Lines::of(fs::File::open(log).at("open", log)?) {
+        for line in Lines::new(fs::File::open(log).at("open", log)?) {
             records.take(&line.at("read", log)?);
         }
         Ok(())

@@ -54,7 +54,7 @@ pub struct Parts {
 
 impl Parts {
     /// Returns the parts for a cell with these needs of its scenario.
-    pub fn of(cell: &Cell, needs: Needs) -> Self {
+    pub fn new(cell: &Cell, needs: Needs) -> Self {
         let (modules, userspace) = match cell.from {
             Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot | Supply::FabricManager => {
                 (true, true)
@@ -109,7 +109,7 @@ pub struct Fetches<'a> {
 
 impl<'a> Fetches<'a> {
     /// Returns the fetch of one driver alone.
-    pub fn of(first: Fetch<'a>) -> Self {
+    pub fn new(first: Fetch<'a>) -> Self {
         Self { first, next: None, next_kernel: None }
     }
 }

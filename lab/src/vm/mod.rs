@@ -322,7 +322,7 @@ fn listen(qemu: &mut Child, results: UnixStream, say: SyncSender<Said>) {
 }
 
 fn lines(from: impl Read, say: &SyncSender<Said>, kind: fn(String) -> Said) {
-    for line in Lines::of(from).map_while(io::Result::ok) {
+    for line in Lines::new(from).map_while(io::Result::ok) {
         if say.send(kind(line)).is_err() {
             return;
         }

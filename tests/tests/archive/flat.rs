@@ -37,7 +37,7 @@ fn files(scene: &Scene, suite: &Suite) -> BTreeMap<String, Vec<u8>> {
     debs.chain(meta).collect()
 }
 
-fn of(origin: &str) -> Suite {
+fn suite_of(origin: &str) -> Suite {
     Suite { origin: origin.to_owned(), ..Suite::usual() }
 }
 
@@ -64,7 +64,7 @@ fn line(server: &Server) -> String {
 async fn a_flat_archive_of_the_configuration_is_read() {
     for suite in ["/", "./"] {
         let scene = Scene::new();
-        let server = Server::start(files(&scene, &of("Somebody")));
+        let server = Server::start(files(&scene, &suite_of("Somebody")));
         let archive = open_configured(&scene, &server, suite).await.expect("opens");
         let packages = archive.closure(&[Requirement::any("tool")]).expect("resolves");
         archive.fetch(&packages, &scene.store, &Silent).await.expect("fetches");
@@ -78,7 +78,7 @@ async fn a_flat_archive_of_the_configuration_is_read() {
 #[tokio::test]
 async fn a_flat_archive_without_a_release_is_refused_as_an_unsigned_one() {
     let scene = Scene::new();
-    let server = Server::start(files(&scene, &of("Somebody")));
+    let server = Server::start(files(&scene, &suite_of("Somebody")));
     server.remove("/cuda/InRelease");
     let failure = open_configured(&scene, &server, "/").await.expect_err("refused");
     let said = format!("{}/cuda/ has neither InRelease nor Release", server.url());
@@ -88,7 +88,7 @@ async fn a_flat_archive_without_a_release_is_refused_as_an_unsigned_one() {
 #[tokio::test]
 async fn an_index_that_is_too_large_is_refused_before_it_is_fetched() {
     let scene = Scene::new();
-    let suite = of("Somebody");
+    let suite = suite_of("Somebody");
     let server = Server::start(files(&scene, &suite));
     let size = format!("{} ./Packages\n", suite.index().len());
     let stated = release(&suite).replace(&size, "3221225472 ./Packages\n");
@@ -101,8 +101,8 @@ async fn an_index_that_is_too_large_is_refused_before_it_is_fetched() {
 #[tokio::test]
 async fn a_flat_archive_that_another_key_signed_is_refused() {
     let scene = Scene::new();
-    let server = Server::start(files(&scene, &of("Somebody")));
-    let signed = archive::sign(&archive::key(), &release(&of("Somebody")));
+    let server = Server::start(files(&scene, &suite_of("Somebody")));
+    let signed = archive::sign(&archive::key(), &release(&suite_of("Somebody")));
     server.put("/cuda/InRelease", signed);
     let failure = open_configured(&scene, &server, "/").await.expect_err("refused");
     scene.assert_failure(&failure, ExitCode::Verification, &["not in the keyring"]);
@@ -112,7 +112,7 @@ async fn a_flat_archive_that_another_key_signed_is_refused() {
 async fn a_flat_source_of_the_host_is_read_where_it_is_the_makers() {
     for (origin, count) in [("NVIDIA", 2), ("Test", 2), ("Somebody", 1), ("", 1)] {
         let scene = Scene::new();
-        let mut suite = of(origin);
+        let mut suite = suite_of(origin);
         suite.packages[0].0 = suite.packages[0].0.replace("2-1", "3-1");
         let flat = Server::start(files(&scene, &suite));
         let lists = [
@@ -133,7 +133,7 @@ async fn a_flat_source_of_the_host_is_read_where_it_is_the_makers() {
 async fn a_source_of_the_host_that_does_not_answer_is_retried_and_named() {
     for path in ["/cuda/InRelease", "/dists/stable-updates/InRelease"] {
         let scene = Scene::new();
-        let other = Server::start(files(&scene, &of("NVIDIA")));
+        let other = Server::start(files(&scene, &suite_of("NVIDIA")));
         other.always(path, Fault::Status(503));
         let source = match path.starts_with("/cuda") {
             true => line(&other),
@@ -157,7 +157,7 @@ async fn a_source_of_the_host_that_does_not_answer_is_retried_and_named() {
 #[tokio::test]
 async fn a_flat_source_of_the_host_that_recovers_is_read() {
     let scene = Scene::new();
-    let flat = Server::start(files(&scene, &of("NVIDIA")));
+    let flat = Server::start(files(&scene, &suite_of("NVIDIA")));
     flat.once("/cuda/InRelease", Fault::Status(503));
     let lists = [
         ("etc/apt/sources.list", super::host::line(&scene.server, "stable")),
@@ -171,7 +171,7 @@ async fn a_flat_source_of_the_host_that_recovers_is_read() {
 #[tokio::test]
 async fn a_flat_source_of_the_host_without_a_release_is_named_and_asked_once() {
     let scene = Scene::new();
-    let flat = Server::start(files(&scene, &of("NVIDIA")));
+    let flat = Server::start(files(&scene, &suite_of("NVIDIA")));
     flat.remove("/cuda/InRelease");
     let lists = [
         ("etc/apt/sources.list", super::host::line(&scene.server, "stable")),

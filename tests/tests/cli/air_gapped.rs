@@ -14,7 +14,7 @@ use longshore_host::HostFacts;
 use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
 use longshore_modules::signature::key::SecretKey;
-use longshore_sources::userspace::{Entry, Manifest};
+use longshore_sources::userspace::{Manifest, TreeEntry};
 
 use longshore_tests::module_sets::module;
 use longshore_tests::packages::{DRIVER, KERNEL};
@@ -72,7 +72,7 @@ fn put_tree(store: &Store) {
         fs::set_permissions(dir.join(path), fs::Permissions::from_mode(mode)).expect("mode");
     }
     let sha256 = digest_of(&*library).expect("digest");
-    let file = Entry::File { mode: 0o644, size: library.len() as u64, sha256 };
+    let file = TreeEntry::File { mode: 0o644, size: library.len() as u64, sha256 };
     let manifest = Manifest {
         format: 1,
         driver_version: DRIVER.into(),
@@ -81,7 +81,8 @@ fn put_tree(store: &Store) {
         missing: Vec::new(),
         needs: Vec::new(),
         sources: None,
-        entries: [("usr".into(), Entry::Dir { mode: 0o755 }), ("usr/library".into(), file)].into(),
+        entries: [("usr".into(), TreeEntry::Dir { mode: 0o755 }), ("usr/library".into(), file)]
+            .into(),
     };
     let text = serde_json::to_vec(&manifest).expect("JSON");
     fs::write(dir.join("manifest.json"), text).expect("manifest");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use longshore_tests::archive::{ARCH, Suite, deb};
-use longshore_tests::manifest::{Entry, manifest};
+use longshore_tests::manifest::{ManifestEntry, manifest};
 use longshore_tests::scene::{Scene, finish, fixture, names};
 
 const TREE: &str = "bookworm-t4";
@@ -90,7 +90,10 @@ fn a_kernel_that_does_not_run_is_planned_without_a_compile() {
 }
 
 /// Names the differences between two listings.
-fn differences(before: &BTreeMap<PathBuf, Entry>, after: &BTreeMap<PathBuf, Entry>) -> Vec<String> {
+fn differences(
+    before: &BTreeMap<PathBuf, ManifestEntry>,
+    after: &BTreeMap<PathBuf, ManifestEntry>,
+) -> Vec<String> {
     let mut found = Vec::new();
     for (path, entry) in before {
         match after.get(path) {

@@ -328,7 +328,7 @@ async fn a_layout_and_a_bundle_take_attestations_along() {
     scene.store.put_evidence(&scene.set, &evidence).expect("keeps");
     let out = scene.dir.path().join("bundle.tar");
     let sets = std::slice::from_ref(&scene.set);
-    let contents = Contents::of(sets, &[], None, &scene.store).expect("contents");
+    let contents = Contents::collect(sets, &[], None, &scene.store).expect("contents");
     bundle::write(&contents, &out, disk(), &Silent).expect("written");
     let import = |trust: &Trust| {
         let mut file = fs::File::open(&out).expect("opens");

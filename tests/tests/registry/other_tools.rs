@@ -183,7 +183,7 @@ async fn skopeo_reads_a_bundle_and_copies_it_to_a_registry() {
     let key = SecretKey::generate();
     let out = scene.dir.path().join("bundle.tar");
     let sets = std::slice::from_ref(&scene.set);
-    let contents = Contents::of(sets, &[], Some(&key), &scene.store).expect("contents");
+    let contents = Contents::collect(sets, &[], Some(&key), &scene.store).expect("contents");
     bundle::write(&contents, &out, disk(), &Silent).expect("written");
     let tag = scene.set.key.tag();
     let (_, digest) = contents.entries().next().expect("a set");

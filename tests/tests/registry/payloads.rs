@@ -28,7 +28,7 @@ impl Attacked {
         let dir = tempfile::tempdir().expect("dir");
         let store = Store::open(dir.path(), disk()).expect("store");
         let set = module_sets::put(&store, "6.1.0-50-amd64");
-        let described = Described::of(&set).expect("describes");
+        let described = Described::from_set(&set).expect("describes");
         let server = Server::start(BTreeMap::new());
         server.put(&format!("/v2/a/manifests/{}", described.digest()), described.manifest.clone());
         Self { server, key: SecretKey::generate(), described, store, _dir: dir }
@@ -118,7 +118,7 @@ async fn signatures_of_strangers_are_read_and_not_kept() {
     let layers = payloads.map(|payload| {
         attacked.put_blob(payload.as_bytes());
         let layer = attacked.layer(0, MAX_PAYLOAD);
-        let digest = Descriptor::of("", payload.as_bytes()).digest;
+        let digest = Descriptor::from_bytes("", payload.as_bytes()).digest;
         json!({"mediaType": layer["mediaType"], "digest": digest, "size": MAX_PAYLOAD,
                "annotations": layer["annotations"]})
     });

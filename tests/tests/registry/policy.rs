@@ -237,7 +237,7 @@ async fn a_push_without_a_key_carries_the_signature_that_a_set_came_with() {
 #[tokio::test]
 async fn a_new_signature_is_never_of_a_description_with_fields_that_nothing_verifies() {
     let scene = Scene::new();
-    let own = Described::of(&scene.set).expect("describes");
+    let own = Described::from_set(&scene.set).expect("describes");
     // As another tool would write it, or an attacker: with one more annotation.
     let mut manifest: serde_json::Value = serde_json::from_slice(&own.manifest).expect("JSON");
     manifest["annotations"]["com.example.note"] = json!("run this");

@@ -124,7 +124,7 @@ fn digest(store: &Store) -> String {
     module_sets::assert_sound(store);
     let sets = store.sets().expect("sets");
     assert_eq!(sets.len(), 1);
-    Described::of(&sets[0]).expect("describes").digest()
+    Described::from_set(&sets[0]).expect("describes").digest()
 }
 
 /// Starts agents that publish to one registry, all waiting except the one that compiles.

@@ -9,7 +9,7 @@ use longshore_tests::server::{Fault, Server};
 
 /// Makes a source whose file an https server redirects to http.
 fn led_to_http(source: Source) -> (Scene, Server) {
-    let mut scene = Scene::of(source);
+    let mut scene = Scene::new(source);
     let files = scene.files();
     let http = Server::start(files.clone());
     scene.server = longshore_tests::tls::server(files);
@@ -38,7 +38,7 @@ async fn what_a_digest_vouches_for_may_come_from_anywhere() {
 
 #[tokio::test]
 async fn a_server_that_nobody_vouches_for_is_not_asked_twice() {
-    let scene = Scene::of(Source::Checksum);
+    let scene = Scene::new(Source::Checksum);
     let stranger = longshore_tests::tls::of_a_stranger(BTreeMap::new());
     let url = format!("{}{}", stranger.url(), scene.path);
     let failure = scene.fetch_pinned_by(&url).await.expect_err("refused");

@@ -97,7 +97,7 @@ async fn sweep(source: Source) {
             (Source::Config, "404") => Refused(Verification),
             _ => outcome,
         };
-        let mut scene = Scene::of(source);
+        let mut scene = Scene::new(source);
         if matches!(name, "silent in the middle" | "a byte now and then") {
             (scene.policy.stall, scene.policy.silence) =
                 (Duration::from_secs(1), Duration::from_millis(1500));

@@ -68,11 +68,11 @@ pub(crate) fn hasty() -> Policy {
 const REPOSITORY: &str = "/v2/nvidia/modules";
 
 impl Scene {
-    pub(crate) fn of(source: Source) -> Self {
+    pub(crate) fn new(source: Source) -> Self {
         Self::on(source, |_| {})
     }
 
-    /// Like [`Scene::of`], with a store in a directory that `prepare` is given first.
+    /// Like [`Scene::new`], with a store in a directory that `prepare` is given first.
     pub(crate) fn on(source: Source, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let below = dir.path().join("store");
@@ -228,7 +228,7 @@ fn run_file(source: Source) -> Files {
 fn registry(source: Source, dir: &Path, manifest: &mut String) -> Files {
     let store = Store::open(&dir.join("pushed"), disk()).expect("store");
     let set = module_sets::put_of(&store, "6.1.0-50-amd64", &["nvidia", "nvidia-uvm"], 1 << 20);
-    let described = Described::of(&set).expect("described");
+    let described = Described::from_set(&set).expect("described");
     *manifest = described.digest();
     let blob = |sha256: &str| format!("{REPOSITORY}/blobs/sha256:{sha256}");
     let at_manifest = format!("{REPOSITORY}/manifests/{manifest}");

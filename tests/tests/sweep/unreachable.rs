@@ -78,7 +78,7 @@ async fn look_and_fetch(scene: &Scene, first: SocketAddr) -> Result<(), Failure>
 
 #[tokio::test]
 async fn a_mirror_behind_a_black_hole_is_left_for_the_next() {
-    let (scene, hole) = (Scene::of(Source::RunFile), BlackHole::new());
+    let (scene, hole) = (Scene::new(Source::RunFile), BlackHole::new());
     let since = Instant::now();
     let fetched = look_and_fetch(&scene, hole.address).await;
     fetched.unwrap_or_else(|failure| panic!("{}", failure.report()));
@@ -88,7 +88,7 @@ async fn a_mirror_behind_a_black_hole_is_left_for_the_next() {
 
 #[tokio::test]
 async fn a_mirror_that_says_nothing_is_not_asked_again() {
-    let (scene, (address, asked)) = (Scene::of(Source::RunFile), mute());
+    let (scene, (address, asked)) = (Scene::new(Source::RunFile), mute());
     let since = Instant::now();
     let fetched = look_and_fetch(&scene, address).await;
     fetched.unwrap_or_else(|failure| panic!("{}", failure.report()));
@@ -99,7 +99,7 @@ async fn a_mirror_that_says_nothing_is_not_asked_again() {
 
 #[tokio::test]
 async fn a_registrys_mirror_that_says_nothing_is_not_asked_again() {
-    let (scene, (address, asked)) = (Scene::of(Source::Module), mute());
+    let (scene, (address, asked)) = (Scene::new(Source::Module), mute());
     let parse = |url: String| format!("{url}/nvidia/modules").parse().expect("a repository");
     let source = RegistrySource {
         reference: parse(scene.server.url()),

@@ -60,11 +60,11 @@ impl<R: LeaseBackend> ClaimObject<R> {
         };
         let cluster = Cluster::new(account, LIMITS).map_err(|e| unusable(&e))?;
         let Some(namespace) = cluster.namespace().map(str::to_owned) else { return Ok(None) };
-        Ok(Some(Self::of(cluster, namespace, key, registry)))
+        Ok(Some(Self::new(cluster, namespace, key, registry)))
     }
 
     /// Returns the claim on `key` in a namespace.
-    pub(super) fn of(cluster: Cluster, namespace: String, key: &str, registry: R) -> Self {
+    pub(super) fn new(cluster: Cluster, namespace: String, key: &str, registry: R) -> Self {
         let last = Mutex::default();
         Self { cluster, namespace, name: name_of(key), registry, last }
     }

@@ -58,7 +58,7 @@ impl LeaseBackend for Publishes {
 }
 
 fn backend(cluster: Cluster) -> ClaimObject<Publishes> {
-    ClaimObject::of(cluster, NAMESPACE.to_owned(), KEY, Publishes(true))
+    ClaimObject::new(cluster, NAMESPACE.to_owned(), KEY, Publishes(true))
 }
 
 /// The product: set when it is built.
@@ -71,7 +71,7 @@ struct Product {
 }
 
 impl Search for Product {
-    type Found = ();
+    type Product = ();
 
     async fn look(&self) -> Result<Option<()>, Failure> {
         Ok(self.there.load(Ordering::SeqCst).then_some(()))
@@ -263,7 +263,7 @@ async fn agents_that_a_cluster_refuses_agree_by_the_registry(
 async fn who_cannot_publish_claims_nothing() {
     let (server, product) = (Leases::default(), Product::default());
     let cluster = server.cluster(QUICK);
-    let claim = ClaimObject::of(cluster, NAMESPACE.to_owned(), KEY, Publishes(false));
+    let claim = ClaimObject::new(cluster, NAMESPACE.to_owned(), KEY, Publishes(false));
     assert_eq!(agent(claim, &product, TIMES, LEASE).await, "no backend");
     assert!(server.requests().iter().all(|line| line.starts_with("GET ")));
 }

@@ -44,7 +44,7 @@ impl Scene {
     }
 
     fn paths(&self) -> Paths {
-        Paths::of(self.dir.path(), Path::new("/"))
+        Paths::new(self.dir.path(), Path::new("/"))
     }
 }
 

@@ -1,4 +1,4 @@
-use longshore_cluster::testing::{AnnotatedNode, Answer, Api, SHORT, refused};
+use longshore_cluster::testing::{AnnotatedNode, Api, SHORT, ScriptedAnswer, refused};
 use longshore_cluster::{Hindrance, NodeStatus, Options, PodRef, Report, STATUS_FORMAT};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -19,21 +19,21 @@ async fn a_pod_that_does_not_know_its_node_evicts_nothing() {
 }
 
 /// The node, cordoned by longshore or by nobody.
-fn node(version: u32, is_cordoned: bool) -> Answer {
+fn node(version: u32, is_cordoned: bool) -> ScriptedAnswer {
     let mut metadata = json!({ "name": "n", "resourceVersion": version.to_string() });
     if is_cordoned {
         metadata["annotations"] = json!({ longshore_cluster::names::CORDONED: "{}" });
     }
     let spec = json!({ "unschedulable": is_cordoned });
     let node = json!({ "kind": "Node", "apiVersion": "v1", "metadata": metadata, "spec": spec });
-    Answer::Body(200, node.to_string())
+    ScriptedAnswer::Body(200, node.to_string())
 }
 
-fn event() -> Answer {
+fn event() -> ScriptedAnswer {
     let event = json!({
         "kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": { "name": "e" },
     });
-    Answer::Body(201, event.to_string())
+    ScriptedAnswer::Body(201, event.to_string())
 }
 
 fn in_use() -> Report {
@@ -88,7 +88,7 @@ async fn a_drain_has_its_events_on_the_node_and_its_pods_and_the_status_follows_
         "NODE_NAME" => Some("n".to_owned()),
         name => own.api.variable(name),
     };
-    let pod = Pod::of(&env, own.api.files.path(), SHORT).unwrap().unwrap();
+    let pod = Pod::from_env(&env, own.api.files.path(), SHORT).unwrap().unwrap();
     let telemetry = Telemetry::default();
     let reports_to = Some(Arc::clone(&reporter));
     let evictions = pod.evictions(LONG, true, reports_to, &telemetry).unwrap().unwrap();

@@ -181,7 +181,10 @@ fn next_kernel(next: &telemetry::NextKernel) -> NextKernel {
 }
 
 fn last_failure(failure: &FailureRecord) -> LastFailure {
-    let code =
-        failure.code.and_then(ExitCode::of).map_or("killed", |code| code.entry().name).to_owned();
+    let code = failure
+        .code
+        .and_then(ExitCode::from_number)
+        .map_or("killed", |code| code.entry().name)
+        .to_owned();
     LastFailure { code, cause: failure.cause.clone(), remedy: failure.remedy.clone() }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::journal::phase::Phase;
 use crate::telemetry::{Awaited, Condition, DaemonState, DriverInfo, NextKernel, Unprepared};
-use longshore_cluster::testing::{Answer, Api, SHORT, refused};
+use longshore_cluster::testing::{Api, SHORT, ScriptedAnswer, refused};
 use longshore_cluster::{Limits, NodeStatus};
 use longshore_core::failure::FailureKind;
 use longshore_core::paths::Paths;
@@ -332,25 +332,25 @@ async fn holders_are_named_once_for_each_pod_with_the_time_they_were_found_first
     assert!(source.described().await.report.holders.is_empty());
 }
 
-fn node() -> Answer {
+fn node() -> ScriptedAnswer {
     let node = json!({
         "kind": "Node", "apiVersion": "v1",
         "metadata": { "name": "n", "resourceVersion": "1" }, "spec": {}, "status": {},
     });
-    Answer::Body(200, node.to_string())
+    ScriptedAnswer::Body(200, node.to_string())
 }
 
-fn event() -> Answer {
+fn event() -> ScriptedAnswer {
     let event = json!({
         "kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": { "name": "e" },
     });
-    Answer::Body(201, event.to_string())
+    ScriptedAnswer::Body(201, event.to_string())
 }
 
 fn report_of(api: &Api, limits: Limits, telemetry: &Telemetry, limit: Duration) -> DriverReport {
     let cluster = api.cluster(limits);
     let reporter = Reporter::begin(cluster, "n".to_owned(), Options::default()).unwrap();
-    DriverReport::of(
+    DriverReport::new(
         reporter,
         Source::new(telemetry, &Paths::below("/nowhere".as_ref()), None),
         limit,
@@ -420,7 +420,7 @@ async fn a_cluster_that_refuses_everything_ends_no_agent_and_is_not_asked_again(
 
 #[tokio::test]
 async fn the_end_waits_for_a_silent_server_no_longer_than_its_limit() {
-    let api = Api::with([Answer::Silence, Answer::Silence]);
+    let api = Api::with([ScriptedAnswer::Silence, ScriptedAnswer::Silence]);
     let limits = Limits { call: LONG, ..SHORT };
     let telemetry = ready();
     let report = report_of(&api, limits, &telemetry, LAST);

@@ -75,7 +75,7 @@ struct ExplainedFinding {
 /// Exit code 2, with the nearest names, for a code that is none.
 pub(super) fn explain(asked: &Explain) -> Result<ExitCode, Failure> {
     let explained = match &asked.name {
-        Some(name) => Explained::of(name)?,
+        Some(name) => Explained::from_name(name)?,
         None => Explained::all(),
     };
     match (asked.json, &asked.name) {
@@ -89,13 +89,13 @@ pub(super) fn explain(asked: &Explain) -> Result<ExitCode, Failure> {
 impl Explained {
     fn all() -> Self {
         Self {
-            exit_codes: ExitCode::ALL.iter().copied().map(ExplainedExitCode::of).collect(),
-            findings: Code::ALL.iter().copied().map(ExplainedFinding::of).collect(),
+            exit_codes: ExitCode::ALL.iter().copied().map(ExplainedExitCode::from_code).collect(),
+            findings: Code::ALL.iter().copied().map(ExplainedFinding::from_code).collect(),
         }
     }
 
     /// Explains the codes of this name: `no-device` is a finding's and an exit code's.
-    fn of(name: &str) -> Result<Self, Failure> {
+    fn from_name(name: &str) -> Result<Self, Failure> {
         let wanted = name.trim().to_lowercase();
         let mut found = Self::all();
         found.exit_codes.retain(|code| code.name == wanted || code.code.to_string() == wanted);
@@ -130,7 +130,7 @@ impl Explained {
 }
 
 impl ExplainedExitCode {
-    fn of(code: ExitCode) -> Self {
+    fn from_code(code: ExitCode) -> Self {
         let entry = code.entry();
         let findings = Code::ALL.iter().filter(|of| of.entry().kind.exit_code() == code);
         Self {
@@ -161,7 +161,7 @@ impl ExplainedExitCode {
 }
 
 impl ExplainedFinding {
-    fn of(code: Code) -> Self {
+    fn from_code(code: Code) -> Self {
         let entry = code.entry();
         let severities = [Severity::Refusal, Severity::Warning, Severity::Note];
         Self {

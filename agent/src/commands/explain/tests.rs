@@ -6,7 +6,7 @@ use longshore_core::testing::pages::commands;
 use rstest::rstest;
 
 fn text(name: &str) -> String {
-    Explained::of(name).expect("a code").render()
+    Explained::from_name(name).expect("a code").render()
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn an_unknown_code_is_a_wrong_usage_with_the_nearest_names(
     #[case] name: &str,
     #[case] wanted: &str,
 ) {
-    let failure = Explained::of(name).expect_err("no code");
+    let failure = Explained::from_name(name).expect_err("no code");
     assert_eq!(failure.code(), ExitCode::Usage);
     let text = failure.report();
     assert!(text.contains(wanted) && !text.contains('\u{1b}'), "{text}");
@@ -79,7 +79,7 @@ fn the_list_and_the_json_have_each_code_once() {
     }
     assert_eq!(json["findings"].as_array().map(Vec::len), Some(Code::ALL.len()));
     assert_eq!(json["exit_codes"].as_array().map(Vec::len), Some(ExitCode::ALL.len()));
-    let signature = Explained::of("signature-required").expect("a code");
+    let signature = Explained::from_name("signature-required").expect("a code");
     let json = serde_json::to_value(&signature).expect("json");
     assert_eq!(json["exit_codes"], serde_json::json!([]));
     assert_eq!(json["findings"][0]["severities"], serde_json::json!(["refusal", "warning"]));

@@ -4,7 +4,7 @@
 pub(super) type Example = (&'static str, &'static str);
 
 /// Returns the examples of a command; `path` is its name behind the program's.
-pub(super) fn of(path: &str) -> &'static [Example] {
+pub(super) fn examples_of(path: &str) -> &'static [Example] {
     EXAMPLES.iter().find(|(of, _)| *of == path).map_or(&[], |(_, examples)| examples)
 }
 

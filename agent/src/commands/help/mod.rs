@@ -106,13 +106,13 @@ fn with_end(command: Command, path: &str, first: &str) -> Command {
 
 /// Returns the examples of a command; `path` is its name behind the program's.
 pub(super) fn examples_of(path: &str) -> &'static [(&'static str, &'static str)] {
-    examples::of(path)
+    examples::examples_of(path)
 }
 
 /// Returns the examples of a command, and the place of what it takes beside its own options.
 fn end_of(path: &str, first: &str) -> String {
     let mut text = heading("Examples:");
-    for (purpose, line) in examples::of(path) {
+    for (purpose, line) in examples::examples_of(path) {
         let _ = write!(text, "\n  # {purpose}\n  {line}");
     }
     if !WITHOUT_SETTINGS.contains(&first) {

@@ -37,7 +37,7 @@ fn section(text: &mut String, command: &Command, path: &str) -> fmt::Result {
     let usage = command.clone().render_usage().to_string();
     writeln!(text, "```text\n{}\n```\n\n```sh", usage.trim_start_matches("Usage: "))?;
     let examples =
-        examples::of(path).iter().map(|(purpose, line)| format!("# {purpose}\n{line}\n"));
+        examples::examples_of(path).iter().map(|(purpose, line)| format!("# {purpose}\n{line}\n"));
     writeln!(text, "{}```", examples.collect::<Vec<_>>().join("\n"))?;
     if path == "run" {
         writeln!(text, "\nIts options are the [settings](configuration.md).")?;

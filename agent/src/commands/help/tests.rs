@@ -60,7 +60,7 @@ fn the_short_page_of_the_program_fits_one_screen() {
 #[test]
 fn every_command_has_examples_that_parse() {
     for (path, page) in pages().iter().skip(1) {
-        let examples = examples::of(path);
+        let examples = examples::examples_of(path);
         assert!(!examples.is_empty() && examples.len() <= 3, "{path}");
         for (purpose, line) in examples {
             assert!(!purpose.ends_with('.') && page.contains(purpose), "{path}: {purpose}");

@@ -208,7 +208,7 @@ pub struct OperatorConfig {
 
 impl OperatorConfig {
     /// Returns the settings with their defaults; `evicts` is true where pods are evicted.
-    pub(super) fn of(given: &OperatorFragment, evicts: bool) -> Self {
+    pub(super) fn from_fragment(given: &OperatorFragment, evicts: bool) -> Self {
         let is_called = given.called.unwrap_or(false);
         let enabled = given.enabled.unwrap_or(is_called || given.digest.is_some());
         Self {

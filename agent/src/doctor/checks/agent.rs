@@ -110,7 +110,7 @@ fn refused(refused: &Refused) -> Finding {
     let modules: Vec<String> = refused
         .loads
         .iter()
-        .filter_map(LoadModule::of)
+        .filter_map(LoadModule::from_step)
         .map(|LoadModule { name, version, .. }| match version {
             Some(version) => format!("{name} {version}"),
             None => name.clone(),

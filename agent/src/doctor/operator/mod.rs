@@ -6,9 +6,9 @@
 //! (cmd/driver-manager), nvidia-container-toolkit (internal/lookup), of August 2026.
 
 mod gates;
+mod inputs;
 mod place;
 mod render;
-mod seen;
 
 use std::io;
 
@@ -25,8 +25,8 @@ use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::finding::Verdict;
 use longshore_host::HostFacts;
 
-use place::Place;
-use seen::Seen;
+use inputs::GateInputs;
+use place::CandidateRoot;
 
 /// Format of the report.
 const FORMAT: u32 = 1;
@@ -54,7 +54,7 @@ pub struct Gate {
     pub name: &'static str,
     /// Result.
     #[serde(flatten)]
-    pub answer: Answer,
+    pub answer: GateOutcome,
 }
 
 /// Part of the operator that asks, in the order of a node's start.
@@ -76,7 +76,7 @@ pub enum AskedBy {
 /// Answer of a gate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
-pub enum Answer {
+pub enum GateOutcome {
     /// Passes, with the fact that was read.
     Passes {
         /// State that was read.
@@ -113,7 +113,7 @@ pub struct Asked {
 
 impl Asked {
     /// Reads them from the environment of the driver's container; `digest` goes first.
-    pub fn of(env: Env<'_>, digest: Option<String>) -> Self {
+    pub fn from_env(env: Env<'_>, digest: Option<String>) -> Self {
         let is_on = |name: &str| env(name).is_some_and(|value| value == "true");
         Self {
             digest: digest.or_else(|| env("DRIVER_CONFIG_DIGEST")).filter(|text| !text.is_empty()),
@@ -138,18 +138,19 @@ pub fn diagnose(config: &Config, asked: Asked) -> Result<OperatorReport, Failure
 fn read(config: &Config, asked: Asked) -> Result<OperatorReport, Failure> {
     let paths = &config.paths;
     let facts = HostFacts::read(&paths.root, &paths.host_root)?;
-    let open =
-        |path| Place::root(path).or_fail(FailureKind::HostUnsupported, || "opening the root");
+    let open = |path| {
+        CandidateRoot::root(path).or_fail(FailureKind::HostUnsupported, || "opening the root")
+    };
     let root = open(&paths.root)?;
     let host = match plan::is_host_hidden(config, &facts) {
         true => None,
         false => Some(open(&paths.host_root)?),
     };
-    let seen = Seen::read(root, host, paths.driver_root.clone(), asked);
+    let seen = GateInputs::read(root, host, paths.driver_root.clone(), asked);
     Ok(report(&seen.or_fail(FailureKind::Preflight, || "reading the driver root")?))
 }
 
-fn report(seen: &Seen) -> OperatorReport {
+fn report(seen: &GateInputs) -> OperatorReport {
     let gates: Vec<Gate> = gates::answers(seen);
     let exit_code = exit_code(&gates);
     let verdict = match exit_code {
@@ -163,7 +164,7 @@ fn report(seen: &Seen) -> OperatorReport {
 fn exit_code(gates: &[Gate]) -> ExitCode {
     let fails = |now: bool| {
         gates.iter().any(
-            |gate| matches!(gate.answer, Answer::Fails { until_ready, .. } if until_ready == now),
+            |gate| matches!(gate.answer, GateOutcome::Fails { until_ready, .. } if until_ready == now),
         )
     };
     match (fails(false), fails(true)) {

@@ -23,7 +23,7 @@ const SHOWN: usize = 80;
 
 /// Entry of a file system, after its links were followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum ResolvedEntry {
     File {
         executable: bool,
         empty: bool,
@@ -38,12 +38,12 @@ pub(super) enum Entry {
 
 /// A directory that counts as a root.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CandidateRoot {
     dir: OwnedFd,
     rule: ResolveFlag,
 }
 
-impl Place {
+impl CandidateRoot {
     /// Opens the root of a file system: absolute links resolve inside it, as after chroot(2).
     pub(super) fn root(path: &Path) -> io::Result<Self> {
         let dir: OwnedFd = File::open(path)?.into();
@@ -59,24 +59,24 @@ impl Place {
     }
 
     /// Looks at an entry without opening it: a device or pipe notices nothing.
-    pub(super) fn entry(&self, inner: impl AsRef<Path>) -> io::Result<Entry> {
+    pub(super) fn entry(&self, inner: impl AsRef<Path>) -> io::Result<ResolvedEntry> {
         let file = match self.open(inner.as_ref(), OFlag::O_PATH) {
             Ok(fd) => File::from(fd),
-            Err(Errno::EXDEV) => return Ok(Entry::LeadsOut),
-            Err(e) => return absent::<()>(Err(e)).map(|_| Entry::Absent),
+            Err(Errno::EXDEV) => return Ok(ResolvedEntry::LeadsOut),
+            Err(e) => return absent::<()>(Err(e)).map(|_| ResolvedEntry::Absent),
         };
         let found = file.metadata()?;
         let executable = found.permissions().mode() & 0o111 != 0;
         Ok(match (found.is_file(), found.is_dir()) {
-            (true, _) => Entry::File { executable, empty: found.len() == 0 },
-            (_, true) => Entry::Directory,
-            _ => Entry::Other,
+            (true, _) => ResolvedEntry::File { executable, empty: found.len() == 0 },
+            (_, true) => ResolvedEntry::Directory,
+            _ => ResolvedEntry::Other,
         })
     }
 
     /// True for a regular file.
     pub(super) fn has_file(&self, inner: impl AsRef<Path>) -> io::Result<bool> {
-        Ok(matches!(self.entry(inner)?, Entry::File { .. }))
+        Ok(matches!(self.entry(inner)?, ResolvedEntry::File { .. }))
     }
 
     /// Reads a small text; None where it does not exist.
@@ -163,7 +163,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    fn scene() -> (tempfile::TempDir, Place) {
+    fn scene() -> (tempfile::TempDir, CandidateRoot) {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("tree/lib")).unwrap();
         fs::write(dir.path().join("outside"), "secret").unwrap();
@@ -175,7 +175,7 @@ mod tests {
         symlink("gone", dir.path().join("tree/dangling")).unwrap();
         nix::unistd::mkfifo(&dir.path().join("tree/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         fs::write(dir.path().join("tree/large"), vec![b'a'; 65 << 10]).unwrap();
-        let place = Place::root(dir.path()).unwrap();
+        let place = CandidateRoot::root(dir.path()).unwrap();
         (dir, place)
     }
 
@@ -183,15 +183,15 @@ mod tests {
     fn no_link_leads_out_of_a_tree() {
         let (_dir, place) = scene();
         let tree = place.tree(Path::new("/tree")).unwrap().unwrap();
-        let file = Entry::File { executable: false, empty: false };
+        let file = ResolvedEntry::File { executable: false, empty: false };
         for (name, wanted) in [
             ("inside", file),
-            ("lib", Entry::Directory),
-            ("absolute", Entry::LeadsOut),
-            ("climb", Entry::LeadsOut),
-            ("dangling", Entry::Absent),
-            ("lib/file/below", Entry::Absent),
-            ("pipe", Entry::Other),
+            ("lib", ResolvedEntry::Directory),
+            ("absolute", ResolvedEntry::LeadsOut),
+            ("climb", ResolvedEntry::LeadsOut),
+            ("dangling", ResolvedEntry::Absent),
+            ("lib/file/below", ResolvedEntry::Absent),
+            ("pipe", ResolvedEntry::Other),
         ] {
             assert_eq!(tree.entry(name).unwrap(), wanted, "{name}");
         }

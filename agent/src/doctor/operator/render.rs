@@ -1,12 +1,13 @@
 //! Gates as text: a line for each, with the remedy below one that fails.
 
-use super::{Answer, AskedBy, Gate, OperatorReport};
+use super::{AskedBy, Gate, GateOutcome, OperatorReport};
 use crate::console::{Form, Text, Tone};
 
 /// Formats the result and the gates.
 pub fn render(report: &OperatorReport, form: Form) -> String {
     let mut text = Text::new(form);
-    let failing = report.gates.iter().filter(|gate| matches!(gate.answer, Answer::Fails { .. }));
+    let failing =
+        report.gates.iter().filter(|gate| matches!(gate.answer, GateOutcome::Fails { .. }));
     let (failing, all) = (failing.count(), report.gates.len());
     let code = report.exit_code.number();
     text.line(&format!("{failing} of {all} gates of the GPU operator fail (exit code {code})"));
@@ -24,12 +25,12 @@ pub fn render(report: &OperatorReport, form: Form) -> String {
 
 fn write_gate(text: &mut Text, gate: &Gate) {
     let (answer, tone, fact) = match &gate.answer {
-        Answer::Passes { fact } => ("passes", Tone::Passed, fact),
-        Answer::Fails { fact, .. } => ("FAILS", Tone::Refused, fact),
-        Answer::NotAsked { fact } => ("not asked", Tone::Plain, fact),
+        GateOutcome::Passes { fact } => ("passes", Tone::Passed, fact),
+        GateOutcome::Fails { fact, .. } => ("FAILS", Tone::Refused, fact),
+        GateOutcome::NotAsked { fact } => ("not asked", Tone::Plain, fact),
     };
     text.item(&format!("  {answer:<9}  "), tone, FACT, &format!("{:<34} {fact}", gate.name));
-    if let Answer::Fails { remedy, .. } = &gate.answer {
+    if let GateOutcome::Fails { remedy, .. } = &gate.answer {
         text.item(&format!("{:FACT$}remedy: ", ""), Tone::Plain, FACT, remedy);
     }
 }

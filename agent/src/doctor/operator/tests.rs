@@ -85,9 +85,9 @@ impl Change {
     }
 }
 
-fn seen(root: &Path, asked: Asked) -> Seen {
-    let open = || Place::root(root).unwrap();
-    Seen::read(open(), Some(open()), "/run/nvidia/driver".into(), asked).unwrap()
+fn seen(root: &Path, asked: Asked) -> GateInputs {
+    let open = || CandidateRoot::root(root).unwrap();
+    GateInputs::read(open(), Some(open()), "/run/nvidia/driver".into(), asked).unwrap()
 }
 
 fn with_digest() -> Asked {
@@ -111,7 +111,7 @@ fn changed(changes: &[Change], asked: Asked) -> OperatorReport {
 /// Gates that fail, with the facts.
 fn failing(report: &OperatorReport) -> Vec<(&'static str, String)> {
     let fact = |gate: &Gate| match &gate.answer {
-        Answer::Fails { fact, remedy, .. } => {
+        GateOutcome::Fails { fact, remedy, .. } => {
             assert!(!remedy.is_empty(), "{}", gate.name);
             Some((gate.name, fact.clone()))
         }
@@ -125,7 +125,8 @@ fn a_ready_host_passes_every_gate_that_is_asked() {
     let report = changed(&[], with_digest());
     assert_eq!(failing(&report), []);
     assert_eq!(report.exit_code.number(), 0);
-    let passing = report.gates.iter().filter(|gate| matches!(gate.answer, Answer::Passes { .. }));
+    let passing =
+        report.gates.iter().filter(|gate| matches!(gate.answer, GateOutcome::Passes { .. }));
     assert_eq!(passing.count(), 14);
 }
 
@@ -268,8 +269,8 @@ fn the_pod_s_environment_gives_the_digest_and_the_features() {
         _ => None,
     };
     let asked = Asked { digest: Some("27".to_owned()), gds: true, ..Asked::default() };
-    assert_eq!(Asked::of(&env, None), asked);
-    assert_eq!(Asked::of(&env, Some("28".to_owned())).digest.as_deref(), Some("28"));
+    assert_eq!(Asked::from_env(&env, None), asked);
+    assert_eq!(Asked::from_env(&env, Some("28".to_owned())).digest.as_deref(), Some("28"));
 }
 
 #[test]
@@ -281,5 +282,5 @@ fn a_captured_host_is_read_as_a_whole() {
     let report = diagnose(&config, Asked::default()).unwrap();
     assert_eq!(report.exit_code, ExitCode::NotReady);
     let loaded = report.gates.iter().find(|gate| gate.name == "nvidia is loaded").unwrap();
-    assert!(matches!(loaded.answer, Answer::Passes { .. }));
+    assert!(matches!(loaded.answer, GateOutcome::Passes { .. }));
 }

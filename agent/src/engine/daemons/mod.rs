@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Engine, Going, undo};
 use crate::daemons::Kept;
-use crate::journal::{Entry, EntryState, Journal};
+use crate::journal::{EntryState, Journal, JournalEntry};
 use crate::steps::{Daemons, Observed, Recorded, StartDaemon};
 use crate::telemetry::DaemonState;
 use longshore_core::cancel::CancelFlag;
@@ -42,9 +42,10 @@ impl Engine<'_> {
     pub(super) fn end_daemons(&self, going: Going<'_>, journal: &mut Journal) {
         let driver_goes =
             journal.live().any(|entry| going(entry) && entry.step.properties().carries_daemons);
-        let is_daemon =
-            |e: &&Entry| StartDaemon::recorded(&e.step).is_some() && (driver_goes || going(e));
-        let entries: Vec<Entry> = journal.live().rev().filter(is_daemon).cloned().collect();
+        let is_daemon = |e: &&JournalEntry| {
+            StartDaemon::recorded(&e.step).is_some() && (driver_goes || going(e))
+        };
+        let entries: Vec<JournalEntry> = journal.live().rev().filter(is_daemon).cloned().collect();
         for entry in entries {
             match self.undo_entry(&entry, None) {
                 Ok(state) => undo::record(journal, entry.seq, state),
@@ -70,7 +71,7 @@ impl Engine<'_> {
 
 /// Returns the daemons that the journal has as ours to keep running.
 pub(crate) fn kept(journal: &Journal) -> Vec<Kept> {
-    let kept = |entry: &Entry| {
+    let kept = |entry: &JournalEntry| {
         let Recorded::StartDaemon(Observed { step, before }) = &entry.step else { return None };
         let kept = || Kept { daemon: step.daemon.clone(), mark: before.mark.clone() };
         (entry.state == EntryState::Done).then(kept)

@@ -194,7 +194,7 @@ fn where_the_drivers_modules_go_its_daemons_go_first() {
     let mut scene = Scene::new();
     scene.apply(&install()).unwrap();
     let mut journal = std::mem::replace(&mut scene.journal, Journal::in_memory());
-    let modules = |entry: &Entry| LoadModule::recorded(&entry.step).is_some();
+    let modules = |entry: &JournalEntry| LoadModule::recorded(&entry.step).is_some();
     scene.engine().undo_those(&modules, &mut journal).unwrap();
     assert!(scene.host.state().daemons.is_empty() && scene.host.state().loaded.is_empty());
     assert!(journal.live().any(|entry| Bind::recorded(&entry.step).is_some()));

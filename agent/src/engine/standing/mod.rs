@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Engine;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use crate::steps::{LoadModule, Mounted, PublishSpec, Recheck, Step, exposing, is_replaced};
 use longshore_core::driver_modules;
 use longshore_core::failure::Failure;
@@ -47,9 +47,13 @@ impl Engine<'_> {
     ///
     /// # Errors
     /// If a module cannot be inspected.
-    pub fn instances(&self, steps: &[Step], entries: &[Entry]) -> Result<Instances, VerbError> {
+    pub fn instances(
+        &self,
+        steps: &[Step],
+        entries: &[JournalEntry],
+    ) -> Result<Instances, VerbError> {
         // A plan that finds all of them loaded need not name them.
-        let of_steps = steps.iter().filter_map(LoadModule::of);
+        let of_steps = steps.iter().filter_map(LoadModule::from_step);
         let of_entries = entries.iter().filter_map(|entry| LoadModule::recorded(&entry.step));
         let is_needed = |module: &&LoadModule| module.loads_after().is_none();
         let of_driver = of_steps.chain(of_entries).filter(|module| module.is_of_driver());
@@ -71,7 +75,12 @@ impl Engine<'_> {
     /// modules cannot be unloaded while the driver uses them.
     ///
     /// Changes nothing. Blocks.
-    pub fn look_again(&self, steps: &[Step], entries: &[Entry], instances: &Instances) -> Standing {
+    pub fn look_again(
+        &self,
+        steps: &[Step],
+        entries: &[JournalEntry],
+        instances: &Instances,
+    ) -> Standing {
         let modules: Vec<String> =
             instances.iter().filter_map(|(name, then)| self.module_lost(name, *then)).collect();
         let driver_is_gone = !modules.is_empty();
@@ -84,7 +93,7 @@ impl Engine<'_> {
         };
         let lost =
             steps.iter().filter(is_looked_at).filter_map(|s| self.lost(s, entries)).collect();
-        let published = steps.iter().filter_map(PublishSpec::of);
+        let published = steps.iter().filter_map(PublishSpec::from_step);
         let rivals = published.flat_map(|spec| spec.rivals(self.host)).collect();
         Standing { modules, lost, rivals, gpus: self.gpus(steps) }
     }
@@ -103,7 +112,7 @@ impl Engine<'_> {
         }
     }
 
-    pub(super) fn lost(&self, step: &Step, entries: &[Entry]) -> Option<Lost> {
+    pub(super) fn lost(&self, step: &Step, entries: &[JournalEntry]) -> Option<Lost> {
         let lost = |detail, covered| {
             let repairable = self.can_act(step);
             Some(Lost { step: step.clone(), detail, covered, repairable })
@@ -124,12 +133,12 @@ impl Engine<'_> {
 
     /// False for a module that the kernel would refuse: nothing of what it needs is loaded.
     pub(super) fn can_act(&self, step: &Step) -> bool {
-        let after = LoadModule::of(step).and_then(LoadModule::loads_after);
+        let after = LoadModule::from_step(step).and_then(LoadModule::loads_after);
         let is_loaded = |name: &&str| matches!(self.host.module(name), Ok(Some(_)));
         after.is_none_or(|names| names.iter().any(is_loaded))
     }
 
-    fn effect(&self, step: &Step, entries: &[Entry]) -> Result<Effect, Failure> {
+    fn effect(&self, step: &Step, entries: &[JournalEntry]) -> Result<Effect, Failure> {
         let ours = entries.iter().rfind(|entry| entry.step.is_same(step));
         if let Some(entry) = ours
             && self.is_there(entry)?
@@ -145,7 +154,7 @@ impl Engine<'_> {
     }
 
     /// True if another mount has replaced, or covers, the tree that the entry mounted.
-    fn is_covered(&self, entry: &Entry) -> Result<bool, VerbError> {
+    fn is_covered(&self, entry: &JournalEntry) -> Result<bool, VerbError> {
         let Some(mount) = entry.step.mounted() else { return Ok(false) };
         let Mounted { count, from, .. } = mount;
         let Some(target) = mount.point() else { return Ok(false) };

@@ -2,7 +2,7 @@ use rstest::rstest;
 
 use super::super::tests::{FIRMWARE, engine, gpu_host, install, load};
 use super::super::{Instances, Lost, Standing};
-use crate::journal::{Entry, Journal};
+use crate::journal::{Journal, JournalEntry};
 use crate::steps::{MountSysfs, Step};
 use longshore_core::cancel::CancelFlag;
 use longshore_host::fake::{FakeHost, FakeState};
@@ -20,13 +20,13 @@ impl Scene {
         let host = gpu_host();
         let mut journal = Journal::in_memory();
         engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
-        let entries: Vec<Entry> = journal.live().cloned().collect();
+        let entries: Vec<JournalEntry> = journal.live().cloned().collect();
         let instances = engine(&host).instances(&install(), &entries).unwrap();
         Self { host, journal, instances }
     }
 
     fn look(&self) -> Standing {
-        let entries: Vec<Entry> = self.journal.live().cloned().collect();
+        let entries: Vec<JournalEntry> = self.journal.live().cloned().collect();
         engine(&self.host).look_again(&install(), &entries, &self.instances)
     }
 }

@@ -60,7 +60,7 @@ fn leftovers_go_for_good_and_what_is_ours_is_undone_to_a_host_without_them() {
     let mut journal = Journal::in_memory();
     apply(&host, &steps, &mut journal).unwrap();
     assert_eq!(host.mounts_on(Path::new(ROOT)).unwrap(), 1, "ours alone");
-    let kept = |e: &&crate::journal::Entry| matches!(e.state, EntryState::Kept(_));
+    let kept = |e: &&crate::journal::JournalEntry| matches!(e.state, EntryState::Kept(_));
     assert_eq!(journal.state().entries.iter().filter(kept).count(), 3);
     assert!(journal.live().all(|e| RemoveLeftover::recorded(&e.step).is_none()));
     engine(&host).undo(&mut journal).unwrap();

@@ -111,7 +111,7 @@ fn a_directory_in_a_tmpfs_that_stays_is_recorded_like_it() {
     let mut journal = install(&host);
     host.change(|state| "theirs".clone_into(&mut state.mounts[0].0));
     engine(&host).undo(&mut journal).unwrap();
-    let kept = |entry: &crate::journal::Entry| matches!(entry.state, EntryState::Kept(_));
+    let kept = |entry: &crate::journal::JournalEntry| matches!(entry.state, EntryState::Kept(_));
     assert!(journal.state().entries.iter().all(kept), "{:?}", journal.state().entries);
 }
 

@@ -99,7 +99,7 @@ fn an_intent_is_taken_for_carried_out_where_what_is_there_is_what_it_was_to_load
         host.knows("nvidia", module);
         let step = install_with("NVreg_A=1")
             .iter()
-            .filter_map(LoadModule::of)
+            .filter_map(LoadModule::from_step)
             .find(|step| step.name == "nvidia")
             .cloned()
             .unwrap();
@@ -118,7 +118,7 @@ fn an_entry_without_a_number_is_known_by_its_versions() {
         let host = gpu_host();
         host.teach("nvidia", |nvidia| nvidia.version = Some(version.to_owned()));
         let mut journal = Journal::in_memory();
-        let nvidia = LoadModule::of(&load("nvidia")).cloned().unwrap();
+        let nvidia = LoadModule::from_step(&load("nvidia")).cloned().unwrap();
         let seq = journal.intend(nvidia.observed(NotLoaded {})).unwrap();
         journal.record_done(seq, None);
         host.change(|state| state.loaded.insert("nvidia".to_owned(), String::new()));

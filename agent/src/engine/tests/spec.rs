@@ -17,7 +17,7 @@ fn published(host: &FakeHost) -> Option<Vec<u8>> {
     host.state().published.get(Path::new(SPEC)).cloned()
 }
 
-fn live(journal: &Journal) -> Vec<crate::journal::Entry> {
+fn live(journal: &Journal) -> Vec<crate::journal::JournalEntry> {
     journal.live().cloned().collect()
 }
 
@@ -93,7 +93,8 @@ fn a_spec_that_another_program_changed_is_found_and_left_to_it() {
     assert!(found[0].repairable && found[0].detail.contains("not the present driver's"));
     engine(&host).undo(&mut journal).unwrap();
     assert_eq!(published(&host), Some(b"theirs".to_vec()));
-    let is_kept = |entry: &&crate::journal::Entry| matches!(entry.state, EntryState::Kept(_));
+    let is_kept =
+        |entry: &&crate::journal::JournalEntry| matches!(entry.state, EntryState::Kept(_));
     let kept: Vec<_> = journal.state().entries.iter().filter(is_kept).collect();
     assert_eq!(kept.len(), 1);
     assert_eq!(kept[0].step.kind(), "cdi-spec");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use longshore_cluster::Limits;
-use longshore_cluster::testing::{Answer, Api, Request, SHORT, status as failure};
+use longshore_cluster::testing::{Api, Request, SHORT, ScriptedAnswer, status as failure};
 
 use super::*;
 
@@ -117,7 +117,7 @@ fn in_pod(objects: Objects, patience: Duration) -> (Shared, Api, Backend) {
     let api = Api::by(move |request: &Request| {
         let (method, target) = request.line.split_once(' ').expect("a request");
         let (status, body) = served.lock().expect("objects").answer(method, target, &request.body);
-        Answer::Body(status, body)
+        ScriptedAnswer::Body(status, body)
     });
     let backend = backend_of(&api, patience);
     (shared, api, backend)
@@ -249,7 +249,7 @@ async fn another_programs_change_is_read_again() {
                 json!("20");
         }
         let (status, body) = objects.answer(method, target, &request.body);
-        Answer::Body(status, body)
+        ScriptedAnswer::Body(status, body)
     });
     let cleaned = clean(&backend_of(&api, Duration::ZERO), &Cleaning::default()).await;
     assert_eq!(cleaned.expect("cleaned").cleaned, 1);
@@ -503,7 +503,7 @@ async fn a_change_between_both_patches_does_not_hide_whose_node_it_is(
             };
         }
         let (status, body) = objects.answer(method, target, &request.body);
-        Answer::Body(status, body)
+        ScriptedAnswer::Body(status, body)
     });
     let cleaning = Cleaning { only: sets(&["gpu/driver"]), ..Cleaning::default() };
     let cleaned = clean(&backend_of(&api, Duration::ZERO), &cleaning).await.expect("cleaned");
@@ -668,8 +668,8 @@ fn a_daemon_set_has_a_namespace_and_a_name(#[case] text: &str, #[case] is_place:
 async fn the_status_of_nodes_is_the_same_by_both_backends() {
     let (_dir, kubectl) = by_script(&mut scene());
     let (_objects, _api, in_pod) = in_pod(scene(), Duration::ZERO);
-    let by_kubectl = FleetStatus::of(kubectl.nodes(true).await.expect("nodes"));
-    let by_pod = FleetStatus::of(in_pod.nodes(true).await.expect("nodes"));
+    let by_kubectl = FleetStatus::from_nodes(kubectl.nodes(true).await.expect("nodes"));
+    let by_pod = FleetStatus::from_nodes(in_pod.nodes(true).await.expect("nodes"));
     assert_eq!(by_pod, by_kubectl);
     assert_eq!(by_pod.nodes.len(), 5);
 }

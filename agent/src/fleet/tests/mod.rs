@@ -139,7 +139,7 @@ fn fleet() -> Vec<Value> {
 
 async fn status_of(nodes: &[Value], all: bool) -> FleetStatus {
     let (_dir, kubectl) = cluster(nodes);
-    FleetStatus::of(by(&kubectl).nodes(all).await.expect("nodes"))
+    FleetStatus::from_nodes(by(&kubectl).nodes(all).await.expect("nodes"))
 }
 
 /// A pod of the namespace gpu.
@@ -203,7 +203,7 @@ async fn a_node_whose_agent_has_ended_is_told_and_is_not_ready() {
         }
         let mut nodes = by(&kubectl).nodes(false).await.expect("nodes");
         nodes.look_for_agents(&by(&kubectl)).await;
-        FleetStatus::of(nodes)
+        FleetStatus::from_nodes(nodes)
     };
     for (pods, readiness) in [
         (Some(vec![pod("driver-gpu-1", "gpu-1", "agent", "Running")]), Readiness::Ready),

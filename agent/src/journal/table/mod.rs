@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Entry, State};
+use super::{JournalEntry, State};
 use crate::steps::{Bounds, Recorded, Step, Unproved, is_below_root, is_plain};
 use longshore_core::paths;
 use longshore_core::paths::Paths;
@@ -31,9 +31,9 @@ pub(super) struct Table {
 /// # Errors
 /// Names the first one that no agent writes.
 pub(super) fn check(state: &State, paths: &Paths, proof: Proof) -> Result<(), String> {
-    let mut table = Table::of(state, paths);
-    table.bounds.unproved = (proof == Proof::Vouched).then(|| Unproved::of(&paths.root));
-    let named = |entry: &Entry| format!("entry {} ({})", entry.seq, entry.step.kind());
+    let mut table = Table::new(state, paths);
+    table.bounds.unproved = (proof == Proof::Vouched).then(|| Unproved::new(&paths.root));
+    let named = |entry: &JournalEntry| format!("entry {} ({})", entry.seq, entry.step.kind());
     let mut last = 0;
     for entry in &state.entries {
         if entry.seq <= last || entry.seq >= u64::from(u32::MAX) {
@@ -52,7 +52,7 @@ pub(super) fn check(state: &State, paths: &Paths, proof: Proof) -> Result<(), St
 impl Table {
     /// Returns the table for entries of this program, made with the settings that the record names,
     /// and the present ones.
-    pub(super) fn of(state: &State, paths: &Paths) -> Self {
+    pub(super) fn new(state: &State, paths: &Paths) -> Self {
         let mut driver_roots = vec![paths.driver_root.clone(), PathBuf::from(paths::DRIVER_ROOT)];
         let mut stores = vec![paths.store.clone(), PathBuf::from(paths::STORE)];
         for made_for in &state.made_for {

@@ -52,7 +52,7 @@ fn another_disk_deadline_is_followed_without_opening_it_again() {
     let disk = Disk::within(Duration::from_secs(7));
     journal.follow_disk(disk);
     journal.begin(Phase::Probing).unwrap();
-    let Place::Dir { file, .. } = &journal.place else { panic!("it is on disk") };
+    let Backing::Dir { file, .. } = &journal.place else { panic!("it is on disk") };
     assert_eq!(file.disk, disk);
 }
 
@@ -64,7 +64,7 @@ fn an_intent_is_on_disk_when_intend_returns() {
     let seen = read_state(&scene.paths).unwrap().unwrap();
     assert_eq!(
         seen.entries,
-        [Entry { seq, step: step(), state: EntryState::Intended, instance: None }]
+        [JournalEntry { seq, step: step(), state: EntryState::Intended, instance: None }]
     );
     journal.mark(seq, EntryState::Done).unwrap();
     assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries[0].state, EntryState::Done);

@@ -230,7 +230,7 @@ fn a_record_of_a_pod_on_a_new_node_changes_nothing_of_the_host() {
         state.parameters.insert(FIRMWARE_PATH.into(), "/run/nvidia/driver/lib/firmware".into());
     });
     let before = host.state();
-    let (in_use_wait, telemetry) = (InUseWait::of(Duration::ZERO), Telemetry::default());
+    let (in_use_wait, telemetry) = (InUseWait::with_deadline(Duration::ZERO), Telemetry::default());
     let engine = Engine {
         host: &host,
         images: &FakeImages,

@@ -272,12 +272,12 @@ fn stays(step: &Recorded, plan: &Plan) -> bool {
     let replaced = |name: &str| plan.replaces.iter().any(|replaced| replaced.module == name);
     let own = without_label(step.step());
     let wanted = || plan.install.iter().any(|wanted| without_label(wanted.clone()) == own);
-    let mut written = plan.install.iter().filter_map(WriteParameter::of);
+    let mut written = plan.install.iter().filter_map(WriteParameter::from_step);
     match step.properties().next {
         Next::AnyDriver => true,
         Next::Overwritten(path) => written.any(|wanted| wanted.path == path),
         Next::RewrittenUnlessReplaced(root, module) => {
-            let mut published = plan.install.iter().filter_map(PublishSpec::of);
+            let mut published = plan.install.iter().filter_map(PublishSpec::from_step);
             published.any(|wanted| wanted.host_root == root) && !replaced(module)
         }
         Next::UnlessReplaced(module) => !replaced(module),

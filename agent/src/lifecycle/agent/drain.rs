@@ -246,7 +246,7 @@ pub(super) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use longshore_cluster::testing::{Answer, Api, SHORT};
+    use longshore_cluster::testing::{Api, SHORT, ScriptedAnswer};
     use longshore_cluster::{Pace, SAFE_LOAD, UPGRADES_ENABLED};
     use serde_json::{Value, json};
 
@@ -266,7 +266,7 @@ pub(super) mod tests {
         InUse { held: Vec::new(), users, unseen: None }
     }
 
-    fn node(version: u32, request: Option<&str>) -> Answer {
+    fn node(version: u32, request: Option<&str>) -> ScriptedAnswer {
         let mut node = json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
             "metadata": { "name": "n", "resourceVersion": version.to_string(),
@@ -275,7 +275,7 @@ pub(super) mod tests {
         if let Some(value) = request {
             node["metadata"]["annotations"][SAFE_LOAD] = json!(value);
         }
-        Answer::Body(200, node.to_string())
+        ScriptedAnswer::Body(200, node.to_string())
     }
 
     const TRAIN: &str = "longshore: driver in use by train of pod abc";
@@ -302,7 +302,8 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn other_processes_of_the_same_program_ask_no_second_time_and_the_end_withdraws() {
-        let answers = [node(1, None), node(2, Some(TRAIN)), Answer::Open(vec![]), node(3, None)];
+        let answers =
+            [node(1, None), node(2, Some(TRAIN)), ScriptedAnswer::Open(vec![]), node(3, None)];
         let api = Api::with(answers);
         let asks = receiver(&api, LONG);
         asks.waits(&in_use(&[(7, "train")]), "driver 1 to 2");
@@ -324,8 +325,12 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn an_agent_that_asked_for_nothing_ends_at_once_and_a_silent_server_is_given_up() {
-        let api =
-            Api::with([node(1, None), node(2, Some(TRAIN)), Answer::Open(vec![]), Answer::Silence]);
+        let api = Api::with([
+            node(1, None),
+            node(2, Some(TRAIN)),
+            ScriptedAnswer::Open(vec![]),
+            ScriptedAnswer::Silence,
+        ]);
         let asks = receiver(&api, Duration::from_millis(50));
         asks.ended().await;
         assert!(api.requests().is_empty());

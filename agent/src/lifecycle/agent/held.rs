@@ -14,7 +14,7 @@ use crate::cluster::Successor;
 use crate::config::Config;
 use crate::engine::{Engine, Stopped, kept};
 use crate::journal::phase::Phase;
-use crate::journal::{Entry, Journal};
+use crate::journal::{Journal, JournalEntry};
 use crate::plan::Plan;
 use crate::steps::{Announces, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
@@ -199,7 +199,7 @@ impl Agent {
     /// Withdraws all announcements of a driver that is no longer the one that was installed.
     pub(super) async fn withdraw_all(&mut self) -> Result<(), Failure> {
         let announces =
-            |e: &Entry| WriteStatus::recorded(&e.step).is_some_and(WriteStatus::is_final);
+            |e: &JournalEntry| WriteStatus::recorded(&e.step).is_some_and(WriteStatus::is_final);
         if !self.journal.live().any(announces) {
             return Ok(());
         }

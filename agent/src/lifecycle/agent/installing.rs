@@ -5,7 +5,7 @@ use crate::catalog::{AvailableSet, Catalog};
 use crate::config::Config;
 use crate::engine::Stopped;
 use crate::journal::phase::Phase;
-use crate::journal::{Entry, Journal, PlanSummary};
+use crate::journal::{Journal, JournalEntry, PlanSummary};
 use crate::plan::{Plan, Severity};
 use crate::provider::{Configurations, Gathered, Provider};
 use crate::steps::{LoadModule, Step};
@@ -111,7 +111,7 @@ impl Agent {
         let (of_driver, others): (Vec<_>, Vec<_>) = self.journal.live().partition(|entry| {
             LoadModule::recorded(&entry.step).is_some_and(LoadModule::is_of_driver)
         });
-        let is_new = |entry: &&&Entry| entry.seq >= first;
+        let is_new = |entry: &&&JournalEntry| entry.seq >= first;
         let put_right = others.iter().filter(is_new).count();
         let how = match (of_driver.iter().filter(is_new).count(), put_right) {
             (0, 0) => "adopted as it was".to_owned(),
@@ -121,7 +121,7 @@ impl Agent {
         };
         let is_ours = !of_driver.is_empty();
         self.context.telemetry.driver(installed(plan, &self.journal, first));
-        self.base = Base::of(plan);
+        self.base = Base::from_plan(plan);
         self.enter(Phase::Ready)?;
         self.context.conduct.held.over();
         let version = &plan.driver_version;
@@ -177,7 +177,7 @@ impl Agent {
 
 /// Returns the names of the patches that the modules of `steps` were compiled with, as far as their set is in the store.
 fn patches(steps: &[Step], catalog: &Catalog) -> Vec<String> {
-    let nvidia = steps.iter().filter_map(LoadModule::of).find(|load| load.name == "nvidia");
+    let nvidia = steps.iter().filter_map(LoadModule::from_step).find(|load| load.name == "nvidia");
     let Some(digest) = nvidia.and_then(LoadModule::digest) else { return Vec::new() };
     let is_it = |set: &&AvailableSet| {
         set.place.is_store() && set.set.modules.iter().any(|m| m.sha256 == digest)
@@ -190,7 +190,7 @@ fn patches(steps: &[Step], catalog: &Catalog) -> Vec<String> {
 /// on.
 fn installed(plan: &Plan, journal: &Journal, first: u64) -> DriverInfo {
     let is_of_driver = |module: &&LoadModule| module.is_of_driver();
-    let mut planned = plan.install.iter().filter_map(LoadModule::of).filter(is_of_driver);
+    let mut planned = plan.install.iter().filter_map(LoadModule::from_step).filter(is_of_driver);
     let nvidia = planned.find(|module| module.name == "nvidia");
     let entries = journal.live().filter(|entry| entry.seq >= first);
     let mut loaded = entries.filter_map(|e| LoadModule::recorded(&e.step)).filter(is_of_driver);

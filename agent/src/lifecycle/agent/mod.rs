@@ -310,5 +310,5 @@ async fn or_stop<T>(
 }
 
 fn is_of_driver(step: &Step) -> bool {
-    LoadModule::of(step).is_some_and(LoadModule::is_of_driver)
+    LoadModule::from_step(step).is_some_and(LoadModule::is_of_driver)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::journal::{Entry, EntryState};
+use crate::journal::{EntryState, JournalEntry};
 use crate::steps::{LoadModule, Step};
 use longshore_core::finding::Code;
 
@@ -54,13 +54,13 @@ impl Repairs {
     pub(super) fn leave_unloaded(
         &mut self,
         mut steps: Vec<Step>,
-        entries: &[Entry],
+        entries: &[JournalEntry],
         now: Instant,
     ) -> Vec<Step> {
         let was_loaded = self.was_loaded;
         let was_there = |step: &Step| {
-            let is_ours = |e: &Entry| e.state == EntryState::Done && e.step.is_same(step);
-            LoadModule::of(step).is_some() && (was_loaded || entries.iter().any(is_ours))
+            let is_ours = |e: &JournalEntry| e.state == EntryState::Done && e.step.is_same(step);
+            LoadModule::from_step(step).is_some() && (was_loaded || entries.iter().any(is_ours))
         };
         if !steps.iter().any(was_there) {
             self.unloaded = None;
@@ -192,12 +192,12 @@ mod tests {
         let mut journal = Journal::in_memory();
         let seq = journal.intend(module.clone().observed(NotLoaded {})).unwrap();
         journal.record_done(seq, Some(1));
-        let entries: Vec<Entry> = journal.live().cloned().collect();
+        let entries: Vec<JournalEntry> = journal.live().cloned().collect();
         let step = Step::LoadModule(module);
-        let left = |repairs: &mut Repairs, entries: &[Entry], now| {
+        let left = |repairs: &mut Repairs, entries: &[JournalEntry], now| {
             repairs.leave_unloaded(vec![step.clone()], entries, now).len()
         };
-        let mut check = |entries: &[Entry], now, wanted| {
+        let mut check = |entries: &[JournalEntry], now, wanted| {
             assert_eq!(left(&mut repairs, entries, now), wanted);
         };
         check(&entries, start, 0);

@@ -10,7 +10,7 @@ use super::repairs::{FIRST, longer};
 use super::{Agent, Outcome};
 use crate::daemons::{Keeper, Kept};
 use crate::engine::{Engine, Instances, Lost, Standing, Stopped, kept};
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use crate::journal::phase::Phase;
 use crate::plan::Plan;
 use crate::steps::{LoadModule, Recorded, Refresh, Step};
@@ -49,7 +49,7 @@ pub(super) struct Base {
 
 impl Base {
     /// Returns the base of a driver that has just become Ready.
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(super) fn from_plan(plan: &Plan) -> Self {
         let mut base = Self::default();
         base.follow(plan);
         base
@@ -87,7 +87,7 @@ impl Base {
 }
 
 /// Result of one check.
-struct Seen {
+struct CheckResult {
     condition: Condition,
     /// Steps to carry out again; empty if that is not safe.
     repairable: Vec<Step>,
@@ -206,8 +206,8 @@ impl Agent {
     }
 
     /// Checks the driver on a thread that may block; handles requests meanwhile.
-    async fn look(&mut self, left_out: &[Finding]) -> Result<Seen, Next> {
-        let entries: Vec<Entry> = self.journal.live().cloned().collect();
+    async fn look(&mut self, left_out: &[Finding]) -> Result<CheckResult, Next> {
+        let entries: Vec<JournalEntry> = self.journal.live().cloned().collect();
         let (steps, instances) = (self.base.steps.clone(), self.base.instances.clone());
         let context = self.context.clone();
         let work = move || {
@@ -247,7 +247,7 @@ impl Agent {
     }
 
     /// Judges the findings of a check.
-    fn judge(&mut self, standing: Standing, left_out: &[Finding]) -> Seen {
+    fn judge(&mut self, standing: Standing, left_out: &[Finding]) -> CheckResult {
         let Standing { modules, lost, rivals, gpus } = standing;
         let mut findings: Vec<Finding> =
             modules.iter().map(|seen| Finding::warning(Code::ModuleReplaced, seen)).collect();
@@ -279,7 +279,7 @@ impl Agent {
         findings.extend_from_slice(left_out);
         let is_right = modules.is_empty() && lost.is_empty();
         let is_safe = modules.is_empty() && !lost.iter().any(|lost| lost.covered);
-        let is_module = |lost: &&Lost| LoadModule::of(&lost.step).is_some();
+        let is_module = |lost: &&Lost| LoadModule::from_step(&lost.step).is_some();
         let has_modules = !lost.iter().any(|lost| is_module(&lost));
         let is_unloaded = lost.iter().filter(is_module).any(|lost| !lost.repairable);
         let lost = lost.into_iter().filter(|lost| is_safe && lost.repairable);
@@ -287,7 +287,7 @@ impl Agent {
         let repairable = steps.collect();
         let condition = Condition { gpus: count, findings, not_ready };
         let is_replaced = !modules.is_empty();
-        Seen { condition, repairable, is_right, is_replaced, is_unloaded, has_modules }
+        CheckResult { condition, repairable, is_right, is_replaced, is_unloaded, has_modules }
     }
 
     /// Carries out these steps once more, as far as their budgets allow; returns true if some are in
@@ -300,7 +300,7 @@ impl Agent {
             repaired = self.repair_needed(&needed, keeper).await?;
             self.repairs.needed.ended(repaired, Instant::now());
         }
-        let entries: Vec<Entry> = self.journal.live().cloned().collect();
+        let entries: Vec<JournalEntry> = self.journal.live().cloned().collect();
         let mut optional = self.repairs.leave_unloaded(optional, &entries, Instant::now());
         while let Some(code) = optional.iter().find_map(|step| step.properties().optional) {
             let is_of_code = |step: &Step| step.properties().optional == Some(code);
@@ -418,11 +418,11 @@ fn limited(detail: String) -> Finding {
 }
 
 /// Returns the condition of a host that could not be checked.
-fn unseen(error: &dyn std::fmt::Display, left_out: &[Finding]) -> Seen {
+fn unseen(error: &dyn std::fmt::Display, left_out: &[Finding]) -> CheckResult {
     let mut findings = vec![limited(format!("the driver could not be checked: {error}"))];
     findings.extend_from_slice(left_out);
     let condition = Condition { findings, ..Condition::default() };
-    Seen {
+    CheckResult {
         condition,
         repairable: Vec::new(),
         is_right: false,

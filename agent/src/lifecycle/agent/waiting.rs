@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Agent;
 use crate::engine::{held_of, kept};
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use longshore_core::privileges;
 use longshore_host::facts::in_use::{Held, InUse};
 use longshore_host::values::DriverUsers;
@@ -115,7 +115,7 @@ impl Agent {
     /// is found out by the next try.
     pub(super) async fn holders(&self) -> Holders {
         let (users, daemons) = (self.users().await, kept(&self.journal));
-        let entries: Vec<Entry> = self.journal.live().cloned().collect();
+        let entries: Vec<JournalEntry> = self.journal.live().cloned().collect();
         let host = std::sync::Arc::clone(&self.context.host);
         let look = move || held_of(&*host, &entries);
         let held = match privileges::run_privileged(look).await {

@@ -3,10 +3,10 @@
 use super::*;
 use crate::cluster::DriverReport;
 use longshore_cluster::Limits;
-use longshore_cluster::testing::{Answer, Api, SHORT};
+use longshore_cluster::testing::{Api, SHORT, ScriptedAnswer};
 
 /// Runs an agent with an API server of these answers until it is Ready, and stops it.
-async fn run_with(answers: Vec<Answer>) -> Api {
+async fn run_with(answers: Vec<ScriptedAnswer>) -> Api {
     let scene = Scene::new();
     let before = scene.host.state();
     let api = Api::with(answers);
@@ -29,7 +29,7 @@ async fn run_with(answers: Vec<Answer>) -> Api {
 
 #[tokio::test]
 async fn an_api_server_that_hangs_delays_the_driver_and_its_removal_by_less_than_ten_seconds() {
-    let run = run_with(vec![Answer::Silence, Answer::Silence]);
+    let run = run_with(vec![ScriptedAnswer::Silence, ScriptedAnswer::Silence]);
     let ended = tokio::time::timeout(Duration::from_secs(10), run).await;
     ended.expect("the agent waited for the API server");
 }

@@ -115,7 +115,7 @@ impl Fabric {
         };
         let mut steps = Vec::new();
         for step in &self.steps {
-            match Share::of(step) {
+            match Share::from_step(step) {
                 Some(Share { source, target }) => self.show(source, target),
                 None => steps.push(step.clone()),
             }

@@ -21,11 +21,11 @@ pub(super) struct Mounts(AsyncFd<OwnedFd>);
 
 impl Mounts {
     pub(super) fn open() -> io::Result<Self> {
-        Self::of(Path::new("/proc/self/mountinfo"))
+        Self::open_at(Path::new("/proc/self/mountinfo"))
     }
 
     /// Opens the table in this file.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+    pub(super) fn open_at(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         listen(file.into(), Interest::PRIORITY).map(Self)
     }

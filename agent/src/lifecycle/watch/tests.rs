@@ -117,7 +117,7 @@ fn mounts_and_unmounts_are_told_once_each() {
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         let runtime = runtime.unwrap();
         runtime.block_on(async {
-            let mounts = Mounts::of(Path::new("/proc/thread-self/mountinfo")).unwrap();
+            let mounts = Mounts::open_at(Path::new("/proc/thread-self/mountinfo")).unwrap();
             assert!(timeout(SOON, mounts::changed(Some(&mounts))).await.is_err(), "nothing yet");
             for _ in 0..2 {
                 let none = MsFlags::empty();

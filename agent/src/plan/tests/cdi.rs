@@ -20,12 +20,12 @@ fn mount(target: &str, fstype: &str) -> Mount {
 #[test]
 fn the_spec_is_the_last_step_and_the_links_follow_the_nodes() {
     let plan = planned(|_, _| {});
-    let spec = plan.install.last().and_then(PublishSpec::of).expect("the spec last");
+    let spec = plan.install.last().and_then(PublishSpec::from_step).expect("the spec last");
     assert_eq!(spec.host_root, Path::new("/"));
     assert_eq!(spec.driver_root, Path::new("/run/nvidia/driver"));
     let at = |is: fn(&Step) -> bool| plan.install.iter().position(is).unwrap();
-    let nodes = at(|step| MakeNodes::of(step).is_some());
-    assert_eq!(at(|step| LinkNodes::of(step).is_some()), nodes + 1);
+    let nodes = at(|step| MakeNodes::from_step(step).is_some());
+    assert_eq!(at(|step| LinkNodes::from_step(step).is_some()), nodes + 1);
     let text = render(&plan, &facts("bookworm-t4"));
     assert!(text.contains("NVreg_ModifyDeviceFiles=0"), "{text}");
     let published = "publish the CDI spec /var/run/cdi/longshore-nvidia.com-gpu.json";
@@ -36,7 +36,7 @@ fn the_spec_is_the_last_step_and_the_links_follow_the_nodes() {
 fn the_features_file_is_planned_where_it_is_wanted() {
     let written = |wanted: bool| {
         let plan = planned(|config, _| config.cluster.features_file = wanted);
-        let step = plan.install.iter().find_map(WriteFeatures::of).cloned();
+        let step = plan.install.iter().find_map(WriteFeatures::from_step).cloned();
         assert_eq!(render(&plan, &facts("bookworm-t4")).contains("features.d/longshore"), wanted);
         step
     };
@@ -71,7 +71,7 @@ fn the_spec_is_planned_where_it_can_be_published(
     #[case] published: bool,
 ) {
     let plan = planned(change);
-    assert_eq!(plan.install.iter().any(|step| PublishSpec::of(step).is_some()), published);
+    assert_eq!(plan.install.iter().any(|step| PublishSpec::from_step(step).is_some()), published);
     let found = plan.findings.iter().find(|found| found.code == Code::CdiUnpublished);
     assert_eq!(found.is_none(), finding.is_empty(), "{found:?}");
     assert!(found.is_none_or(|found| found.detail.contains(finding)), "{found:?}");
@@ -102,9 +102,9 @@ fn nodes_are_left_to_the_administrator_where_longshore_did_not_decide_it(
             facts.ours.insert("nvidia".into(), String::new());
         }
     });
-    let nodes = plan.install.iter().find_map(MakeNodes::of).unwrap();
+    let nodes = plan.install.iter().find_map(MakeNodes::from_step).unwrap();
     assert_eq!(nodes.left_to_admin, left);
-    assert_eq!(plan.install.iter().any(|step| LinkNodes::of(step).is_some()), !left);
+    assert_eq!(plan.install.iter().any(|step| LinkNodes::from_step(step).is_some()), !left);
 }
 
 /// A driver that an older agent loaded without the parameter is the same driver.

@@ -10,7 +10,7 @@ use longshore_host::facts::{DeviceKind, LiveDriver, SwitchManager};
 use longshore_sources::userspace::switches::SwitchPrograms;
 
 fn started(plan: &Plan) -> Vec<Daemon> {
-    let starts = plan.install.iter().filter_map(StartDaemon::of);
+    let starts = plan.install.iter().filter_map(StartDaemon::from_step);
     starts.map(|start| start.daemon.clone()).collect()
 }
 

@@ -336,7 +336,7 @@ fn of_a_captured_tree_without_any_source_branch_and_flavour_are_decided(
     (catalog.drivers, catalog.headers) =
         (Probe::Unreadable(unknown()), Probe::Unreadable(unknown()));
     let failure = Failure::new(FailureKind::Download, unknown());
-    catalog.failures.push(SourceFailure::of(SourceId::Archives, "archives", failure));
+    catalog.failures.push(SourceFailure::new(SourceId::Archives, "archives", failure));
     let mut config = config("newest", "auto");
     config.paths.root = PathBuf::from("/captured");
     config.paths.host_root = PathBuf::from("/captured");

@@ -167,7 +167,7 @@ fn an_unread_registry_is_warned_of(#[case] compile: bool) {
     let mut catalog = with(&facts, "570.133.20");
     let failure = Failure::new(FailureKind::Download, "no answer");
     let name = "registry.example.com/a";
-    catalog.failures.push(SourceFailure::of(SourceId::Registry, name, failure));
+    catalog.failures.push(SourceFailure::new(SourceId::Registry, name, failure));
     let plan = plan(&config, &facts, &catalog).unwrap();
     assert!(reads(&plan) && plan.refusal().is_none(), "{:?}", plan.findings);
     assert!(codes(&plan, Severity::Warning).contains(&"registry-unread"), "{:?}", plan.findings);

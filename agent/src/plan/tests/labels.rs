@@ -33,10 +33,12 @@ struct Labels {
 }
 
 fn labels(plan: &Plan) -> Labels {
-    let files = plan.install.iter().filter_map(LabelFiles::of);
+    let files = plan.install.iter().filter_map(LabelFiles::from_step);
     let files = files.map(|step| (step.paths.len(), step.label.clone())).collect();
-    let root = plan.install.iter().find_map(MountRoot::of).and_then(|step| step.label.clone());
-    let nodes = plan.install.iter().filter_map(MountTmpfs::of).map(|step| step.label.clone());
+    let root =
+        plan.install.iter().find_map(MountRoot::from_step).and_then(|step| step.label.clone());
+    let nodes =
+        plan.install.iter().filter_map(MountTmpfs::from_step).map(|step| step.label.clone());
     Labels { files, root, nodes: nodes.collect() }
 }
 
@@ -51,7 +53,7 @@ fn a_host_with_selinux_gets_every_label_before_its_use() {
     let last = |kind: &str| order.iter().rposition(|it| *it == kind).unwrap();
     let first = |kind: &str| order.iter().position(|it| *it == kind).unwrap();
     assert!(last("label-files") < first("bind"), "{order:?}");
-    let nvidia = |step: &Step| LoadModule::of(step).is_some_and(LoadModule::is_of_driver);
+    let nvidia = |step: &Step| LoadModule::from_step(step).is_some_and(LoadModule::is_of_driver);
     assert!(first("label-files") < plan.install.iter().position(nvidia).unwrap(), "{order:?}");
     assert!(why(&plan, "SELinux enforcing").contains(MODULES));
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);

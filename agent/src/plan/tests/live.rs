@@ -140,7 +140,7 @@ fn of_two_sets_the_one_that_is_live_is_taken() {
     catalog.sets.insert(0, another);
     let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     assert!(plan.replaces.is_empty(), "{:?}", plan.replaces);
-    let loads = plan.install.iter().filter_map(LoadModule::of);
+    let loads = plan.install.iter().filter_map(LoadModule::from_step);
     let wanted = loads.filter(|it| it.version.is_some()).find_map(|it| it.srcversion.clone());
     assert_eq!(wanted.as_deref(), Some("SRCnvidia"));
 }

@@ -191,6 +191,6 @@ fn why(plan: &Plan, what: &str) -> String {
 }
 
 fn loads(plan: &Plan) -> Vec<String> {
-    let loads = plan.install.iter().filter_map(LoadModule::of);
+    let loads = plan.install.iter().filter_map(LoadModule::from_step);
     loads.map(|module| module.name.clone()).collect()
 }

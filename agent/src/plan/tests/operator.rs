@@ -25,7 +25,7 @@ fn the_driver_is_announced_after_all_other_steps() {
     let none = plan(&config("535", "auto"), &facts(TREE), &archives()).unwrap();
     let lines = |plan: &Plan| -> Vec<(usize, String)> {
         let all = plan.install.iter().enumerate();
-        all.filter_map(|(at, step)| Some((at, WriteStatus::of(step)?.to_string()))).collect()
+        all.filter_map(|(at, step)| Some((at, WriteStatus::from_step(step)?.to_string()))).collect()
     };
     let status = "/run/nvidia/validations/.driver-daemons-status";
     let first = (0, format!("write NotReady to {status}"));
@@ -82,7 +82,7 @@ fn values_of_the_fabric_manager_reach_its_settings() {
     let mut config = config("535.261.03", "proprietary");
     config.operator.fabric.insert("FABRIC_MODE".to_owned(), "1".to_owned());
     let plan = plan(&config, &facts, &catalog).unwrap();
-    let daemon = plan.install.iter().find_map(StartDaemon::of).unwrap().daemon.clone();
+    let daemon = plan.install.iter().find_map(StartDaemon::from_step).unwrap().daemon.clone();
     let set = daemon.settings.unwrap().set;
     assert!(set.contains(&("FABRIC_MODE".to_owned(), "1".to_owned())), "{set:?}");
 }

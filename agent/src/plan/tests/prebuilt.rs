@@ -162,7 +162,7 @@ fn a_registry_that_is_away(#[case] compile: bool, #[case] ends: Option<ExitCode>
     let mut catalog = archives();
     let failure = Failure::new(FailureKind::Download, "x");
     let name = "registry.example.com/a";
-    catalog.failures.push(SourceFailure::of(SourceId::Registry, name, failure));
+    catalog.failures.push(SourceFailure::new(SourceId::Registry, name, failure));
     let mut config = config("535.261.03", "auto");
     config.compile = compile;
     let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();

@@ -99,7 +99,7 @@ fn in_a_container_mounts_must_reach_the_host(
     let plan = plan(&config, &facts, &archives()).unwrap();
     let found = codes(&plan, Severity::Refusal).contains(&"run-nvidia-not-shared");
     assert_eq!(found, refused, "{:?}", plan.findings);
-    let Some(MakeNodes { dirs, .. }) = plan.install.iter().find_map(MakeNodes::of) else {
+    let Some(MakeNodes { dirs, .. }) = plan.install.iter().find_map(MakeNodes::from_step) else {
         panic!("nodes")
     };
     assert_eq!(dirs[0], PathBuf::from("/proc/1/root/dev"));

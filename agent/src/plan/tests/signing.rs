@@ -111,7 +111,7 @@ fn an_unsigned_set_is_signed_with_the_key_here_and_not_compiled_again(#[case] tr
     let second = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     assert!(second.exact && second.acquire.is_empty(), "{:?}", second.acquire);
     assert!(why(&second, "signed for the kernel").contains("sha512"));
-    let loads = second.install.iter().filter_map(LoadModule::of);
+    let loads = second.install.iter().filter_map(LoadModule::from_step);
     let digests = loads.filter_map(LoadModule::digest);
     assert!(digests.clone().count() == 3 && digests.clone().all(|d| d.starts_with("fff")));
 }

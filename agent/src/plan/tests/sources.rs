@@ -37,7 +37,7 @@ fn assembles(plan: &Plan) -> Option<Option<Flavour>> {
 }
 
 fn mounted(plan: &Plan) -> Option<&Path> {
-    plan.install.iter().find_map(Bind::of).map(|bind| bind.source.as_path())
+    plan.install.iter().find_map(Bind::from_step).map(|bind| bind.source.as_path())
 }
 
 const NONE: Option<Flavour> = None;
@@ -219,7 +219,7 @@ fn a_host_without_an_archive_is_told_where_its_user_mode_files_can_come_from(
     catalog.userspace.clear();
     catalog.drivers = Probe::Unreadable("no archive is configured".into());
     let failure = Failure::new(kind, "no archive is configured");
-    catalog.failures.push(SourceFailure::of(SourceId::Archives, "archives", failure));
+    catalog.failures.push(SourceFailure::new(SourceId::Archives, "archives", failure));
     let plan = plan(&wanting("open", false, false), &facts, &catalog).unwrap();
     let found = plan.findings.iter().find(|f| f.code == Code::UserspaceNotOffered).unwrap();
     assert_eq!(found.severity, severity);

@@ -31,7 +31,7 @@ fn a_stocked_store_gives_an_exact_plan_in_load_order() {
         panic!("firmware path")
     };
     assert_eq!(value, "/run/nvidia/driver/lib/firmware");
-    let Some(MakeNodes { dirs, .. }) = plan.install.iter().find_map(MakeNodes::of) else {
+    let Some(MakeNodes { dirs, .. }) = plan.install.iter().find_map(MakeNodes::from_step) else {
         panic!("nodes")
     };
     assert_eq!(dirs, &[PathBuf::from("/dev"), PathBuf::from("/run/nvidia/driver/dev")]);
@@ -215,7 +215,8 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
         earlier_state: None,
         ..config.paths.clone()
     };
-    let (in_use_wait, telemetry) = (InUseWait::of(std::time::Duration::ZERO), Telemetry::default());
+    let (in_use_wait, telemetry) =
+        (InUseWait::with_deadline(std::time::Duration::ZERO), Telemetry::default());
     let engine = Engine {
         host: &host,
         images: &FakeImages,

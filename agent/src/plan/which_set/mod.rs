@@ -75,7 +75,7 @@ pub(super) struct Alternatives<'i, 'a> {
 
 impl<'i, 'a> Alternatives<'i, 'a> {
     /// Collects the inputs. `wanted` are the modules to be loaded.
-    pub(super) fn of(inputs: Inputs<'a>, choice: &'i Choice, wanted: &'i [&'i str]) -> Self {
+    pub(super) fn gather(inputs: Inputs<'a>, choice: &'i Choice, wanted: &'i [&'i str]) -> Self {
         let Inputs { config, facts, catalog } = inputs;
         let is_buildable = may_load_own(config, catalog) && has_headers(catalog);
         let compiles = is_buildable && signing::may_load_compiled(facts, catalog.signer.as_ref());

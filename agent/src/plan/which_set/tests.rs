@@ -51,7 +51,7 @@ impl Scene {
 
     fn alternatives(&self) -> Alternatives<'_, '_> {
         let Self { config, facts, catalog, choice, .. } = self;
-        Alternatives::of(Inputs { config, facts, catalog }, choice, &WANTED)
+        Alternatives::gather(Inputs { config, facts, catalog }, choice, &WANTED)
     }
 
     /// Returns a complete set, the loaded build, as compiled: unsigned, without MOFED's headers.

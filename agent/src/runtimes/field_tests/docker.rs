@@ -59,7 +59,7 @@ fn a_running_process_counts_and_so_does_the_next_start() {
             "off by default",
         ],
     );
-    let json = serde_json::to_value(Report::of(&[checked])).expect("JSON");
+    let json = serde_json::to_value(Report::from_checked(&[checked])).expect("JSON");
     assert_eq!(json["runtimes"][0]["invocation"]["source"], "process");
     assert_eq!(json["runtimes"][0]["invocation"]["pid"], 42);
     host.write(OVERRIDE, "[Service]\nExecStart=\nExecStart=/usr/bin/dockerd --feature x\n");

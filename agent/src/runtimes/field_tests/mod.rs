@@ -37,7 +37,7 @@ impl Host {
             fs::copy(path, at(path)).expect("copied");
         }
         let root = Root::open(dir.path()).expect("root");
-        let paths = Paths::of(Path::new("/"), dir.path());
+        let paths = Paths::new(Path::new("/"), dir.path());
         let asking = Duration::from_secs(60);
         let runtimes = HostRuntimes { root, paths, disk: Disk::default(), asking };
         let host = Self { dir, runtimes };
@@ -188,7 +188,7 @@ fn the_json_has_its_form() {
     );
     host.program("/usr/bin/podman", "podman version 5.6.0", "exit 1");
     let checked = [host.check(Runtime::Docker, None), host.check(Runtime::Podman, None)];
-    let made = serde_json::to_value(Report::of(&checked)).expect("JSON");
+    let made = serde_json::to_value(Report::from_checked(&checked)).expect("JSON");
     assert_eq!(
         made,
         serde_json::json!({
@@ -232,6 +232,6 @@ fn the_json_has_its_form() {
             ],
         })
     );
-    let none = serde_json::to_value(Report::of(&[])).expect("JSON");
+    let none = serde_json::to_value(Report::from_checked(&[])).expect("JSON");
     assert_eq!((&none["verdict"], &none["exit_code"]), (&"refused".into(), &19.into()));
 }

@@ -13,7 +13,7 @@ use super::connections::MOST as MOST_CONNECTIONS;
 use super::*;
 use crate::config::TlsFiles;
 use crate::endpoint::Serving;
-use crate::endpoint::client::{self, Answer, Unanswered};
+use crate::endpoint::client::{self, AgentResponse, Unanswered};
 use crate::journal::phase::Phase;
 use crate::journal::private_dir::PrivateDir;
 use crate::telemetry::{DriverInfo, Telemetry};
@@ -81,7 +81,7 @@ impl Scene {
     }
 
     /// Asks over the agent's socket, once it is there.
-    fn ask(&self, path: &str) -> Answer {
+    fn ask(&self, path: &str) -> AgentResponse {
         let since = Instant::now();
         loop {
             match client::ask(&self.state(), path, WHOLE) {
@@ -218,7 +218,7 @@ fn an_agent_whose_task_runs_is_healthy_and_one_whose_task_does_not_is_not() {
     let runtime = tokio::runtime::Runtime::new().expect("runtime");
     let (end, ended) = oneshot::channel::<()>();
     let task = runtime.spawn(responder.drive(ended));
-    assert_eq!(scene.ask("/healthz"), Answer { status: 200, body: "ok\n".into() });
+    assert_eq!(scene.ask("/healthz"), AgentResponse { status: 200, body: "ok\n".into() });
     drop(end);
     let _ = runtime.block_on(task);
     let answer = scene.ask("/healthz");
@@ -276,7 +276,10 @@ fn many_that_ask_without_pause_do_not_make_health_fail_for_another(
         // Before any of it can fail: the others end only then.
         done.store(true, Ordering::Relaxed);
         for answer in answers {
-            assert_eq!(answer.expect("an answer"), Answer { status: 200, body: "ok\n".into() });
+            assert_eq!(
+                answer.expect("an answer"),
+                AgentResponse { status: 200, body: "ok\n".into() }
+            );
         }
         for one in hammering {
             one.join().expect("answered or cut off");

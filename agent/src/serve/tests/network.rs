@@ -91,7 +91,7 @@ async fn a_token_without_the_right_gets_403_none_401_and_a_silent_cluster_503() 
         (&silent, "Bearer reader", StatusCode::SERVICE_UNAVAILABLE, "did not review"),
     ] {
         let served = Served::Metrics(Some(reviews::reviews(api)));
-        let answers = Answers::of(Arc::clone(&subject), served);
+        let answers = Answers::new(Arc::clone(&subject), served);
         let request = Request::get("/metrics").header(AUTHORIZATION, token).body(()).expect("one");
         let response = answers.answer(&request).await;
         assert_eq!(response.status(), status, "{token}");
@@ -101,7 +101,7 @@ async fn a_token_without_the_right_gets_403_none_401_and_a_silent_cluster_503() 
         let text = String::from_utf8_lossy(&text);
         assert!(text.contains(body), "{text}");
         // Health needs no token on the agent's own socket.
-        let socket = Answers::of(Arc::clone(&subject), Served::All);
+        let socket = Answers::new(Arc::clone(&subject), Served::All);
         let request = Request::get("/metrics").body(()).expect("one");
         assert_eq!(socket.answer(&request).await.status(), StatusCode::OK);
     }

@@ -5,18 +5,18 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use longshore_cluster::testing::{Answer, Api, Request, SHORT, pass, refused};
+use longshore_cluster::testing::{Api, Request, SHORT, ScriptedAnswer, pass, refused};
 
 const PATH: &str = "/metrics";
 
-fn review(kind: &str, group: &str, status: &Value) -> Answer {
+fn review(kind: &str, group: &str, status: &Value) -> ScriptedAnswer {
     let body = json!({ "kind": kind, "apiVersion": format!("{group}.k8s.io/v1"), "metadata": {},
         "spec": {}, "status": status });
-    Answer::Body(201, body.to_string())
+    ScriptedAnswer::Body(201, body.to_string())
 }
 
 /// API server of a cluster in which `reader` may read, `other` may not, and any other token is nobody's.
-pub(in crate::serve) fn answer(request: &Request) -> Answer {
+pub(in crate::serve) fn answer(request: &Request) -> ScriptedAnswer {
     let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
     if request.line.contains("/subjectaccessreviews") {
         let allowed = body["spec"]["user"] == "reader";

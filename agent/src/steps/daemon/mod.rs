@@ -6,8 +6,8 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, UndoResult, Watch, exposing,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, Next, Progress, Properties,
+    Recheck, StepKind, Tools, UndoResult, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::Host;
@@ -31,7 +31,7 @@ pub struct NoDaemon {
     pub mark: String,
 }
 
-impl Kind for StartDaemon {
+impl StepKind for StartDaemon {
     type Before = NoDaemon;
     const WAS: &'static str = "no-daemon";
 
@@ -113,8 +113,8 @@ impl Kind for StartDaemon {
         Ok(EntryState::Undone)
     }
 
-    fn seen(&self, _: &NoDaemon) -> Seen {
-        Seen::gone(format!("{self}: its effect is gone"))
+    fn seen(&self, _: &NoDaemon) -> Deviation {
+        Deviation::gone(format!("{self}: its effect is gone"))
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), String> {

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use handover::{NotTaken, hand_over};
 
 use super::{
-    Announces, ApplyResult, Bounds, Content, EntryState, Intent, Kind, ModuleOrigin, Next,
-    Progress, Properties, Recheck, Seen, Tools, UndoResult, Watch,
+    Announces, ApplyResult, Bounds, Content, Deviation, EntryState, Intent, ModuleOrigin, Next,
+    Progress, Properties, Recheck, StepKind, Tools, UndoResult, Watch,
 };
 use longshore_core::failure::Failure;
 use longshore_core::finding::Code;
@@ -119,7 +119,7 @@ impl LoadModule {
     }
 }
 
-impl Kind for LoadModule {
+impl StepKind for LoadModule {
     type Before = NotLoaded;
     const WAS: &'static str = "not-loaded";
 
@@ -195,8 +195,8 @@ impl Kind for LoadModule {
         unload(self, progress, tools.host)
     }
 
-    fn seen(&self, _: &NotLoaded) -> Seen {
-        Seen::gone(format!("{} is not loaded", self.name))
+    fn seen(&self, _: &NotLoaded) -> Deviation {
+        Deviation::gone(format!("{} is not loaded", self.name))
     }
 
     fn check(&self, _: &Bounds) -> Result<(), String> {

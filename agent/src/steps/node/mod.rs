@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Announces, ApplyResult, Bounds, Intent, Kind, Next, Progress, Properties, Recheck, Seen, Tools,
-    UndoResult, Watch, directory, exposing,
+    Announces, ApplyResult, Bounds, Deviation, Intent, Next, Progress, Properties, Recheck,
+    StepKind, Tools, UndoResult, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::values::Node;
@@ -71,7 +71,7 @@ impl MakeNodes {
     }
 }
 
-impl Kind for MakeNodes {
+impl StepKind for MakeNodes {
     type Before = Nodes;
     const WAS: &'static str = "nodes";
 
@@ -118,7 +118,7 @@ impl Kind for MakeNodes {
 
     /// Device nodes with other permissions are there: a device manager that sets them after us is
     /// no reason to uninstall the driver, nor to fight it.
-    fn seen(&self, now: &Nodes) -> Seen {
+    fn seen(&self, now: &Nodes) -> Deviation {
         let changed = now.nodes.iter().filter(|node| node.was_same_device());
         let changed: Vec<String> = changed
             .map(|node| {
@@ -129,7 +129,7 @@ impl Kind for MakeNodes {
         let is_gone = changed.len() < now.nodes.len();
         let named = listed_first(now.nodes.iter().map(|node| &node.path));
         let gone = || format!("device nodes are missing or wrong: {named}");
-        Seen { gone: is_gone.then(gone), changed }
+        Deviation { gone: is_gone.then(gone), changed }
     }
 
     fn is_below(&self, before: &Nodes, target: &Path) -> bool {

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is};
 use super::{
-    Announces, ApplyResult, Bounds, EntryState, Intent, Kind, Next, Progress, Properties, Recheck,
-    Seen, Tools, UndoResult, Watch, exposing,
+    Announces, ApplyResult, Bounds, Deviation, EntryState, Intent, Next, Progress, Properties,
+    Recheck, StepKind, Tools, UndoResult, Watch, exposing,
 };
 use crate::config::ConfigDigest;
 use longshore_core::failure::Failure;
@@ -102,7 +102,7 @@ impl WriteStatus {
     }
 }
 
-impl Kind for WriteStatus {
+impl StepKind for WriteStatus {
     type Before = StatusBefore;
     const WAS: &'static str = "status";
 
@@ -180,10 +180,10 @@ impl Kind for WriteStatus {
         Ok(EntryState::Undone)
     }
 
-    fn seen(&self, now: &StatusBefore) -> Seen {
+    fn seen(&self, now: &StatusBefore) -> Deviation {
         match now.same {
-            true => Seen::default(),
-            false => Seen::gone(format!("{} is not {:?}", self.path.display(), self.text)),
+            true => Deviation::default(),
+            false => Deviation::gone(format!("{} is not {:?}", self.path.display(), self.text)),
         }
     }
 

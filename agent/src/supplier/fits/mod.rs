@@ -38,7 +38,7 @@ const MOST_SYMBOLS: usize = 18;
 
 /// Compares the store's sets for this kernel with it; returns the results by name in the store,
 /// without sets that are known to fit.
-pub(super) fn of(
+pub(super) fn fits_of(
     config: &Config,
     facts: &HostFacts,
     store: &Store,

@@ -54,7 +54,7 @@ impl Scene {
     }
 
     /// Makes the set of three modules, `nvidia.ko` with these CRCs and options.
-    fn of(magic: &str, crcs: &[(&str, u32)]) -> Self {
+    fn with_symbols(magic: &str, crcs: &[(&str, u32)]) -> Self {
         Self::new(&[
             ("nvidia.ko", module("nvidia", magic, crcs)),
             ("nvidia-uvm.ko", module("nvidia_uvm", MAGIC, &[("nvidia_own", 0x9999)])),
@@ -96,20 +96,20 @@ impl Scene {
     }
 
     fn fit(&self) -> Option<Fit> {
-        of(&self.config, &self.facts, &self.store, &self.sets()).into_values().next()
+        fits_of(&self.config, &self.facts, &self.store, &self.sets()).into_values().next()
     }
 }
 
 /// The next build of the same release may have other symbols.
 #[test]
 fn a_set_for_an_unknown_build_is_compared_each_time() {
-    let scene = Scene::of(MAGIC, &KERNEL).with_headers(&KERNEL);
+    let scene = Scene::with_symbols(MAGIC, &KERNEL).with_headers(&KERNEL);
     let mut set = scene.store.sets().unwrap().remove(0);
     set.key.kernel_version.clear();
     set.headers_from = HeadersFrom::Package;
     scene.store.put_set(&set).unwrap();
     let name = set.key.file_stem();
-    let fit = || of(&scene.config, &scene.facts, &scene.store, &scene.sets()).remove(&name);
+    let fit = || fits_of(&scene.config, &scene.facts, &scene.store, &scene.sets()).remove(&name);
     assert!(matches!(fit(), Some(Fit::Fits { .. })), "{:?}", fit());
     let other = "0x00001111\tmodule_layout\tvmlinux\tE\t\n0xbad00bad\tvmap\tvmlinux\tE\t\n";
     scene.write(&format!("usr/src/h/{RELEASE}/Module.symvers"), other.as_bytes());
@@ -131,7 +131,7 @@ fn a_module_with_another_crc_is_found_and_named(
     #[case] host: fn(Scene) -> Scene,
     #[case] against: &str,
 ) {
-    let scene = host(Scene::of(MAGIC, &TAMPERED));
+    let scene = host(Scene::with_symbols(MAGIC, &TAMPERED));
     let Some(Fit::Differs { place, lines, more: 0 }) = scene.fit() else {
         panic!("{:?}", scene.fit())
     };
@@ -144,10 +144,10 @@ fn a_module_with_another_crc_is_found_and_named(
 /// another build of this kernel, imported under this one's name.
 #[test]
 fn a_set_that_does_not_fit_refuses_the_plan_before_anything_is_touched() {
-    let scene = Scene::of(MAGIC, &TAMPERED).with_headers(&KERNEL);
+    let scene = Scene::with_symbols(MAGIC, &TAMPERED).with_headers(&KERNEL);
     let mut catalog =
         crate::catalog::gather(&scene.config, &scene.facts, Some(&scene.store), "").unwrap();
-    catalog.fits = of(&scene.config, &scene.facts, &scene.store, &catalog.sets);
+    catalog.fits = fits_of(&scene.config, &scene.facts, &scene.store, &catalog.sets);
     let plan = plan::plan(&scene.config, &scene.facts, &catalog).unwrap();
     let found = plan.findings.iter().find(|f| f.code == Code::SymbolsDiffer).expect("found");
     assert!(found.detail.contains(&line_of("vmap")), "{}", found.detail);
@@ -157,7 +157,7 @@ fn a_set_that_does_not_fit_refuses_the_plan_before_anything_is_touched() {
 
 #[test]
 fn a_set_that_fits_is_remembered_and_not_looked_at_again() {
-    let scene = Scene::of(MAGIC, &KERNEL).with_own_modules(&KERNEL);
+    let scene = Scene::with_symbols(MAGIC, &KERNEL).with_own_modules(&KERNEL);
     let fit = scene.fit();
     assert!(matches!(fit, Some(Fit::Fits { symbols: 3, .. })), "{fit:?}");
     assert_eq!(scene.fit(), None);
@@ -167,14 +167,14 @@ fn a_set_that_fits_is_remembered_and_not_looked_at_again() {
 
 #[test]
 fn what_was_compiled_here_is_not_looked_at() {
-    let scene = Scene::of(MAGIC, &TAMPERED).with_headers(&KERNEL);
+    let scene = Scene::with_symbols(MAGIC, &TAMPERED).with_headers(&KERNEL);
     scene.store.note_compiled(&scene.sets()[0].set);
     assert_eq!(scene.fit(), None);
 }
 
 #[test]
 fn where_there_is_nothing_to_compare_with_it_says_so() {
-    let scene = Scene::of(MAGIC, &TAMPERED);
+    let scene = Scene::with_symbols(MAGIC, &TAMPERED);
     let Some(Fit::Unchecked { why }) = scene.fit() else { panic!("{:?}", scene.fit()) };
     assert!(why.contains("Module.symvers"), "{why}");
     assert!(scene.store.known_to_fit().is_empty());
@@ -190,7 +190,7 @@ fn without_crcs_vermagic_alone_counts() {
 
 #[test]
 fn symbols_that_no_module_of_the_kernels_imports_are_not_said_to_be_checked() {
-    let fit = Scene::of(MAGIC, &TAMPERED).with_own_modules(&[("other", 1)]).fit();
+    let fit = Scene::with_symbols(MAGIC, &TAMPERED).with_own_modules(&[("other", 1)]).fit();
     assert!(matches!(fit, Some(Fit::Unchecked { .. })), "{fit:?}");
 }
 
@@ -198,7 +198,7 @@ fn symbols_that_no_module_of_the_kernels_imports_are_not_said_to_be_checked() {
 #[test]
 fn the_kernels_own_modules_count_for_more_than_headers() {
     let newer = [("module_layout", 0x1111), ("vmap", 0x4444), ("kfree", 0x3333)];
-    let scene = Scene::of(MAGIC, &KERNEL).with_headers(&newer).with_own_modules(&KERNEL);
+    let scene = Scene::with_symbols(MAGIC, &KERNEL).with_headers(&newer).with_own_modules(&KERNEL);
     let fit = scene.fit();
     assert!(matches!(fit, Some(Fit::Fits { .. })), "{fit:?}");
 }
@@ -206,7 +206,7 @@ fn the_kernels_own_modules_count_for_more_than_headers() {
 #[test]
 fn another_vermagic_is_found() {
     let other = "6.1.0-50-amd64 SMP preempt_rt mod_unload modversions ";
-    let scene = Scene::of(other, &KERNEL).with_headers(&KERNEL).with_own_modules(&KERNEL);
+    let scene = Scene::with_symbols(other, &KERNEL).with_headers(&KERNEL).with_own_modules(&KERNEL);
     let Some(Fit::Differs { lines, .. }) = scene.fit() else { panic!("{:?}", scene.fit()) };
     assert_eq!(lines.len(), 1);
     assert!(
@@ -220,7 +220,7 @@ fn another_vermagic_is_found() {
 fn a_finding_stays_short() {
     let names: Vec<String> = (0..500).map(|n| format!("symbol_{n:03}")).collect();
     let crcs = |crc: u32| names.iter().map(|n| (n.as_str(), crc)).collect::<Vec<_>>();
-    let scene = Scene::of(MAGIC, &crcs(1)).with_headers(&crcs(2));
+    let scene = Scene::with_symbols(MAGIC, &crcs(1)).with_headers(&crcs(2));
     let Some(Fit::Differs { lines, more, .. }) = scene.fit() else { panic!("{:?}", scene.fit()) };
     assert_eq!((lines.len(), more), (MOST_SYMBOLS, 500 - MOST_SYMBOLS));
 }

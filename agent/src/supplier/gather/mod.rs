@@ -128,7 +128,7 @@ pub(super) fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<
     let unasked = "not queried: everything needed is available";
     let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
     Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
-    catalog.fits = fits::of(config, facts, store, &catalog.sets);
+    catalog.fits = fits::fits_of(config, facts, store, &catalog.sets);
     catalog.leave_out_unfit_packages(&facts.kernel);
     Ok(catalog)
 }

@@ -44,7 +44,7 @@ fn unread(scene: &Scene) -> Gathered {
     let mut catalog = Catalog::without_sources("no answer");
     let mut fails = |source, cause: &str| {
         let failure = Failure::new(FailureKind::Verification, cause).with_source("why");
-        catalog.failures.push(SourceFailure::of(source, source.as_str(), failure));
+        catalog.failures.push(SourceFailure::new(source, source.as_str(), failure));
     };
     fails(SourceId::Archives, "the archive is not signed");
     fails(SourceId::RunFiles, "the .run file is another one");

@@ -33,7 +33,7 @@ impl Source for ConfiguredFiles {
             offers.run_files = Some(found.unwrap_or_else(|failure| {
                 let why = failure.to_string();
                 inventory.telemetry.source_failed(SourceId::RunFiles, &failure);
-                offers.failures = vec![SourceFailure::of(self.id(), ".run files", failure)];
+                offers.failures = vec![SourceFailure::new(self.id(), ".run files", failure)];
                 Probe::Unreadable(why)
             }));
             Ok(offers)

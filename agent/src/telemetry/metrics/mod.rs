@@ -7,7 +7,7 @@ mod builder;
 
 use std::collections::BTreeSet;
 
-use super::exposition::{Family, Kind, Sample};
+use super::exposition::{Family, MetricType, Sample};
 use super::watched::is_version;
 use super::{Live, Origin};
 use crate::journal::phase::Phase;
@@ -273,15 +273,15 @@ const UNITS: [&str; 2] = ["seconds", "bytes"];
 fn gauge(name: &'static str, help: &'static str) -> Family {
     let unit =
         UNITS.into_iter().find(|unit| name.rsplit('_').next() == Some(unit)).unwrap_or_default();
-    Family { name, kind: Kind::Gauge, unit, help, samples: Vec::new() }
+    Family { name, kind: MetricType::Gauge, unit, help, samples: Vec::new() }
 }
 
 fn counter(name: &'static str, help: &'static str) -> Family {
-    Family { kind: Kind::Counter, ..gauge(name, help) }
+    Family { kind: MetricType::Counter, ..gauge(name, help) }
 }
 
 fn info_family(name: &'static str, help: &'static str) -> Family {
-    Family { kind: Kind::Info, ..gauge(name, help) }
+    Family { kind: MetricType::Info, ..gauge(name, help) }
 }
 
 impl Family {

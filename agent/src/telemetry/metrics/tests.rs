@@ -94,9 +94,9 @@ fn exactly_one_phase_is_the_present_one() {
 
 fn row(family: &Family) -> String {
     let (kind, suffix) = match family.kind {
-        Kind::Gauge => ("gauge", ""),
-        Kind::Counter => ("counter", "_total"),
-        Kind::Info => ("info", "_info"),
+        MetricType::Gauge => ("gauge", ""),
+        MetricType::Counter => ("counter", "_total"),
+        MetricType::Info => ("info", "_info"),
     };
     let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     let labels: Vec<_> =

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::history::{self, Taken};
-use super::inventory::{Inventory, Item, Kind};
+use super::inventory::{Inventory, ItemKind, StoredItem};
 use super::mounted;
 use super::next_kernel;
 use crate::journal;
@@ -57,11 +57,12 @@ impl Needed {
     ///
     /// # Errors
     /// Exit code 13 or 15 where the journal cannot be understood: then it is not known what runs.
-    pub fn of(store: &Store, paths: &Paths) -> Result<Self, Failure> {
+    pub fn read(store: &Store, paths: &Paths) -> Result<Self, Failure> {
         let mut needed = Self::default();
         if let Some(state) = journal::read_state(paths)? {
             let live = state.entries.iter().filter(|entry| entry.is_live());
-            let live = Taken::of(live.filter_map(|entry| entry.step.properties().content));
+            let live =
+                Taken::from_contents(live.filter_map(|entry| entry.step.properties().content));
             needed.in_use.extend(live.trees.iter().cloned());
             needed.add(live, RUNS);
             needed.add(Taken::by(&state.previous), RAN);
@@ -94,25 +95,27 @@ impl Needed {
         }
     }
 
-    fn reason(&self, item: &Item) -> Option<&'static str> {
+    fn reason(&self, item: &StoredItem) -> Option<&'static str> {
         let name = item.path.file_name()?.to_str()?;
         // Sets may share modules: the loaded set is the one that has all of them.
         let is_taken = |taken: &BTreeSet<String>| taken.iter().all(|m| item.modules.contains(m));
         let why = |(_, why): &(_, &'static str)| *why;
         match item.kind {
-            Kind::Modules => self.modules.iter().find(|(taken, _)| is_taken(taken)).map(why),
+            ItemKind::Modules => self.modules.iter().find(|(taken, _)| is_taken(taken)).map(why),
             // A module of a set whose description is lost.
-            Kind::Download => self.modules.iter().find(|(taken, _)| taken.contains(name)).map(why),
-            Kind::UserMode => self.trees.get(name).copied(),
+            ItemKind::Download => {
+                self.modules.iter().find(|(taken, _)| taken.contains(name)).map(why)
+            }
+            ItemKind::UserMode => self.trees.get(name).copied(),
             _ => None,
         }
     }
 
     /// The reason why an item is useless in any case.
-    fn refuse(&self, item: &Item, now: SystemTime) -> Option<&'static str> {
+    fn refuse(&self, item: &StoredItem, now: SystemTime) -> Option<&'static str> {
         let name = item.path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         match item.kind {
-            Kind::UserMode if item.is_damaged && !self.in_use.contains(name) => {
+            ItemKind::UserMode if item.is_damaged && !self.in_use.contains(name) => {
                 Some("it is damaged, and not in use")
             }
             _ => refuse(item, now),
@@ -156,7 +159,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ItemKind,
     /// Relative to the store.
     pub path: PathBuf,
     /// Bytes that it freed, or occupies.
@@ -171,7 +174,7 @@ pub struct Line {
 #[derive(Debug)]
 pub struct Decision {
     report: Report,
-    going: Vec<Item>,
+    going: Vec<StoredItem>,
     /// Modules of sets that are kept.
     staying: BTreeSet<String>,
 }
@@ -186,7 +189,7 @@ pub fn decide(
     bound: Option<u64>,
     now: SystemTime,
 ) -> Result<Decision, Failure> {
-    let mut inventory = Inventory::of(store)?;
+    let mut inventory = Inventory::read(store)?;
     let mut items = std::mem::take(&mut inventory.items);
     let before = inventory.size();
     items.sort_by(|a, b| (a.used, a.kind, &a.path).cmp(&(b.used, b.kind, &b.path)));
@@ -227,11 +230,11 @@ pub fn decide(
 }
 
 /// The reason why an item is useless, whatever this host runs.
-fn refuse(item: &Item, now: SystemTime) -> Option<&'static str> {
+fn refuse(item: &StoredItem, now: SystemTime) -> Option<&'static str> {
     let age = now.duration_since(item.used).unwrap_or_default();
     match item.kind {
-        Kind::Leftover => Some("no process works on it"),
-        Kind::Record if item.path.starts_with("failures") && age > FAILURES_COUNT => {
+        ItemKind::Leftover => Some("no process works on it"),
+        ItemKind::Record if item.path.starts_with("failures") && age > FAILURES_COUNT => {
             Some("it has expired")
         }
         _ => None,
@@ -239,14 +242,14 @@ fn refuse(item: &Item, now: SystemTime) -> Option<&'static str> {
 }
 
 impl Decision {
-    fn removes(&mut self, item: Item, inventory: &mut Inventory, why: &'static str) {
+    fn removes(&mut self, item: StoredItem, inventory: &mut Inventory, why: &'static str) {
         let freed = inventory.forget(&item);
         self.report.after = self.report.after.saturating_sub(freed);
         self.report.removed.push(line(&item, freed, why));
         self.going.push(item);
     }
 
-    fn keeps(&mut self, item: Item, why: &'static str) {
+    fn keeps(&mut self, item: StoredItem, why: &'static str) {
         self.staying.extend(item.modules.iter().cloned());
         self.report.kept.push(line(&item, Inventory::size_of(&item), why));
     }
@@ -304,7 +307,11 @@ struct Mover<'a, 'b> {
 }
 
 impl Mover<'_, '_> {
-    fn remove(&mut self, item: &Item, modules: &[&String]) -> Result<(), (PathBuf, io::Error)> {
+    fn remove(
+        &mut self,
+        item: &StoredItem,
+        modules: &[&String],
+    ) -> Result<(), (PathBuf, io::Error)> {
         self.put_aside(&self.store.root().join(&item.path))?;
         if !modules.is_empty() {
             // The removal of the set must reach the disk before that of its modules.
@@ -332,7 +339,7 @@ impl Mover<'_, '_> {
     }
 }
 
-fn line(item: &Item, bytes: u64, reason: &'static str) -> Line {
+fn line(item: &StoredItem, bytes: u64, reason: &'static str) -> Line {
     let last_used = Timestamp::try_from(item.used).unwrap_or_default();
     Line { kind: item.kind, path: item.path.clone(), bytes, last_used, reason }
 }

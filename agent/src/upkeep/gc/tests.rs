@@ -101,7 +101,7 @@ impl Scene {
     }
 
     fn needed(&self) -> Needed {
-        Needed::of(&self.store, &self.paths()).expect("known")
+        Needed::read(&self.store, &self.paths()).expect("known")
     }
 
     fn decide(&self, bound: Option<u64>) -> Decision {
@@ -137,10 +137,10 @@ fn names(of: &[Line]) -> Vec<String> {
     let name = |line: &Line| {
         let text = line.path.to_string_lossy().into_owned();
         match line.kind {
-            Kind::Modules => {
+            ItemKind::Modules => {
                 format!("set {}", text["sets/".len()..].split('-').next().unwrap_or(""))
             }
-            Kind::Download => "package".into(),
+            ItemKind::Download => "package".into(),
             _ => text,
         }
     };
@@ -313,7 +313,7 @@ fn what_runs_is_not_guessed() {
     fs::create_dir(scene.paths().state).expect("directory");
     for (text, code) in [("{", ExitCode::Verification), ("{\"format\":99}", ExitCode::Preflight)] {
         fs::write(scene.paths().state.join("state.json"), text).expect("state");
-        let failure = Needed::of(&scene.store, &scene.paths()).expect_err("refused");
+        let failure = Needed::read(&scene.store, &scene.paths()).expect_err("refused");
         assert_eq!(failure.code(), code);
     }
 }

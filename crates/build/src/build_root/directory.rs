@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::bounds::{Count, DEEPEST, LIMITS};
 use super::unpack::{Refusal, Unpacking};
-use crate::outputs::{Kind, OutputDir};
+use crate::outputs::{OutputDir, OutputKind};
 use longshore_core::digest::{add_field, hex};
 
 /// Directories at its top that a running system fills, and no build reads.
@@ -31,7 +31,7 @@ type Outcome<T> = Result<T, Refusal>;
 pub(super) struct Directory {
     dir: OutputDir,
     /// By path, so that a directory comes before its contents.
-    entries: BTreeMap<PathBuf, Kind>,
+    entries: BTreeMap<PathBuf, OutputKind>,
     /// Bytes of all files together.
     pub(super) size: u64,
 }
@@ -52,8 +52,8 @@ impl Directory {
         while let Some(at) = next.pop() {
             let most = usize::try_from(LIMITS.entries).unwrap_or(usize::MAX);
             let top = if at.as_os_str().is_empty() { Path::new(".") } else { at.as_path() };
-            let opened = read.dir.below(top).map_err(|e| of(top, &e))?;
-            for entry in opened.entries(most).map_err(|e| of(top, &e))? {
+            let opened = read.dir.below(top).map_err(|e| refusal(top, &e))?;
+            for entry in opened.entries(most).map_err(|e| refusal(top, &e))? {
                 let path = at.join(&entry.name);
                 if LEFT_OUT.iter().any(|name| path == Path::new(name)) {
                     continue;
@@ -62,10 +62,10 @@ impl Directory {
                     entry.owner().check(&path).map_err(Refusal::Untrusted)?;
                 }
                 count.add(if entry.is_file() { entry.size() } else { 0 }).map_err(Refusal::Bad)?;
-                let Some(kind) = opened.kind(&entry).map_err(|e| of(&path, &e))? else {
+                let Some(kind) = opened.kind(&entry).map_err(|e| refusal(&path, &e))? else {
                     continue;
                 };
-                if matches!(kind, Kind::Directory) {
+                if matches!(kind, OutputKind::Directory) {
                     next.push(not_too_deep(&path)?);
                 }
                 read.entries.insert(path, kind);
@@ -108,16 +108,16 @@ impl Directory {
         for (path, kind) in &self.entries {
             add_field(&mut hash, path.as_os_str().as_encoded_bytes());
             match kind {
-                Kind::Directory => {
+                OutputKind::Directory => {
                     add_field(&mut hash, b"directory");
                     visit(path, Node::Directory)?;
                 }
-                Kind::Link(target) => {
+                OutputKind::Link(target) => {
                     add_field(&mut hash, b"link");
                     add_field(&mut hash, target.as_os_str().as_encoded_bytes());
                     visit(path, Node::Link(target))?;
                 }
-                Kind::File => self.visit_file(path, &mut hash, &mut visit)?,
+                OutputKind::File => self.visit_file(path, &mut hash, &mut visit)?,
             }
         }
         Ok(hex(&hash.finalize()))
@@ -129,8 +129,8 @@ impl Directory {
         hash: &mut Sha256,
         visit: &mut dyn FnMut(&Path, Node<'_>) -> Outcome<()>,
     ) -> Outcome<()> {
-        let file = self.dir.file(path).map_err(|e| of(path, &e))?;
-        let meta = file.metadata().map_err(|e| of(path, &e))?;
+        let file = self.dir.file(path).map_err(|e| refusal(path, &e))?;
+        let meta = file.metadata().map_err(|e| refusal(path, &e))?;
         let (mode, size) = (meta.mode() & 0o777, meta.len());
         add_field(hash, b"file");
         hash.update(mode.to_le_bytes());
@@ -152,7 +152,7 @@ fn not_too_deep(path: &Path) -> Outcome<PathBuf> {
     Ok(path.to_path_buf())
 }
 
-fn of(path: &Path, error: &io::Error) -> Refusal {
+fn refusal(path: &Path, error: &io::Error) -> Refusal {
     Refusal::Read(io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 

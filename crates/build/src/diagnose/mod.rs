@@ -147,7 +147,7 @@ impl Diagnosis {
         if outcome == Outcome::TimedOut {
             return Class::Slow;
         }
-        Class::of(self.cause().unwrap_or_default(), self.lacks_symvers)
+        Class::from_error(self.cause().unwrap_or_default(), self.lacks_symvers)
     }
 }
 

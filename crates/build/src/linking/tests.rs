@@ -9,7 +9,7 @@ use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use longshore_core::flavour::Flavour;
 use longshore_modules::testing::SIGNATURE;
-use longshore_sources::finished::sample::{self, Entry, deb, depends, stanza};
+use longshore_sources::finished::sample::{self, SampleEntry, deb, depends, stanza};
 use longshore_sources::finished::{Kernel, find};
 
 const DRIVER: &str = "580.173.02";
@@ -54,7 +54,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(objects: &[Entry], signatures: &[Entry]) -> Self {
+    fn new(objects: &[SampleEntry], signatures: &[SampleEntry]) -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store");
         let needs = format!("{OBJECTS} (= {VERSION}), {SIGNATURES} (= {VERSION}), ");
@@ -112,11 +112,11 @@ fn objects_link_to_the_modules_with_the_stated_digests_and_are_signed() {
 #[test]
 fn another_package_or_linker_is_another_key() {
     let sums = sums();
-    let key = |signatures: &[Entry]| {
+    let key = |signatures: &[SampleEntry]| {
         Scene::new(&sample().entries(&sums), signatures).linked().expect("a set").key
     };
     let mut more = sample().signatures();
-    more.push(Entry::File("./usr/share/doc/x".into(), Vec::new()));
+    more.push(SampleEntry::File("./usr/share/doc/x".into(), Vec::new()));
     let (one, other) = (key(&sample().signatures()), key(&more));
     assert_eq!(one.driver_digest, other.driver_digest);
     assert_ne!(one.digest(), other.digest());
@@ -126,37 +126,37 @@ fn path_of(name: &str) -> String {
     format!("./{DIR}/bits/{name}")
 }
 
-fn without(entries: &mut Vec<Entry>, name: &str) {
+fn without(entries: &mut Vec<SampleEntry>, name: &str) {
     let path = path_of(name);
-    entries.retain(|entry| !matches!(entry, Entry::File(one, _) if *one == path));
+    entries.retain(|entry| !matches!(entry, SampleEntry::File(one, _) if *one == path));
 }
 
-fn replace(entries: &mut Vec<Entry>, name: &str, bytes: impl Into<Vec<u8>>) {
+fn replace(entries: &mut Vec<SampleEntry>, name: &str, bytes: impl Into<Vec<u8>>) {
     without(entries, name);
-    entries.push(Entry::File(path_of(name), bytes.into()));
+    entries.push(SampleEntry::File(path_of(name), bytes.into()));
 }
 
-type Change = fn(&mut Vec<Entry>, &mut Vec<Entry>);
+type Change = fn(&mut Vec<SampleEntry>, &mut Vec<SampleEntry>);
 
 #[rstest]
-#[case::no_digests(|objects: &mut Vec<Entry>, _: &mut Vec<Entry>| without(objects, "SHA256SUMS"), "no SHA256SUMS")]
-#[case::empty_digests(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| replace(o, "SHA256SUMS", ""), "no module of the driver")]
-#[case::other_digest(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| replace(o, "SHA256SUMS", sums().replace(&sums()[..8], "00000000")), "SHA256SUMS states 00000000")]
-#[case::digest_of_one_module_more(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| replace(o, "BUILD", "ld -r -o nvidia.ko nvidia/interface.o nvidia.mod.o"), "no link command makes")]
-#[case::module_without_digest(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| replace(o, "SHA256SUMS", sums().split_once('\n').expect("lines").1), "has no nvidia.ko")]
-#[case::changed_object(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| replace(o, "nvidia.mod.o", longshore_modules::testing::symbols::with_info("", &[("module_layout", 8)])), "SHA256SUMS states")]
-#[case::no_script(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| without(o, "BUILD"), "no BUILD")]
-#[case::hostile_script(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| replace(o, "BUILD", "ld -r -o nvidia.ko /etc/shadow"), "/etc/shadow")]
-#[case::linked_object(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| o.push(Entry::Link(path_of("x.o"), "/etc/shadow".into())), "no regular file")]
-#[case::object_twice(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| o.push(Entry::File(path_of("nvidia.mod.o"), Vec::new())), "nvidia.mod.o twice")]
-#[case::file_as_a_directory(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| o.push(Entry::File(path_of("nvidia.mod.o/x"), Vec::new())), "twice")]
-#[case::two_drivers(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| o.push(Entry::File(path_of("x.o").replace("580srv", "580"), Vec::new())), "two directories")]
-#[case::no_objects(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| o.clear(), "no objects")]
-#[case::huge(|o: &mut Vec<Entry>, _: &mut Vec<Entry>| o.push(Entry::Claimed("./usr/x".into(), 64 << 30)), "more than 1024 MiB")]
-#[case::a_missing_signature(|_: &mut Vec<Entry>, s: &mut Vec<Entry>| without(s, "nvidia-uvm.ko.sig"), "not signed as nvidia.ko is")]
-#[case::no_signature(|_: &mut Vec<Entry>, s: &mut Vec<Entry>| replace(s, "nvidia.ko.sig", "text"), "the signature of nvidia.ko")]
-#[case::signature_of_another_length(|_: &mut Vec<Entry>, s: &mut Vec<Entry>| replace(s, "nvidia.ko.sig", longshore_modules::module_signing::appended::append(b"more", SIGNATURE)[..].to_vec()), "another length")]
-#[case::signature_twice(|_: &mut Vec<Entry>, s: &mut Vec<Entry>| s.push(Entry::File(path_of("nvidia.ko.sig"), Vec::new())), "two signatures")]
+#[case::no_digests(|objects: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| without(objects, "SHA256SUMS"), "no SHA256SUMS")]
+#[case::empty_digests(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| replace(o, "SHA256SUMS", ""), "no module of the driver")]
+#[case::other_digest(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| replace(o, "SHA256SUMS", sums().replace(&sums()[..8], "00000000")), "SHA256SUMS states 00000000")]
+#[case::digest_of_one_module_more(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| replace(o, "BUILD", "ld -r -o nvidia.ko nvidia/interface.o nvidia.mod.o"), "no link command makes")]
+#[case::module_without_digest(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| replace(o, "SHA256SUMS", sums().split_once('\n').expect("lines").1), "has no nvidia.ko")]
+#[case::changed_object(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| replace(o, "nvidia.mod.o", longshore_modules::testing::symbols::with_info("", &[("module_layout", 8)])), "SHA256SUMS states")]
+#[case::no_script(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| without(o, "BUILD"), "no BUILD")]
+#[case::hostile_script(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| replace(o, "BUILD", "ld -r -o nvidia.ko /etc/shadow"), "/etc/shadow")]
+#[case::linked_object(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| o.push(SampleEntry::Link(path_of("x.o"), "/etc/shadow".into())), "no regular file")]
+#[case::object_twice(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| o.push(SampleEntry::File(path_of("nvidia.mod.o"), Vec::new())), "nvidia.mod.o twice")]
+#[case::file_as_a_directory(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| o.push(SampleEntry::File(path_of("nvidia.mod.o/x"), Vec::new())), "twice")]
+#[case::two_drivers(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| o.push(SampleEntry::File(path_of("x.o").replace("580srv", "580"), Vec::new())), "two directories")]
+#[case::no_objects(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| o.clear(), "no objects")]
+#[case::huge(|o: &mut Vec<SampleEntry>, _: &mut Vec<SampleEntry>| o.push(SampleEntry::Claimed("./usr/x".into(), 64 << 30)), "more than 1024 MiB")]
+#[case::a_missing_signature(|_: &mut Vec<SampleEntry>, s: &mut Vec<SampleEntry>| without(s, "nvidia-uvm.ko.sig"), "not signed as nvidia.ko is")]
+#[case::no_signature(|_: &mut Vec<SampleEntry>, s: &mut Vec<SampleEntry>| replace(s, "nvidia.ko.sig", "text"), "the signature of nvidia.ko")]
+#[case::signature_of_another_length(|_: &mut Vec<SampleEntry>, s: &mut Vec<SampleEntry>| replace(s, "nvidia.ko.sig", longshore_modules::module_signing::appended::append(b"more", SIGNATURE)[..].to_vec()), "another length")]
+#[case::signature_twice(|_: &mut Vec<SampleEntry>, s: &mut Vec<SampleEntry>| s.push(SampleEntry::File(path_of("nvidia.ko.sig"), Vec::new())), "two signatures")]
 fn anything_else_is_refused(#[case] change: Change, #[case] why: &str) {
     let (mut objects, mut signatures) = (sample().entries(&sums()), sample().signatures());
     change(&mut objects, &mut signatures);
@@ -171,7 +171,7 @@ fn anything_else_is_refused(#[case] change: Change, #[case] why: &str) {
     let other = sample::Objects { dir: "lib/modules/6.8.0-142-generic/kernel/nvidia-570srv", ..sample() };
     other.signatures()
 })]
-fn modules_without_signatures_are_unsigned(#[case] signatures: Vec<Entry>) {
+fn modules_without_signatures_are_unsigned(#[case] signatures: Vec<SampleEntry>) {
     let scene = Scene::new(&sample().entries(&sums()), &signatures);
     assert_eq!(scene.linked().expect("a set").key.signed_by, None);
 }

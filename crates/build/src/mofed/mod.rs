@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::outputs::{Entry, Kind, OutputDir};
+use super::outputs::{OutputDir, OutputEntry, OutputKind};
 use longshore_core::digest::{add_field, hex};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -59,14 +59,14 @@ impl Mofed {
             let tree = match OutputDir::open_in_root(root, &path) {
                 Ok(tree) => tree,
                 Err(e) if longshore_core::root::is_absent(&e) => continue,
-                Err(e) => return Err(of(&path, &e)),
+                Err(e) => return Err(with_path(&path, &e)),
             };
             // The tree below is checked where it is read.
             for name in [HEADERS, SYMBOLS] {
                 ownership::way(root, &path.join(name))?;
             }
             let digest = Tree::read(tree, LIMITS).and_then(|tree| tree.digest());
-            let digest = digest.map_err(|e| of(&path, &e))?;
+            let digest = digest.map_err(|e| with_path(&path, &e))?;
             return Ok(Some(Self { root: root.into(), path, release: release.into(), digest }));
         }
         Ok(None)
@@ -112,7 +112,7 @@ fn name(release: &str) -> String {
     format!("/{PLACE}/{release}")
 }
 
-fn of(path: &Path, error: &io::Error) -> io::Error {
+fn with_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
@@ -131,20 +131,20 @@ struct Limits {
 struct Tree {
     dir: OutputDir,
     /// By path, so that a directory comes before its contents.
-    entries: BTreeMap<PathBuf, Kind>,
+    entries: BTreeMap<PathBuf, OutputKind>,
 }
 
 impl Tree {
     fn read(dir: OutputDir, limits: Limits) -> io::Result<Self> {
-        let entries = BTreeMap::from([(PathBuf::from(SYMBOLS), Kind::File)]);
-        dir.file(SYMBOLS).map_err(|e| of(Path::new(SYMBOLS), &e))?;
+        let entries = BTreeMap::from([(PathBuf::from(SYMBOLS), OutputKind::File)]);
+        dir.file(SYMBOLS).map_err(|e| with_path(Path::new(SYMBOLS), &e))?;
         let (mut tree, mut bytes) = (Self { dir, entries }, 0u64);
-        tree.entries.insert(HEADERS.into(), Kind::Directory);
+        tree.entries.insert(HEADERS.into(), OutputKind::Directory);
         let mut next = vec![PathBuf::from(HEADERS)];
         while let Some(at) = next.pop() {
             let left = limits.entries.saturating_sub(tree.entries.len());
-            let opened = tree.dir.below(&at).map_err(|e| of(&at, &e))?;
-            for entry in opened.entries(left).map_err(|e| of(&at, &e))? {
+            let opened = tree.dir.below(&at).map_err(|e| with_path(&at, &e))?;
+            for entry in opened.entries(left).map_err(|e| with_path(&at, &e))? {
                 let path = at.join(&entry.name);
                 bytes = bytes.saturating_add(entry.size());
                 if bytes > limits.bytes || path.components().count() > limits.depth {
@@ -152,7 +152,7 @@ impl Tree {
                 }
                 entry.owner().check(&path)?;
                 let kind = kind(&opened, &entry, &path)?;
-                next.extend(matches!(kind, Kind::Directory).then(|| path.clone()));
+                next.extend(matches!(kind, OutputKind::Directory).then(|| path.clone()));
                 tree.entries.insert(path, kind);
             }
         }
@@ -160,7 +160,7 @@ impl Tree {
     }
 
     fn contents(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.dir.read(path, MOST_OF_FILE).map_err(|e| of(path, &e))
+        self.dir.read(path, MOST_OF_FILE).map_err(|e| with_path(path, &e))
     }
 
     fn digest(&self) -> io::Result<String> {
@@ -169,12 +169,12 @@ impl Tree {
         for (path, kind) in &self.entries {
             field(path.as_os_str().as_encoded_bytes());
             match kind {
-                Kind::Directory => field(b"directory"),
-                Kind::Link(target) => {
+                OutputKind::Directory => field(b"directory"),
+                OutputKind::Link(target) => {
                     field(b"link");
                     field(target.as_os_str().as_encoded_bytes());
                 }
-                Kind::File => {
+                OutputKind::File => {
                     field(b"file");
                     field(&self.contents(path)?);
                 }
@@ -190,9 +190,9 @@ impl Tree {
         for (path, kind) in &self.entries {
             let to = target.join(path);
             match kind {
-                Kind::Directory => make_dir(&to)?,
-                Kind::Link(target) => symlink(target, &to)?,
-                Kind::File => {
+                OutputKind::Directory => make_dir(&to)?,
+                OutputKind::Link(target) => symlink(target, &to)?,
+                OutputKind::File => {
                     let mut file = File::create_new(&to)?;
                     file.write_all(&self.contents(path)?)?;
                     file.set_permissions(fs::Permissions::from_mode(0o644))?;
@@ -208,9 +208,9 @@ fn make_dir(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
-fn kind(dir: &OutputDir, entry: &Entry, path: &Path) -> io::Result<Kind> {
+fn kind(dir: &OutputDir, entry: &OutputEntry, path: &Path) -> io::Result<OutputKind> {
     match dir.kind(entry)? {
-        Some(Kind::Link(target)) if !stays_inside(path, &target) => {
+        Some(OutputKind::Link(target)) if !stays_inside(path, &target) => {
             Err(refused(path, "is a link that leads out of the tree"))
         }
         kind => kind.ok_or_else(|| refused(path, "is neither a file nor a directory nor a link")),

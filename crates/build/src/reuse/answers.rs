@@ -52,14 +52,14 @@ struct Set {
     /// headers.h: the kernel's headers, on which further tests depend.
     headers: String,
     /// Answers about headers, by the header's path.
-    presence: BTreeMap<String, Answer>,
+    presence: BTreeMap<String, ConftestAnswer>,
     /// Answers of tests, by the test's name.
-    tests: BTreeMap<String, Answer>,
+    tests: BTreeMap<String, ConftestAnswer>,
 }
 
 /// An answer of conftest.sh.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Answer {
+struct ConftestAnswer {
     /// Digest of everything in the script that decides it.
     question: String,
     text: String,
@@ -68,8 +68,9 @@ struct Answer {
 impl Set {
     /// Returns the answers to questions of `script`, as files of a directory.
     fn answered<'a>(&'a self, script: &'a Script) -> impl Iterator<Item = (String, &'a str)> {
-        let same =
-            |question: Option<String>, answer: &Answer| question == Some(answer.question.clone());
+        let same = |question: Option<String>, answer: &ConftestAnswer| {
+            question == Some(answer.question.clone())
+        };
         let tests = self.tests.iter().filter(move |(name, a)| same(script.test(name), a));
         let headers = self.presence.iter().filter(move |(path, a)| same(script.header(path), a));
         let tests = tests.map(|(name, a)| (format!("tests/{name}"), a.text.as_str()));
@@ -138,7 +139,8 @@ impl Answers {
             return Ok(self.known);
         };
         let headers = conftest.read_text("headers.h", MOST_TEXT)?;
-        let answer = |question: Option<String>, text| Some(Answer { question: question?, text });
+        let answer =
+            |question: Option<String>, text| Some(ConftestAnswer { question: question?, text });
         let mut found = Set { flags, names: self.names, headers, ..Set::default() };
         for (name, text) in texts(conftest, "compile-tests", ".h")? {
             found.tests.extend(answer(self.script.test(&name), text).map(|a| (name, a)));

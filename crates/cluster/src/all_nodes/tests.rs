@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::Limits;
-use crate::testing::{Answer, Api, Request as Asked, SHORT, refused, status};
+use crate::testing::{Api, Request as Asked, SHORT, ScriptedAnswer, refused, status};
 
 #[derive(Deserialize)]
 struct Items {
@@ -26,11 +26,11 @@ fn fleet(api: &Api) -> Fleet {
 }
 
 /// A page with the nodes of these numbers; the next one begins behind the last.
-fn page(numbers: std::ops::Range<u32>, is_last: bool) -> Answer {
+fn page(numbers: std::ops::Range<u32>, is_last: bool) -> ScriptedAnswer {
     let next = if is_last { String::new() } else { format!("after {}&x=1", numbers.end) };
     let node = |number| json!({"metadata": {"name": format!("n{number}")}});
     let items: Vec<Value> = numbers.map(node).collect();
-    Answer::Body(200, json!({"metadata": {"continue": next}, "items": items}).to_string())
+    ScriptedAnswer::Body(200, json!({"metadata": {"continue": next}, "items": items}).to_string())
 }
 
 #[tokio::test]
@@ -55,14 +55,14 @@ async fn a_list_whose_next_page_is_forgotten_begins_anew() {
         false => page(0..50, false),
     });
     let error = fleet(&forgetful).nodes(names).await.unwrap_err();
-    assert_eq!((error.kind, forgetful.requests().len()), (Kind::Gone, 6));
+    assert_eq!((error.kind, forgetful.requests().len()), (ErrorKind::Gone, 6));
 }
 
 #[tokio::test]
 async fn a_list_without_an_end_is_left() {
     let api = Api::by(|_| page(0..1, false));
     let error = fleet(&api).nodes(names).await.unwrap_err();
-    assert_eq!((error.kind, api.requests().len()), (Kind::Garbled, 200));
+    assert_eq!((error.kind, api.requests().len()), (ErrorKind::Garbled, 200));
     assert!(error.to_string().contains("has not ended after 10000 objects"), "{error}");
 }
 
@@ -71,12 +71,12 @@ async fn a_list_without_an_end_is_left() {
 #[case::small(&[10; 60], &[50, 50], Ok(61))]
 #[case::halved(&[1000; 10], &[50, 25, 12, 6, 3, 3, 3, 3], Ok(11))]
 #[case::large(&[3000; 3], &[50, 25, 12, 6, 3, 1, 1, 1, 1], Ok(4))]
-#[case::too_large(&[10, 9000], &[50, 25, 12, 6, 3, 1, 1, 1], Err(Kind::TooLarge))]
+#[case::too_large(&[10, 9000], &[50, 25, 12, 6, 3, 1, 1, 1], Err(ErrorKind::TooLarge))]
 #[tokio::test]
 async fn a_page_that_is_too_large_is_halved(
     #[case] sizes: &[usize],
     #[case] limits: &[usize],
-    #[case] wanted: Result<usize, Kind>,
+    #[case] wanted: Result<usize, ErrorKind>,
 ) {
     let sizes = [&[10], sizes].concat();
     let number = |line: &str, name: &str| {
@@ -90,7 +90,10 @@ async fn a_page_that_is_too_large_is_halved(
         let node = |size: &usize| json!({"metadata": {"name": "n".repeat(*size)}});
         let items: Vec<Value> = sizes[from..end].iter().map(node).collect();
         let next = if end < sizes.len() { end.to_string() } else { String::new() };
-        Answer::Body(200, json!({"items": items, "metadata": {"continue": next}}).to_string())
+        ScriptedAnswer::Body(
+            200,
+            json!({"items": items, "metadata": {"continue": next}}).to_string(),
+        )
     });
     let few = Limits { answer: 4000, ..SHORT };
     let fleet = Fleet::new(api.cluster(few), Duration::from_secs(600));
@@ -158,7 +161,7 @@ async fn a_refusal_has_the_right_that_is_missing() {
         assert!(error.to_string().contains(&named), "{error}");
         let api = Api::by(|_| refused(401));
         let error = call(&fleet(&api), number).await.unwrap_err();
-        assert_eq!((error.kind, api.requests().len()), (Kind::Unauthorized, 3));
+        assert_eq!((error.kind, api.requests().len()), (ErrorKind::Unauthorized, 3));
         assert!(error.to_string().contains(&format!("({} {})", right.verb, right.resource)));
         assert_eq!(Fleet::missing_right(&error), None);
     }
@@ -168,8 +171,11 @@ async fn a_refusal_has_the_right_that_is_missing() {
 
 #[tokio::test]
 async fn a_patch_has_its_type_and_a_conflict_is_no_failure() {
-    let api =
-        Api::with([Answer::Body(200, "{}".into()), refused(409), Answer::Body(200, "{}".into())]);
+    let api = Api::with([
+        ScriptedAnswer::Body(200, "{}".into()),
+        refused(409),
+        ScriptedAnswer::Body(200, "{}".into()),
+    ]);
     let (fleet, patch) = (fleet(&api), json!({"metadata": {"resourceVersion": "7"}}));
     assert!(fleet.patch_node("n", NodePatch::Merge(&patch)).await.unwrap().is_some());
     assert!(fleet.patch_node("n", NodePatch::Merge(&patch)).await.unwrap().is_none());
@@ -184,14 +190,14 @@ async fn a_patch_has_its_type_and_a_conflict_is_no_failure() {
 
 /// Answers to a deletion, and its outcome.
 #[rstest]
-#[case::accepted(Answer::Body(200, "{}".into()), None)]
+#[case::accepted(ScriptedAnswer::Body(200, "{}".into()), None)]
 #[case::gone(refused(404), None)]
 #[case::made_anew(refused(409), None)]
-#[case::refused(refused(403), Some(Kind::Forbidden))]
+#[case::refused(refused(403), Some(ErrorKind::Forbidden))]
 #[tokio::test]
 async fn a_deletion_is_of_one_uid_and_waits_for_pods(
-    #[case] answer: Answer,
-    #[case] wanted: Option<Kind>,
+    #[case] answer: ScriptedAnswer,
+    #[case] wanted: Option<ErrorKind>,
 ) {
     let api = Api::with([answer]);
     let deleted = fleet(&api).delete_daemon_set("gpu", "driver", "7").await;
@@ -205,7 +211,7 @@ async fn a_deletion_is_of_one_uid_and_waits_for_pods(
 
 #[tokio::test]
 async fn a_daemon_set_that_there_is_not_is_none() {
-    let api = Api::with([refused(404), Answer::Body(200, "{\"a\": 1}".into())]);
+    let api = Api::with([refused(404), ScriptedAnswer::Body(200, "{\"a\": 1}".into())]);
     let fleet = fleet(&api);
     assert_eq!(fleet.daemon_set("gpu", "driver").await.unwrap(), None);
     assert_eq!(fleet.daemon_set("gpu", "driver").await.unwrap().as_deref(), Some("{\"a\": 1}"));
@@ -216,14 +222,14 @@ async fn a_daemon_set_that_there_is_not_is_none() {
 async fn a_server_that_is_away_is_asked_until_the_time_limit() {
     let failures = AtomicU32::new(0);
     let api = Api::by(move |_| match failures.fetch_add(1, Ordering::Relaxed) {
-        number if number < 3 * SHORT.tries => Answer::Body(503, status(503, "starting")),
+        number if number < 3 * SHORT.tries => ScriptedAnswer::Body(503, status(503, "starting")),
         _ => page(0..2, true),
     });
     let patient = Fleet::new(api.cluster(SHORT), Duration::from_secs(600));
     assert_eq!(patient.nodes(names).await.unwrap().len(), 2);
-    let away = Api::by(|_| Answer::Body(503, status(503, "starting")));
+    let away = Api::by(|_| ScriptedAnswer::Body(503, status(503, "starting")));
     let error = fleet(&away).nodes(names).await.unwrap_err();
-    assert_eq!((error.kind, away.requests().len()), (Kind::Status(503), 3));
+    assert_eq!((error.kind, away.requests().len()), (ErrorKind::Status(503), 3));
 }
 
 #[tokio::test]
@@ -238,14 +244,14 @@ async fn a_name_that_is_none_is_not_sent() {
         fleet.daemon_set("a", "b?c").await.unwrap_err().kind,
         fleet.delete_daemon_set("a/b", "c", "7").await.unwrap_err().kind,
     ];
-    assert_eq!(kinds, [Kind::Name; 6]);
+    assert_eq!(kinds, [ErrorKind::Name; 6]);
     assert!(api.requests().is_empty());
 }
 
 #[tokio::test]
 async fn an_answer_that_is_no_list_is_told() {
-    let api = Api::by(|_| Answer::Body(200, "{\"kind\": \"Node\"}".into()));
+    let api = Api::by(|_| ScriptedAnswer::Body(200, "{\"kind\": \"Node\"}".into()));
     let error = fleet(&api).nodes(names).await.unwrap_err();
-    assert_eq!(error.kind, Kind::Garbled);
+    assert_eq!(error.kind, ErrorKind::Garbled);
     assert!(error.to_string().contains("not the list: missing field `items`"), "{error}");
 }

@@ -6,7 +6,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::names::{CORDONED, EVICT_REQUEST, EVICTIONS, STATUS};
 use crate::text::is_name;
 
@@ -31,7 +31,7 @@ pub(crate) struct DrainNode {
 
 impl DrainNode {
     /// Takes the metadata of a node; None where its name is none.
-    pub(crate) fn of(meta: &ObjectMeta) -> Option<Self> {
+    pub(crate) fn from_meta(meta: &ObjectMeta) -> Option<Self> {
         let name = meta.name.clone().filter(|name| is_name(name))?;
         let annotation = |key| meta.annotations.as_ref()?.get(key);
         Some(Self {
@@ -45,8 +45,8 @@ impl DrainNode {
 }
 
 fn of_node(call: Call, name: &str, meta: &ObjectMeta) -> Result<DrainNode, Error> {
-    let node = DrainNode::of(meta).filter(|node| node.name == name);
-    node.ok_or_else(|| Error::new(call, Kind::Garbled, "an answer about another node"))
+    let node = DrainNode::from_meta(meta).filter(|node| node.name == name);
+    node.ok_or_else(|| Error::new(call, ErrorKind::Garbled, "an answer about another node"))
 }
 
 impl Cluster {

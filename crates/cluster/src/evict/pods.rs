@@ -59,7 +59,7 @@ pub(super) struct UserPod {
 impl UserPod {
     /// Takes a pod of the node; None where it uses no driver by `users`, the uids that the users' cgroups
     /// have.
-    fn of(pod: &NodePod, users: &BTreeSet<String>) -> Option<Self> {
+    fn from_pod(pod: &NodePod, users: &BTreeSet<String>) -> Option<Self> {
         let is_user = users.contains(&pod.id.uid)
             || pod.static_uid.as_ref().is_some_and(|uid| users.contains(uid));
         is_user.then(|| Self { id: pod.id.clone(), treatment: treatment(&pod.meta) })
@@ -93,7 +93,7 @@ impl Cluster {
         users: &BTreeSet<String>,
     ) -> Result<Vec<UserPod>, Error> {
         let pods = self.node_pods(node).await?;
-        let used = pods.iter().filter_map(|pod| UserPod::of(pod, users));
+        let used = pods.iter().filter_map(|pod| UserPod::from_pod(pod, users));
         Ok(used.filter(|pod| !spared.contains(&&*pod.id.to_string())).collect())
     }
 }
@@ -112,7 +112,7 @@ mod tests {
         let mut pod = json!({ "namespace": "ml", "name": "train", "uid": UID });
         let more = more.as_object().unwrap().clone();
         pod.as_object_mut().unwrap().extend(more);
-        NodePod::of(serde_json::from_value(pod).unwrap())
+        NodePod::from_meta(serde_json::from_value(pod).unwrap())
     }
 
     fn owned(kind: &str, label: Option<&str>) -> Value {
@@ -149,7 +149,7 @@ mod tests {
         #[case] wanted: Treatment,
     ) {
         let users = BTreeSet::from([UID.to_owned()]);
-        assert_eq!(UserPod::of(&pod(&more).unwrap(), &users).unwrap().treatment, wanted);
+        assert_eq!(UserPod::from_pod(&pod(&more).unwrap(), &users).unwrap().treatment, wanted);
     }
 
     #[rstest]
@@ -165,7 +165,7 @@ mod tests {
         #[case] wanted: bool,
     ) {
         let users = BTreeSet::from([user.to_owned()]);
-        let found = pod(&more).and_then(|pod| UserPod::of(&pod, &users));
+        let found = pod(&more).and_then(|pod| UserPod::from_pod(&pod, &users));
         assert_eq!(found.is_some(), wanted);
     }
 }

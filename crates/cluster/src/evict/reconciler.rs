@@ -14,8 +14,8 @@ use super::rate::Rate;
 use super::{EvictEvent, ReportEvent};
 use crate::client::{Cluster, Limits, Pauses};
 use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
-use crate::error::{Error, Kind};
-use crate::pods::{Place, PodRef};
+use crate::error::{Error, ErrorKind};
+use crate::pods::{PodOnNode, PodRef};
 use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
 
 /// Time after which a refused call is made again where no change waits, as a multiple of the usual one.
@@ -34,7 +34,7 @@ struct Round {
 
 impl Round {
     /// Sorts the pods that use the driver.
-    fn of(users: Vec<UserPod>) -> Self {
+    fn new(users: Vec<UserPod>) -> Self {
         let only_last = users.iter().all(|user| match &user.treatment {
             Treatment::Evict => false,
             Treatment::EvictLast => true,
@@ -61,7 +61,7 @@ struct Reported {
     blocked: Blocked,
     cordoned: bool,
     rest: Option<Rest>,
-    failure: Option<Kind>,
+    failure: Option<ErrorKind>,
 }
 
 /// Desired cordon of a node and evictions from it, for a change of its driver. The same change with other users goes
@@ -72,7 +72,7 @@ pub(crate) type Drain = Handle<Desired<Change>>;
 /// Reconciler of the drain of one node.
 pub(crate) struct DrainReconciler {
     cluster: Arc<Cluster>,
-    place: Place,
+    place: PodOnNode,
     pace: EvictPace,
     rate: Arc<Rate>,
     report: ReportEvent,
@@ -126,7 +126,7 @@ impl Reconcile for DrainReconciler {
                     (self.report)(&EvictEvent::CordonedByAnother);
                 }
                 self.until = Some(until);
-                let round = Round::of(self.users_of(change).await?);
+                let round = Round::new(self.users_of(change).await?);
                 match round.due.is_empty() {
                     true => self.ends_round(round.blocked, false),
                     false => self.round = round,
@@ -172,10 +172,10 @@ impl Reconcile for DrainReconciler {
     fn fails(&mut self, desired: &Self::Desired, error: Error) -> Next {
         let is_change = matches!(desired, Desired::Wanted(_));
         let mut settled = None;
-        if error.kind == Kind::Status(409) {
+        if error.kind == ErrorKind::Status(409) {
             tracing::debug!("{error}; another program changed the node, which is read again");
         } else if error.kind.is_refusal() {
-            let is_left = self.is_cordoned && error.kind != Kind::Missing;
+            let is_left = self.is_cordoned && error.kind != ErrorKind::Missing;
             settled = (!is_change).then_some(!is_left);
             self.reports_failure(is_change, &error, EvictEvent::Refused);
         } else {
@@ -184,7 +184,7 @@ impl Reconcile for DrainReconciler {
         }
         let refused = if is_change { self.pace.refused } else { self.pace.refused * SELDOM };
         let then = match error.kind {
-            Kind::Forbidden => Then::after(refused),
+            ErrorKind::Forbidden => Then::after(refused),
             // A missing node as well: an API server that was just started answers so.
             _ => Then::Backoff,
         };
@@ -201,7 +201,7 @@ impl DrainReconciler {
     /// `report` is called with each event. It needs a tokio runtime.
     pub(crate) fn begin(
         cluster: Arc<Cluster>,
-        place: Place,
+        place: PodOnNode,
         pace: EvictPace,
         rate: Arc<Rate>,
         report: impl Fn(&EvictEvent) + Send + Sync + 'static,

@@ -11,8 +11,8 @@ use super::decision::Change;
 use super::rate::Rate;
 use super::reconciler::{Drain, DrainReconciler};
 use super::*;
-use crate::pods::Place;
-use crate::testing::{Answer, Api, Request, SHORT, pass, refused};
+use crate::pods::PodOnNode;
+use crate::testing::{Api, Request, SHORT, ScriptedAnswer, pass, refused};
 use crate::{Limits, names};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -79,7 +79,7 @@ struct State {
 }
 
 impl State {
-    fn node(&self) -> Answer {
+    fn node(&self) -> ScriptedAnswer {
         let mut metadata = json!({ "name": "node-1", "resourceVersion": self.version.to_string() });
         if let Some(record) = &self.record {
             metadata["annotations"] = json!({ names::CORDONED: record });
@@ -90,10 +90,10 @@ impl State {
         };
         let node =
             json!({ "kind": "Node", "apiVersion": "v1", "metadata": metadata, "spec": spec });
-        Answer::Body(200, node.to_string())
+        ScriptedAnswer::Body(200, node.to_string())
     }
 
-    fn patch(&mut self, body: &Value) -> Answer {
+    fn patch(&mut self, body: &Value) -> ScriptedAnswer {
         if self.conflicts > 0 {
             (self.conflicts, self.version) = (self.conflicts - 1, self.version + 1);
         }
@@ -111,7 +111,7 @@ impl State {
         self.node()
     }
 
-    fn list(&self) -> Answer {
+    fn list(&self) -> ScriptedAnswer {
         let items = self.pods.iter().map(|pod| {
             let mut metadata = json!({
                 "name": pod.name, "namespace": "ml", "uid": uid(pod.name), "labels": {},
@@ -134,10 +134,10 @@ impl State {
             "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
             "metadata": { "resourceVersion": "1" }, "items": items.collect::<Vec<_>>(),
         });
-        Answer::Body(200, list.to_string())
+        ScriptedAnswer::Body(200, list.to_string())
     }
 
-    fn evict(&mut self, name: &str, body: &Value) -> Answer {
+    fn evict(&mut self, name: &str, body: &Value) -> ScriptedAnswer {
         let version = body["apiVersion"].as_str().unwrap();
         if self.only.is_some_and(|only| only != version) {
             return refused(self.unknown);
@@ -155,7 +155,7 @@ impl State {
                     "message": "Cannot evict pod.", "reason": "TooManyRequests", "code": 429,
                     "details": { "causes": [cause] },
                 });
-                return Answer::Body(429, status.to_string());
+                return ScriptedAnswer::Body(429, status.to_string());
             }
             Obeys::AtOnce => drop(self.pods.remove(at)),
             Obeys::Never => self.pods[at].ending = true,
@@ -163,10 +163,10 @@ impl State {
         self.evicted.push(name.to_owned());
         let done =
             json!({ "kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201 });
-        Answer::Body(201, done.to_string())
+        ScriptedAnswer::Body(201, done.to_string())
     }
 
-    fn answer(&mut self, request: &Request) -> Answer {
+    fn answer(&mut self, request: &Request) -> ScriptedAnswer {
         let (method, path) = request.line.split_once(' ').unwrap();
         let path = path.split('?').next().unwrap();
         let body = serde_json::from_str(&request.body).unwrap_or_default();
@@ -184,7 +184,7 @@ impl State {
             ("POST", _, Some(name)) => self.evict(name, &body),
             _ => panic!("{}", request.line),
         };
-        if self.dies_at == Some(number) { Answer::Silence } else { answer }
+        if self.dies_at == Some(number) { ScriptedAnswer::Silence } else { answer }
     }
 }
 
@@ -221,7 +221,8 @@ impl Scene {
         let tell = move |event: &EvictEvent| {
             let _ = sender.send(event.clone());
         };
-        let place = Place { node: "node-1".into(), namespace: "gpu".into(), pod: "evictor".into() };
+        let place =
+            PodOnNode { node: "node-1".into(), namespace: "gpu".into(), pod: "evictor".into() };
         let (cluster, rate) = (Arc::new(self.api.cluster(limits)), Arc::new(Rate::new(10_000)));
         let evictions = DrainReconciler::begin(cluster, place, pace, rate, tell);
         Agent { evictions, reported, own: own.to_owned() }

@@ -20,7 +20,7 @@ pub use health::Health;
 pub use slots::Share;
 
 use crate::client::{Cluster, Pauses};
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::evict::annotated::DrainNode;
 use crate::evict::rate::Rate;
 use crate::evict::{EvictPace, EvictRequest};
@@ -84,7 +84,7 @@ impl Evictor {
         let own = Own {
             cluster: Arc::new(cluster),
             pod,
-            slots: Arc::new(Slots::new(most_nodes.of(0))),
+            slots: Arc::new(Slots::new(most_nodes.count_for(0))),
             rate: Arc::new(Rate::new(most_evictions)),
             pace,
             of_node,
@@ -138,7 +138,7 @@ impl Evictor {
     /// Reports a failure of the list or the watch; a watch that has to begin anew is none.
     fn fails(&mut self, error: &Error) {
         match error.kind {
-            Kind::Gone | Kind::Garbled | Kind::TooLarge => {
+            ErrorKind::Gone | ErrorKind::Garbled | ErrorKind::TooLarge => {
                 tracing::debug!("{error}; the nodes are listed again")
             }
             _ => {
@@ -169,7 +169,7 @@ impl Evictor {
     /// Limits the places to the share of the nodes that have an agent now; wakes nobody
     /// where that is no more than before.
     fn limit(&self) {
-        self.own.slots.limit(self.most_nodes.of(self.agents.len()));
+        self.own.slots.limit(self.most_nodes.count_for(self.agents.len()));
     }
 
     fn hear(&mut self, heard: Heard) {

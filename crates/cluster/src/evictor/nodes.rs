@@ -12,7 +12,7 @@ use tracing::subscriber::NoSubscriber;
 
 use super::Health;
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::evict::annotated::DrainNode;
 
 const LIST: &str = "listing the nodes (list nodes)";
@@ -50,7 +50,7 @@ impl Cluster {
                 async move { nodes.list_metadata(params).await }
             });
             let listed = match listed.await {
-                Err(error) if error.kind == Kind::TooLarge && size > 1 => {
+                Err(error) if error.kind == ErrorKind::TooLarge && size > 1 => {
                     size /= 2;
                     continue;
                 }
@@ -58,18 +58,20 @@ impl Cluster {
             };
             health.beat();
             asked += size;
-            found.extend(listed.items.iter().filter_map(|node| DrainNode::of(&node.metadata)));
+            found.extend(
+                listed.items.iter().filter_map(|node| DrainNode::from_meta(&node.metadata)),
+            );
             match listed.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) => page = page.continue_token(&next),
                 None => {
-                    let none = || Error::new(LIST, Kind::Garbled, "a list without a version");
+                    let none = || Error::new(LIST, ErrorKind::Garbled, "a list without a version");
                     let version = listed.metadata.resource_version.ok_or_else(none)?;
                     return Ok((found, version));
                 }
             }
         }
         let why = format!("the list has not ended after {MOST_NODES} nodes");
-        Err(Error::new(LIST, Kind::Garbled, why))
+        Err(Error::new(LIST, ErrorKind::Garbled, why))
     }
 
     /// Watches the nodes from this version until the server closes the watch: the next one goes on from there. After
@@ -82,7 +84,7 @@ impl Cluster {
         let nodes: Api<Node> = Api::all(self.client());
         let all = self.limits.watch_params();
         let events = self.once(WATCH, nodes.watch_metadata(&all, version)).await?;
-        let events = events.map_err(|error| Error::of(WATCH, &error));
+        let events = events.map_err(|error| Error::from_kube(WATCH, &error));
         pin_mut!(events);
         let until = Instant::now() + self.limits.watch + self.limits.call;
         loop {
@@ -90,7 +92,7 @@ impl Cluster {
             match timeout(SIGN, next).await {
                 Ok(Some(Ok(event))) => hear(heard(event, version)?),
                 // A connection that broke, or grew beyond the size limit, is resumed from the last version.
-                Ok(Some(Err(error))) if error.kind != Kind::Garbled => {
+                Ok(Some(Err(error))) if error.kind != ErrorKind::Garbled => {
                     tracing::debug!("{error}; it is resumed");
                     return Ok(());
                 }
@@ -105,11 +107,11 @@ impl Cluster {
 
 /// Takes an event, and its version.
 fn heard(event: WatchEvent<PartialObjectMeta<Node>>, version: &mut String) -> Result<Heard, Error> {
-    let garbled = || Error::new(WATCH, Kind::Garbled, "an event without a node or a version");
+    let garbled = || Error::new(WATCH, ErrorKind::Garbled, "an event without a node or a version");
     match event {
         WatchEvent::Added(node) | WatchEvent::Modified(node) => {
             *version = node.metadata.resource_version.clone().ok_or_else(garbled)?;
-            DrainNode::of(&node.metadata).map(Heard::Is).ok_or_else(garbled)
+            DrainNode::from_meta(&node.metadata).map(Heard::Is).ok_or_else(garbled)
         }
         WatchEvent::Deleted(node) => {
             *version = node.metadata.resource_version.ok_or_else(garbled)?;

@@ -27,7 +27,7 @@ impl Default for Share {
 
 impl Share {
     /// Returns the number for so many nodes with an agent: one at least.
-    pub(super) fn of(self, nodes: usize) -> usize {
+    pub(super) fn count_for(self, nodes: usize) -> usize {
         match self {
             Self::Nodes(number) => number.max(1),
             Self::Percent(percent) => (nodes * percent).div_ceil(100).max(1),
@@ -166,7 +166,7 @@ mod tests {
         #[case] wanted: Option<(Share, usize)>,
     ) {
         let share = text.parse::<Share>().ok();
-        assert_eq!(share.map(|share| (share, share.of(9))), wanted);
+        assert_eq!(share.map(|share| (share, share.count_for(9))), wanted);
         assert_eq!(share.map(|share| share.to_string()).as_deref(), wanted.map(|_| text));
     }
 

@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::evict::{AskPace, DrainState, DrainStatus, EvictEvent, Evictions};
 use crate::names::{CORDONED, EVICT_REQUEST, EVICTIONS, STATUS};
-use crate::pods::Place;
-use crate::testing::{Answer, Api, Request, SHORT, refused, status};
+use crate::pods::PodOnNode;
+use crate::testing::{Api, Request, SHORT, ScriptedAnswer, refused, status};
 
 const LONG: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(1);
@@ -92,21 +92,23 @@ impl State {
         node.version = self.version;
     }
 
-    fn list(&self, kind: &str, items: &[Value]) -> Answer {
+    fn list(&self, kind: &str, items: &[Value]) -> ScriptedAnswer {
         let list = json!({
             "kind": kind, "apiVersion": "meta.k8s.io/v1", "items": items,
             "metadata": { "resourceVersion": self.version.to_string() },
         });
-        Answer::Body(200, list.to_string())
+        ScriptedAnswer::Body(200, list.to_string())
     }
 
-    fn watch(&mut self, query: &str) -> Answer {
+    fn watch(&mut self, query: &str) -> ScriptedAnswer {
         let from = query.split("resourceVersion=").nth(1).unwrap().split('&').next().unwrap();
         let from: u64 = from.parse().unwrap();
         if self.forgets > 0 {
             self.forgets -= 1;
             let gone: Value = serde_json::from_str(&status(410, "too old")).unwrap();
-            return Answer::Lines(vec![json!({ "type": "ERROR", "object": gone }).to_string()]);
+            return ScriptedAnswer::Lines(vec![
+                json!({ "type": "ERROR", "object": gone }).to_string(),
+            ]);
         }
         let mut events: Vec<(u64, Value)> = Vec::new();
         for (name, node) in self.nodes.iter().filter(|(_, node)| node.version > from) {
@@ -119,10 +121,10 @@ impl State {
             events.push((*version, json!({ "type": "DELETED", "object": node })));
         }
         events.sort_by_key(|(version, _)| *version);
-        Answer::Lines(events.into_iter().map(|(_, event)| event.to_string()).collect())
+        ScriptedAnswer::Lines(events.into_iter().map(|(_, event)| event.to_string()).collect())
     }
 
-    fn patch(&mut self, name: &str, body: &Value) -> Answer {
+    fn patch(&mut self, name: &str, body: &Value) -> ScriptedAnswer {
         let Some(node) = self.nodes.get(name) else { return refused(404) };
         let version = &body["metadata"]["resourceVersion"];
         if !version.is_null() && *version != json!(node.version.to_string()) {
@@ -145,10 +147,10 @@ impl State {
             let all = self.nodes.values().filter(|node| node.unschedulable).count();
             self.most_cordoned = self.most_cordoned.max(all);
         }
-        Answer::Body(200, self.object(name).to_string())
+        ScriptedAnswer::Body(200, self.object(name).to_string())
     }
 
-    fn pods_of(&self, query: &str) -> Answer {
+    fn pods_of(&self, query: &str) -> ScriptedAnswer {
         let node = query.split("spec.nodeName%3D").nth(1).expect("of one node alone");
         let node = node.split('&').next().unwrap();
         let owner = json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u",
@@ -161,7 +163,7 @@ impl State {
         self.list("PartialObjectMetadataList", &items.collect::<Vec<_>>())
     }
 
-    fn evict(&mut self, name: &str) -> Answer {
+    fn evict(&mut self, name: &str) -> ScriptedAnswer {
         let Some(at) = self.pods.iter().position(|pod| pod.name == name) else {
             return refused(404);
         };
@@ -170,10 +172,13 @@ impl State {
         }
         self.pods.remove(at);
         self.evicted.push(name.to_owned());
-        Answer::Body(201, json!({ "kind": "Status", "status": "Success", "code": 201 }).to_string())
+        ScriptedAnswer::Body(
+            201,
+            json!({ "kind": "Status", "status": "Success", "code": 201 }).to_string(),
+        )
     }
 
-    fn answer(&mut self, request: &Request) -> Answer {
+    fn answer(&mut self, request: &Request) -> ScriptedAnswer {
         let (method, line) = request.line.split_once(' ').unwrap();
         let (path, query) = line.split_once('?').unwrap_or((line, ""));
         if self.forbids.is_some_and(|part| request.line.contains(part)) {
@@ -190,7 +195,7 @@ impl State {
                 self.list("PartialObjectMetadataList", &items)
             }
             ("GET", _, Some(name), _) => match self.nodes.contains_key(name) {
-                true => Answer::Body(200, self.object(name).to_string()),
+                true => ScriptedAnswer::Body(200, self.object(name).to_string()),
                 false => refused(404),
             },
             ("PATCH", _, Some(name), _) => self.patch(name, &body),
@@ -265,7 +270,8 @@ impl Scene {
         let tell = move |event: &EvictEvent| {
             let _ = sender.send(event.clone());
         };
-        let place = Place { node: node.into(), namespace: "gpu".into(), pod: format!("of-{node}") };
+        let place =
+            PodOnNode { node: node.into(), namespace: "gpu".into(), pod: format!("of-{node}") };
         let cluster = self.api.cluster(SHORT);
         let evictions = Evictions::begin(cluster, place, pace, true, tell).unwrap();
         Agent { evictions, reported }
@@ -638,7 +644,7 @@ async fn an_agent_that_requests_nothing_withdraws_and_waits_for_no_controller() 
     let scene = Scene::with(&["a"], vec![]);
     scene.annotate("a", EVICT_REQUEST, "{}");
     scene.annotate("a", CORDONED, "{}");
-    let place = Place { node: "a".into(), namespace: "gpu".into(), pod: "p".into() };
+    let place = PodOnNode { node: "a".into(), namespace: "gpu".into(), pod: "p".into() };
     let begun = Evictions::begin(scene.api.cluster(SHORT), place, ASKS, false, |_| {});
     assert!(begun.unwrap().withdrawn(LONG).await);
     assert_eq!(scene.node("a").1, [CORDONED]);
@@ -711,8 +717,8 @@ async fn no_call_is_made_before_anything_is_desired_and_no_name_that_is_none_is_
     crate::testing::pass(LONG - Duration::from_secs(1)).await;
     assert!(scene.api.lines().is_empty());
     for (node, name) in [("a/b", "c"), ("a", "../c")] {
-        let place = Place { node: node.into(), namespace: "ml".into(), pod: name.into() };
+        let place = PodOnNode { node: node.into(), namespace: "ml".into(), pod: name.into() };
         let begun = Evictions::begin(scene.api.cluster(SHORT), place, ASKS, true, |_| {});
-        assert_eq!(begun.unwrap_err().kind, Kind::Name);
+        assert_eq!(begun.unwrap_err().kind, ErrorKind::Name);
     }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::client::Cluster;
-use crate::error::{Error, Kind, check_names};
+use crate::error::{Error, ErrorKind, check_names};
 use crate::names::CLAIM;
 use crate::text::{in_line, is_version};
 
@@ -47,7 +47,7 @@ impl LeaseVersion {
         format!("{}/{}", self.uid, self.resource_version)
     }
 
-    fn of(meta: &ObjectMeta) -> Option<Self> {
+    fn from_meta(meta: &ObjectMeta) -> Option<Self> {
         Self::of_mark(&format!("{}/{}", meta.uid.as_deref()?, meta.resource_version.as_deref()?))
     }
 }
@@ -64,8 +64,8 @@ pub struct StoredLease {
 }
 
 impl StoredLease {
-    fn of(lease: Lease) -> Option<Self> {
-        let version = LeaseVersion::of(&lease.metadata)?;
+    fn from_lease(lease: Lease) -> Option<Self> {
+        let version = LeaseVersion::from_meta(&lease.metadata)?;
         let claim = lease.metadata.annotations.unwrap_or_default().remove(CLAIM);
         let transitions = lease.spec.and_then(|spec| spec.lease_transitions).unwrap_or(0).max(0);
         Some(Self { version, claim: claim.filter(|text| text.len() <= LARGEST_CLAIM), transitions })
@@ -131,7 +131,7 @@ impl Cluster {
         });
         match read.await {
             Ok(lease) => stored(READ, lease).map(Some),
-            Err(error) if error.kind == Kind::Missing => Ok(None),
+            Err(error) if error.kind == ErrorKind::Missing => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -163,7 +163,7 @@ impl Cluster {
             Ok(lease) => stored(WRITE, lease).map(|lease| Some(lease.version)),
             // A repeated call conflicts with itself where the answer to its first try was lost.
             Err(error)
-                if is_conflict(&error) || (over.is_some() && error.kind == Kind::Missing) =>
+                if is_conflict(&error) || (over.is_some() && error.kind == ErrorKind::Missing) =>
             {
                 let there = self.read_lease(namespace, name).await?;
                 let own = there.filter(|there| there.claim.as_deref() == Some(record.claim));
@@ -194,19 +194,19 @@ impl Cluster {
             async move { leases.delete(name, parameters).await.map(drop) }
         });
         match remove.await {
-            Err(error) if is_conflict(&error) || error.kind == Kind::Missing => Ok(()),
+            Err(error) if is_conflict(&error) || error.kind == ErrorKind::Missing => Ok(()),
             ended => ended,
         }
     }
 }
 
 fn is_conflict(error: &Error) -> bool {
-    error.kind == Kind::Status(409)
+    error.kind == ErrorKind::Status(409)
 }
 
 fn stored(call: &'static str, lease: Lease) -> Result<StoredLease, Error> {
-    let garbled = || Error::new(call, Kind::Garbled, "an answer that is not of the API");
-    StoredLease::of(lease).ok_or_else(garbled)
+    let garbled = || Error::new(call, ErrorKind::Garbled, "an answer that is not of the API");
+    StoredLease::from_lease(lease).ok_or_else(garbled)
 }
 
 #[cfg(test)]

@@ -90,12 +90,12 @@ async fn a_fault_loses_no_write(#[case] faults: Vec<Fault>, #[case] is_written: 
 }
 
 #[rstest]
-#[case(Fault::Status(403), Kind::Forbidden)]
-#[case(Fault::Status(404), Kind::Missing)]
-#[case(Fault::Status(500), Kind::Status(500))]
-#[case(Fault::Silence, Kind::Late)]
+#[case(Fault::Status(403), ErrorKind::Forbidden)]
+#[case(Fault::Status(404), ErrorKind::Missing)]
+#[case(Fault::Status(500), ErrorKind::Status(500))]
+#[case(Fault::Silence, ErrorKind::Late)]
 #[tokio::test]
-async fn a_failure_ends_every_call(#[case] fault: Fault, #[case] kind: Kind) {
+async fn a_failure_ends_every_call(#[case] fault: Fault, #[case] kind: ErrorKind) {
     let server = Leases::default();
     let limits = Limits { call: Duration::from_millis(100), ..SHORT };
     let cluster = server.cluster(limits);
@@ -104,7 +104,7 @@ async fn a_failure_ends_every_call(#[case] fault: Fault, #[case] kind: Kind) {
     let read = cluster.read_lease(NAMESPACE, NAME).await;
     let write = cluster.write_lease(NAMESPACE, NAME, &record("b"), None).await;
     let remove = cluster.remove_lease(NAMESPACE, NAME, &made).await;
-    let is_missing = kind == Kind::Missing;
+    let is_missing = kind == ErrorKind::Missing;
     assert_eq!(read.map_err(|e| e.kind), if is_missing { Ok(None) } else { Err(kind) });
     assert_eq!(write.map_err(|e| e.kind), Err(kind));
     assert_eq!(remove.map_err(|e| e.kind), if is_missing { Ok(()) } else { Err(kind) });
@@ -128,10 +128,11 @@ async fn an_object_of_a_megabyte_is_read_and_its_claim_is_bounded() {
 #[tokio::test]
 async fn an_object_without_a_version_is_not_of_the_api() {
     for body in [json!({}), json!({"uid": "a"}), json!({"uid": "a/b", "resourceVersion": "1"})] {
-        let answer = || crate::testing::Answer::Body(200, json!({"metadata": body}).to_string());
+        let answer =
+            || crate::testing::ScriptedAnswer::Body(200, json!({"metadata": body}).to_string());
         let api = crate::testing::Api::with([answer()]);
         let error = api.cluster(SHORT).read_lease(NAMESPACE, NAME).await.expect_err("refused");
-        assert_eq!(error.kind, Kind::Garbled);
+        assert_eq!(error.kind, ErrorKind::Garbled);
         assert_eq!(api.lines(), [format!("GET {OBJECT}")]);
     }
 }
@@ -142,7 +143,7 @@ async fn a_name_that_is_none_is_never_sent() {
     let cluster = server.cluster(SHORT);
     for (namespace, name) in [("a/b", NAME), (NAMESPACE, "../x"), ("", NAME), (NAMESPACE, "c?x")] {
         let error = cluster.read_lease(namespace, name).await.expect_err("refused");
-        assert_eq!(error.kind, Kind::Name);
+        assert_eq!(error.kind, ErrorKind::Name);
     }
     assert!(server.requests().is_empty());
 }

@@ -17,7 +17,7 @@ use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
 use crate::client::{Cluster, Limits};
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::names;
 use crate::report::NodeStatus;
 use crate::text::{in_line, is_name};
@@ -103,7 +103,7 @@ impl Following {
                     pauses.reset();
                     let failed = self.watch_from(version).await;
                     // The list that follows a version which is too old needs no pause.
-                    if failed.kind == Kind::Gone {
+                    if failed.kind == ErrorKind::Gone {
                         continue;
                     }
                     self.report_failure(&failed);
@@ -125,7 +125,7 @@ impl Following {
                 async move { client.request_text(request?).await }
             });
             let text = match asked.await {
-                Err(error) if error.kind == Kind::TooLarge && size > 1 => {
+                Err(error) if error.kind == ErrorKind::TooLarge && size > 1 => {
                     size /= 2;
                     continue;
                 }
@@ -135,7 +135,7 @@ impl Following {
             nodes.extend(page.items.into_iter().filter_map(Node::kernels));
             if nodes.len() > MOST_NODES {
                 let why = format!("there are more than {MOST_NODES} nodes");
-                return Err(Error::new(LIST, Kind::Garbled, why));
+                return Err(Error::new(LIST, ErrorKind::Garbled, why));
             }
             match page.metadata.next.filter(|next| !next.is_empty()) {
                 Some(next) => params = params.continue_token(&next),
@@ -180,11 +180,14 @@ impl Following {
             params = params.labels(selector);
         }
         let request = Request::new(NODES).watch(&params, version);
-        let request = request.map_err(|e| Error::of(WATCH, &kube::Error::BuildRequest(e)))?;
+        let request =
+            request.map_err(|e| Error::from_kube(WATCH, &kube::Error::BuildRequest(e)))?;
         let client = self.cluster.client();
         let events = match self.cluster.once(WATCH, client.request_events::<Node>(request)).await {
-            Ok(events) => events.map(|event| event.map_err(|error| Error::of(WATCH, &error))),
-            Err(error) if error.kind == Kind::Unauthorized => return self.cluster.renew(),
+            Ok(events) => {
+                events.map(|event| event.map_err(|error| Error::from_kube(WATCH, &error)))
+            }
+            Err(error) if error.kind == ErrorKind::Unauthorized => return self.cluster.renew(),
             Err(error) => return Err(error),
         };
         // It is followed again.
@@ -194,7 +197,7 @@ impl Following {
             let next = events.next().with_subscriber(NoSubscriber::new());
             match timeout(watch + call, next).await {
                 Ok(Some(Ok(event))) => self.hear(event, version)?,
-                Ok(Some(Err(error))) if error.kind == Kind::TooLarge => return Ok(()),
+                Ok(Some(Err(error))) if error.kind == ErrorKind::TooLarge => return Ok(()),
                 Ok(Some(Err(error))) => return Err(error),
                 Ok(None) => return Ok(()),
                 Err(_) => return Err(Error::late(WATCH, watch + call)),
@@ -249,7 +252,7 @@ impl Following {
 }
 
 fn garbled(call: &'static str, error: &serde_json::Error) -> Error {
-    Error::new(call, Kind::Garbled, format!("an answer that is no list of nodes: {error}"))
+    Error::new(call, ErrorKind::Garbled, format!("an answer that is no list of nodes: {error}"))
 }
 
 /// The parts of a list of nodes that are read.

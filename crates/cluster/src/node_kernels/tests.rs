@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Answer, Api, Request as Asked, SHORT, status};
+use crate::testing::{Api, Request as Asked, SHORT, ScriptedAnswer, status};
 
 /// A node that runs this kernel, with this annotation of the agent.
 fn node(name: &str, kernel: &str, next: Option<&str>) -> Value {
@@ -19,7 +19,7 @@ fn node(name: &str, kernel: &str, next: Option<&str>) -> Value {
     })
 }
 
-fn of(value: Value) -> Option<(String, KernelsOfNode)> {
+fn parsed(value: Value) -> Option<(String, KernelsOfNode)> {
     serde_json::from_value::<Node>(value).expect("a node").kernels()
 }
 
@@ -33,8 +33,8 @@ fn a_node_has_two_kernels_at_most_whose_texts_are_escaped_and_cut(
     #[case] node: Value,
     #[case] releases: &[&str],
 ) {
-    assert_eq!(of(node).expect("a node").1.releases, releases);
-    let long = of(self::node("a", &"6".repeat(9000), None)).expect("a node").1.releases;
+    assert_eq!(parsed(node).expect("a node").1.releases, releases);
+    let long = parsed(self::node("a", &"6".repeat(9000), None)).expect("a node").1.releases;
     assert_eq!(long, ["6".repeat(80) + "..."]);
 }
 
@@ -43,18 +43,18 @@ fn an_annotation_that_is_none_hides_no_running_kernel() {
     let mut odd = node("a", "6.1.0-50-amd64", None);
     for text in ["", "{", "{\"format\":2}", &"[".repeat(100_000)] {
         odd["metadata"]["annotations"][names::STATUS] = json!(text);
-        assert_eq!(of(odd.clone()).expect("a node").1.releases, ["6.1.0-50-amd64"]);
+        assert_eq!(parsed(odd.clone()).expect("a node").1.releases, ["6.1.0-50-amd64"]);
     }
     odd["status"]["nodeInfo"]["operatingSystem"] = json!("windows");
-    assert_eq!(of(odd), None);
+    assert_eq!(parsed(odd), None);
 }
 
-fn list(nodes: &[Value], next: Option<&str>) -> Answer {
+fn list(nodes: &[Value], next: Option<&str>) -> ScriptedAnswer {
     let list = json!({
         "kind": "NodeList", "apiVersion": "v1", "items": nodes,
         "metadata": { "resourceVersion": "7", "continue": next },
     });
-    Answer::Body(200, list.to_string())
+    ScriptedAnswer::Body(200, list.to_string())
 }
 
 fn event(kind: &str, object: Value) -> String {
@@ -81,11 +81,11 @@ async fn nodes_of_a_selector_are_listed_in_pages_and_followed() {
         assert!(asked.line.contains("labelSelector=gpu%3Dtrue"), "{}", asked.line);
         if asked.line.contains("watch=true") {
             return match watches.fetch_add(1, Ordering::SeqCst) {
-                0 => Answer::Lines(vec![
+                0 => ScriptedAnswer::Lines(vec![
                     event("MODIFIED", node("b", "6.1.0-50-amd64", Some("6.1.0-51-amd64"))),
                     event("DELETED", node("a", "6.1.0-49-amd64", None)),
                 ]),
-                _ => Answer::Open(vec![event("ADDED", node("c", "6.12.1", None))]),
+                _ => ScriptedAnswer::Open(vec![event("ADDED", node("c", "6.12.1", None))]),
             };
         }
         match asked.line.contains("continue=second") {
@@ -109,14 +109,14 @@ async fn a_version_that_is_too_old_is_listed_anew_and_a_failure_is_told() {
     let switched = refuses.clone();
     let api = Api::by(move |asked: &Asked| {
         if *switched.lock().expect("a flag") {
-            return Answer::Body(403, status(403, "no list for this account"));
+            return ScriptedAnswer::Body(403, status(403, "no list for this account"));
         }
         if asked.line.contains("watch=true") {
             let gone = json!({ "kind": "Status", "code": 410, "message": "too old", "reason": "Expired",
                 "status": "Failure", "metadata": {} });
             return match lists.load(Ordering::SeqCst) {
-                1 => Answer::Lines(vec![event("ERROR", gone)]),
-                _ => Answer::Lines(Vec::new()),
+                1 => ScriptedAnswer::Lines(vec![event("ERROR", gone)]),
+                _ => ScriptedAnswer::Lines(Vec::new()),
             };
         }
         match lists.fetch_add(1, Ordering::SeqCst) {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Reason;
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::names::{CONDITION, CORDONED, TAINT, TAINT_EFFECT};
 
 const READ: &str = "reading the own node (get nodes)";
@@ -31,11 +31,11 @@ struct Spec {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Status {
     #[serde(default)]
-    conditions: Option<Vec<Found>>,
+    conditions: Option<Vec<FoundCondition>>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Found {
+struct FoundCondition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
@@ -45,7 +45,7 @@ type OwnNode = Object<Spec, Status>;
 
 /// The own node, as far as it is about the report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct ReportOnNode {
     /// Value of the condition; None where it has none.
     pub(super) ready: Option<bool>,
     /// The taint is there.
@@ -77,7 +77,7 @@ fn is_cordoned(node: &ObjectMeta) -> bool {
 fn of_node(call: &'static str, name: &str, node: &ObjectMeta) -> Result<(), Error> {
     match node.name.as_deref() == Some(name) {
         true => Ok(()),
-        false => Err(Error::new(call, Kind::Garbled, "an answer about another node")),
+        false => Err(Error::new(call, ErrorKind::Garbled, "an answer about another node")),
     }
 }
 
@@ -87,7 +87,7 @@ impl Cluster {
     }
 
     /// Reads the node.
-    pub(super) async fn seen_node(&self, name: &str) -> Result<Seen, Error> {
+    pub(super) async fn seen_node(&self, name: &str) -> Result<ReportOnNode, Error> {
         let read = self.call(READ, |client| {
             let nodes = Self::nodes(client);
             async move { nodes.get(name).await }
@@ -97,7 +97,7 @@ impl Cluster {
         let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
         let own = conditions.into_iter().find(|condition| condition.kind == CONDITION);
         let taints = node.spec.taints.unwrap_or_default();
-        Ok(Seen {
+        Ok(ReportOnNode {
             ready: own.map(|condition| condition.status == "True"),
             tainted: taints.iter().any(is_own_taint),
             cordoned: is_cordoned(&node.metadata),
@@ -162,7 +162,9 @@ impl Cluster {
                 return Ok(());
             }
             match self.patch_taints(name, node, wanted).await {
-                Err(error) if error.kind == Kind::Status(409) && conflicts < MOST_CONFLICTS => {
+                Err(error)
+                    if error.kind == ErrorKind::Status(409) && conflicts < MOST_CONFLICTS =>
+                {
                     tracing::debug!(
                         "{error}; another program changed the node, which is read again"
                     );
@@ -174,9 +176,14 @@ impl Cluster {
         }
     }
 
-    async fn patch_taints(&self, name: &str, node: Seen, wanted: bool) -> Result<(), Error> {
+    async fn patch_taints(
+        &self,
+        name: &str,
+        node: ReportOnNode,
+        wanted: bool,
+    ) -> Result<(), Error> {
         let Some(version) = node.version else {
-            return Err(Error::new(TAINTS, Kind::Garbled, "a node without a version"));
+            return Err(Error::new(TAINTS, ErrorKind::Garbled, "a node without a version"));
         };
         let mut taints: Vec<Value> = node.taints.into_iter().filter(|t| !is_own_taint(t)).collect();
         if wanted {

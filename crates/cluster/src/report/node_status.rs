@@ -76,7 +76,7 @@ pub struct HolderStatus {
 }
 
 impl HolderStatus {
-    pub(super) fn of(holder: &Holder) -> Self {
+    pub(super) fn from_holder(holder: &Holder) -> Self {
         Self {
             program: holder.program.clone(),
             pod: holder.pod.as_ref().map(ToString::to_string),

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::calls::{Condition, Seen};
+use super::calls::{Condition, ReportOnNode};
 use super::labels::labels;
 use super::options::Options;
 use super::part::{Part, RefusedNamespaces};
 use super::{Event, Events, Holder, HolderStatus, NodeStatus, PodRef, Reason, Regarding, Report};
 use crate::client::{Cluster, Pauses};
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::names::STATUS;
 use crate::reconcile::{Next, Numbered, Reconcile, Then};
 use crate::text::in_line;
@@ -46,7 +46,7 @@ pub(super) struct ReportReconciler {
     /// The next one of them, until it is written: a call may be given up.
     next_queued: Option<Event>,
     /// The node as it was when the task began.
-    seen: Option<Seen>,
+    seen: Option<ReportOnNode>,
     look: Part,
     metadata: Part,
     condition: Part,
@@ -145,8 +145,8 @@ impl ReportReconciler {
         match self.cluster.seen_node(&self.node).await {
             Ok(seen) => (self.seen, self.look) = (Some(seen), Part::default()),
             Err(error) => match self.refusal(error)? {
-                Kind::Missing => self.look.refuse(Kind::Missing, &self.options),
-                _ => (self.seen, self.look) = (Some(Seen::default()), Part::default()),
+                ErrorKind::Missing => self.look.refuse(ErrorKind::Missing, &self.options),
+                _ => (self.seen, self.look) = (Some(ReportOnNode::default()), Part::default()),
             },
         }
         Ok(())
@@ -193,7 +193,7 @@ impl ReportReconciler {
         // Once more where the answer shows that the node was cordoned or uncordoned.
         for _ in 0..2 {
             let status = NodeStatus {
-                holders: report.holders.iter().map(HolderStatus::of).collect(),
+                holders: report.holders.iter().map(HolderStatus::from_holder).collect(),
                 cordoned: self.seen.as_ref().is_some_and(|seen| seen.cordoned),
                 ..report.status.clone()
             };
@@ -317,7 +317,7 @@ impl ReportReconciler {
     }
 
     /// Returns the kind of a refusal, which is logged once; other failures are returned.
-    fn refusal(&self, error: Error) -> Result<Kind, Error> {
+    fn refusal(&self, error: Error) -> Result<ErrorKind, Error> {
         if !is_final(&error) {
             return Err(error);
         }
@@ -343,9 +343,9 @@ impl ReportReconciler {
 fn is_final(error: &Error) -> bool {
     match error.kind {
         // Another program changes the node all the time.
-        Kind::Status(409) => false,
+        ErrorKind::Status(409) => false,
         // A value that this version of the API does not accept.
-        Kind::Status(code) => (400..500).contains(&code) && code != 429,
-        kind => kind.is_refusal() || kind == Kind::Name,
+        ErrorKind::Status(code) => (400..500).contains(&code) && code != 429,
+        kind => kind.is_refusal() || kind == ErrorKind::Name,
     }
 }

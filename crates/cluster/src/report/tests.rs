@@ -7,8 +7,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Answer, Api, SHORT, cluster_at, refused};
-use crate::{Kind, Limits};
+use crate::testing::{Api, SHORT, ScriptedAnswer, cluster_at, refused};
+use crate::{ErrorKind, Limits};
 
 const GET: &str = "GET /api/v1/nodes/node-1";
 const PATCH: &str = "PATCH /api/v1/nodes/node-1";
@@ -34,24 +34,24 @@ fn node_with(version: u32, taints: &Value, ready: Option<&str>) -> Value {
     })
 }
 
-fn body(object: &Value) -> Answer {
-    Answer::Body(200, object.to_string())
+fn body(object: &Value) -> ScriptedAnswer {
+    ScriptedAnswer::Body(200, object.to_string())
 }
 
-fn node() -> Answer {
+fn node() -> ScriptedAnswer {
     body(&node_with(1, &Value::Null, None))
 }
 
 /// Answer to a patch of the node's metadata.
-fn patched() -> Answer {
+fn patched() -> ScriptedAnswer {
     body(&json!({
         "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
         "metadata": { "name": "node-1", "resourceVersion": "2" },
     }))
 }
 
-fn event() -> Answer {
-    Answer::Body(
+fn event() -> ScriptedAnswer {
+    ScriptedAnswer::Body(
         201,
         json!({ "kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": { "name": "e" } })
             .to_string(),
@@ -291,7 +291,7 @@ async fn an_expired_token_is_read_again() {
 async fn a_node_of_a_megabyte_is_read_and_a_larger_answer_is_given_up() {
     let mut large = node_with(1, &Value::Null, None);
     large["status"]["note"] = json!("x".repeat(1 << 20));
-    let huge = || Answer::Body(200, " ".repeat(9 << 20));
+    let huge = || ScriptedAnswer::Body(200, " ".repeat(9 << 20));
     let answers = [huge(), body(&large), body(&large), patched(), event()];
     let api = Api::with(answers);
     let reporter = reporter(&api, options());
@@ -305,13 +305,13 @@ async fn a_name_that_is_none_is_refused() {
     for name in ["", "a/b", "../x", "A"] {
         let begun = Reporter::begin(api.cluster(SHORT), name.into(), options());
         let error = begun.unwrap_err();
-        assert_eq!(error.kind, Kind::Name);
+        assert_eq!(error.kind, ErrorKind::Name);
     }
 }
 
 #[tokio::test]
 async fn a_server_that_hangs_or_is_away_holds_the_end_up_no_longer_than_its_limit() {
-    let api = Api::with([Answer::Silence, Answer::Silence]);
+    let api = Api::with([ScriptedAnswer::Silence, ScriptedAnswer::Silence]);
     let hangs = reporter(&api, options());
     let dir = tempfile::tempdir().unwrap();
     for name in ["token", "ca.crt"] {
@@ -330,7 +330,7 @@ async fn a_server_that_hangs_or_is_away_holds_the_end_up_no_longer_than_its_limi
 
 #[tokio::test]
 async fn the_last_report_does_not_wait_for_a_call_that_hangs() {
-    let api = Api::with([Answer::Silence, node(), node(), patched(), event()]);
+    let api = Api::with([ScriptedAnswer::Silence, node(), node(), patched(), event()]);
     let limits = Limits { call: LONG, ..SHORT };
     let reporter = Reporter::begin(api.cluster(limits), "node-1".into(), options()).unwrap();
     reporter.report(report(Reason::DriverChanging));
@@ -496,7 +496,7 @@ async fn an_event_that_is_refused_in_both_forms_is_a_failure() {
     let cluster = api.cluster(SHORT);
     for _ in 0..2 {
         let error = events.record(&cluster, of_node(Reason::DriverReady, "a")).await.unwrap_err();
-        assert_eq!(error.kind, Kind::Status(422));
+        assert_eq!(error.kind, ErrorKind::Status(422));
     }
     // A pod's event has its namespace in any case.
     events.record(&cluster, of_pod(Reason::Evicted, "train")).await.unwrap_err();
@@ -514,7 +514,7 @@ async fn an_event_about_a_name_that_is_none_is_not_sent() {
         note: String::new(),
     };
     let error = Events::new("p").record(&api.cluster(SHORT), event).await.unwrap_err();
-    assert_eq!(error.kind, Kind::Name);
+    assert_eq!(error.kind, ErrorKind::Name);
     assert!(api.requests().is_empty());
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{SAFE_LOAD, SKIPPED, UPGRADE_STATE, UPGRADES_ENABLED, is_own_request};
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::text::is_version;
 
 const READ: &str = "reading the own node (get nodes)";
@@ -25,7 +25,7 @@ pub(super) enum Request {
 
 /// The own node, as far as it is about a safe load.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SafeLoadOnNode {
     pub(super) request: Request,
     /// A controller upgrades drivers here.
     pub(super) upgrades: bool,
@@ -41,13 +41,13 @@ pub(super) struct Version(pub(super) String);
 
 impl Version {
     /// Takes a version of bounded length, of an API server's characters.
-    pub(super) fn of(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         is_version(text).then(|| Self(text.to_owned()))
     }
 }
 
-impl Seen {
-    fn of(node: &ObjectMeta) -> Self {
+impl SafeLoadOnNode {
+    fn from_node(node: &ObjectMeta) -> Self {
         let annotation = |name| node.annotations.as_ref()?.get(name).map(String::as_str);
         let label = |name| node.labels.as_ref()?.get(name).map(String::as_str);
         let request = match annotation(SAFE_LOAD) {
@@ -65,18 +65,18 @@ impl Seen {
 }
 
 /// Reads the metadata of an answer or event; None where it is another node's, or has no version.
-pub(super) fn seen(name: &str, node: &ObjectMeta) -> Option<(Seen, Version)> {
-    let version = Version::of(node.resource_version.as_deref()?)?;
-    (node.name.as_deref() == Some(name)).then(|| (Seen::of(node), version))
+pub(super) fn seen(name: &str, node: &ObjectMeta) -> Option<(SafeLoadOnNode, Version)> {
+    let version = Version::parse(node.resource_version.as_deref()?)?;
+    (node.name.as_deref() == Some(name)).then(|| (SafeLoadOnNode::from_node(node), version))
 }
 
 pub(super) fn garbled(call: &'static str) -> Error {
-    Error::new(call, Kind::Garbled, "an answer about another node, or without a version")
+    Error::new(call, ErrorKind::Garbled, "an answer about another node, or without a version")
 }
 
 impl Cluster {
     /// Reads the node.
-    pub(super) async fn node(&self, name: &str) -> Result<(Seen, Version), Error> {
+    pub(super) async fn node(&self, name: &str) -> Result<(SafeLoadOnNode, Version), Error> {
         let read = self.call(READ, |client| {
             let nodes: Api<Node> = Api::all(client);
             async move { nodes.get_metadata(name).await }
@@ -91,7 +91,7 @@ impl Cluster {
         name: &str,
         version: &Version,
         value: Option<&str>,
-    ) -> Result<(Seen, Version), Error> {
+    ) -> Result<(SafeLoadOnNode, Version), Error> {
         let annotations = json!({ SAFE_LOAD: value });
         let metadata = json!({ "annotations": annotations, "resourceVersion": version.0 });
         let patch = &Patch::Merge(json!({ "metadata": metadata }));

@@ -7,9 +7,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::decision::{Action, Pace, Past, Standing};
 use super::holders_value;
-use super::node::{Request, Seen, Version};
+use super::node::{Request, SafeLoadOnNode, Version};
 use crate::client::{Cluster, Pauses};
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
 use crate::text::is_name;
 
@@ -31,7 +31,7 @@ impl Requests {
     ) -> Result<Self, Error> {
         if !is_name(&node) {
             let why = format!("`{node}` is no name of a node");
-            return Err(Error::new("asking for a safe load", Kind::Name, why));
+            return Err(Error::new("asking for a safe load", ErrorKind::Name, why));
         }
         let reconciler = SafeLoadReconciler {
             pauses: cluster.limits.pauses(),
@@ -76,7 +76,7 @@ struct SafeLoadReconciler {
     past: Past,
     pauses: Pauses,
     /// The node with its version, where they are known.
-    last: Option<(Seen, Version)>,
+    last: Option<(SafeLoadOnNode, Version)>,
     /// Time of the next decision about it.
     due: Option<Instant>,
 }
@@ -146,7 +146,7 @@ impl Reconcile for SafeLoadReconciler {
     }
 
     fn fails(&mut self, desired: &Self::Desired, error: Error) -> Next {
-        if error.kind == Kind::Status(409) {
+        if error.kind == ErrorKind::Status(409) {
             tracing::debug!("{error}; another program changed the node, which is read again");
             return Then::Backoff.into();
         }

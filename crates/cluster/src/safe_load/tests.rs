@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
-use crate::testing::{Answer, Api, SHORT, pass, refused, status};
-use crate::{Kind, Limits};
+use crate::testing::{Api, SHORT, ScriptedAnswer, pass, refused, status};
+use crate::{ErrorKind, Limits};
 
 const GET: &str = "GET /api/v1/nodes/node-1";
 const PATCH: &str = "PATCH /api/v1/nodes/node-1";
@@ -36,7 +36,7 @@ const REQUEST: (&str, &str) = (SAFE_LOAD, VALUE);
 const FOREIGN: (&str, &str) = (SAFE_LOAD, "true");
 
 /// A node without a request.
-fn free(version: &str) -> Answer {
+fn free(version: &str) -> ScriptedAnswer {
     body(&node(version, &[ON], &[]))
 }
 
@@ -48,8 +48,8 @@ fn granted(version: &str) -> Value {
     node(version, &[ON], &[(UPGRADE_STATE, "pod-restart-required")])
 }
 
-fn body(node: &Value) -> Answer {
-    Answer::Body(200, node.to_string())
+fn body(node: &Value) -> ScriptedAnswer {
+    ScriptedAnswer::Body(200, node.to_string())
 }
 
 fn event(kind: &str, object: &Value) -> String {
@@ -73,8 +73,8 @@ fn bookmark(version: &str) -> String {
 }
 
 /// Watch without an event.
-fn quiet() -> Answer {
-    Answer::Open(vec![])
+fn quiet() -> ScriptedAnswer {
+    ScriptedAnswer::Open(vec![])
 }
 
 /// A server with these answers, and requests by it.
@@ -85,11 +85,11 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(answers: Vec<Answer>, pace: Pace) -> Self {
+    fn new(answers: Vec<ScriptedAnswer>, pace: Pace) -> Self {
         Self::within(answers, pace, SHORT)
     }
 
-    fn within(answers: Vec<Answer>, pace: Pace, limits: Limits) -> Self {
+    fn within(answers: Vec<ScriptedAnswer>, pace: Pace, limits: Limits) -> Self {
         let (api, (sender, reported)) = (Api::with(answers), unbounded_channel());
         let tell = move |standing| {
             let _ = sender.send(standing);
@@ -98,7 +98,7 @@ impl Scene {
         Self { requests: requests.unwrap(), api, reported }
     }
 
-    fn wanting(answers: Vec<Answer>) -> Self {
+    fn wanting(answers: Vec<ScriptedAnswer>) -> Self {
         let scene = Self::new(answers, PACE);
         scene.requests.want(&["train of pod abc".to_owned()]);
         scene
@@ -146,7 +146,7 @@ impl Scene {
 #[tokio::test]
 async fn a_request_names_the_users_is_granted_and_not_made_again_at_once() {
     let events = vec![modified(&open("12")), modified(&granted("13"))];
-    let answers = vec![free("10"), body(&open("11")), Answer::Open(events), quiet()];
+    let answers = vec![free("10"), body(&open("11")), ScriptedAnswer::Open(events), quiet()];
     let mut scene = Scene::wanting(answers);
     assert_eq!(scene.until(Standing::Granted).await, [Standing::Asked]);
     assert_eq!(scene.asked(4).await, [GET, PATCH, LIST, LIST]);
@@ -167,7 +167,7 @@ async fn a_request_that_was_granted_is_made_again_for_users_that_stay() {
     let answers = vec![
         free("10"),
         body(&open("11")),
-        Answer::Open(vec![modified(&granted("12"))]),
+        ScriptedAnswer::Open(vec![modified(&granted("12"))]),
         quiet(),
         body(&open("13")),
         quiet(),
@@ -193,7 +193,7 @@ async fn a_node_that_is_not_to_be_asked_is_asked_once_that_changes(
     #[case] wanted: Standing,
 ) {
     let freed = modified(&granted("2"));
-    let answers = vec![body(&node), Answer::Open(vec![freed]), body(&open("3")), quiet()];
+    let answers = vec![body(&node), ScriptedAnswer::Open(vec![freed]), body(&open("3")), quiet()];
     let mut scene = Scene::wanting(answers);
     assert_eq!(scene.until(wanted).await, []);
     assert_eq!(scene.until(Standing::Asked).await, []);
@@ -208,7 +208,7 @@ async fn an_upgrade_that_failed_withdraws_the_request() {
     let answers = vec![
         free("10"),
         body(&open("11")),
-        Answer::Open(vec![modified(&failed(&[REQUEST]))]),
+        ScriptedAnswer::Open(vec![modified(&failed(&[REQUEST]))]),
         body(&failed(&[])),
         quiet(),
     ];
@@ -228,7 +228,7 @@ async fn an_upgrade_that_failed_withdraws_the_request() {
 #[case::token(vec![refused(401), free("1")], None, &[GET, GET, PATCH])]
 #[tokio::test]
 async fn a_failed_request_is_made_again(
-    #[case] answers: Vec<Answer>,
+    #[case] answers: Vec<ScriptedAnswer>,
     #[case] reported: Option<Standing>,
     #[case] lines: &[&str],
 ) {
@@ -244,7 +244,7 @@ async fn a_failed_request_is_made_again(
 #[case(vec![refused(500), refused(500), refused(500), free("1")])]
 #[case(vec![refused(409), free("1")])]
 #[tokio::test]
-async fn failures_are_not_reported_while_nothing_is_wanted(#[case] answers: Vec<Answer>) {
+async fn failures_are_not_reported_while_nothing_is_wanted(#[case] answers: Vec<ScriptedAnswer>) {
     let mut scene = Scene::new(answers, PACE);
     scene.requests.withdraw();
     assert_eq!(scene.until(Standing::NoRequest).await, []);
@@ -267,7 +267,13 @@ async fn a_request_that_cannot_be_removed_is_removed_again_after_growing_pauses(
 /// Calls of a server that is too slow: each is given up, and made again.
 #[tokio::test]
 async fn a_slow_server_is_asked_again() {
-    let answers = vec![Answer::Silence, free("1"), Answer::Silence, body(&open("2")), quiet()];
+    let answers = vec![
+        ScriptedAnswer::Silence,
+        free("1"),
+        ScriptedAnswer::Silence,
+        body(&open("2")),
+        quiet(),
+    ];
     let limits = Limits { call: Duration::from_millis(500), tries: 1, ..SHORT };
     let mut scene = Scene::within(answers, PACE, limits);
     scene.requests.want(&["train of pod abc".to_owned()]);
@@ -278,7 +284,7 @@ async fn a_slow_server_is_asked_again() {
 #[tokio::test]
 async fn a_rotated_token_is_read_again_for_a_watch() {
     let node = body(&open("12"));
-    let answers = vec![body(&open("11")), refused(401), node, Answer::Open(vec![])];
+    let answers = vec![body(&open("11")), refused(401), node, ScriptedAnswer::Open(vec![])];
     let scene = Scene::wanting(answers);
     std::fs::write(scene.api.files.path().join("token"), "second").unwrap();
     scene.asked(4).await;
@@ -303,7 +309,7 @@ async fn a_huge_annotation_is_neither_kept_nor_taken_for_an_own_one() {
 #[case(vec![free("1"), refused(403)], &[GET, PATCH])]
 #[tokio::test]
 async fn a_refused_call_is_not_made_again_soon(
-    #[case] answers: Vec<Answer>,
+    #[case] answers: Vec<ScriptedAnswer>,
     #[case] lines: &[&str],
 ) {
     let later = (2..20).map(|version| free(&version.to_string()));
@@ -316,30 +322,30 @@ async fn a_refused_call_is_not_made_again_soon(
 
 /// Watches that end before the request is granted, and the versions that they begin from.
 #[rstest]
-#[case::closed(vec![Answer::Lines(vec![modified(&open("12"))])], &["11", "12"])]
-#[case::closed_at_once(vec![Answer::Lines(vec![]), Answer::Lines(vec![])], &["11", "11", "11"])]
-#[case::bookmark(vec![Answer::Lines(vec![bookmark("40")])], &["11", "40"])]
-#[case::cut(vec![Answer::Cut(vec![modified(&open("12"))]), body(&open("50"))], &["11", "50"])]
+#[case::closed(vec![ScriptedAnswer::Lines(vec![modified(&open("12"))])], &["11", "12"])]
+#[case::closed_at_once(vec![ScriptedAnswer::Lines(vec![]), ScriptedAnswer::Lines(vec![])], &["11", "11", "11"])]
+#[case::bookmark(vec![ScriptedAnswer::Lines(vec![bookmark("40")])], &["11", "40"])]
+#[case::cut(vec![ScriptedAnswer::Cut(vec![modified(&open("12"))]), body(&open("50"))], &["11", "50"])]
 #[case::busy(vec![refused(503), body(&open("50"))], &["11", "50"])]
 #[case::token(vec![refused(401), body(&open("50"))], &["11", "50"])]
 #[case::gone_at_once(vec![refused(410), body(&open("50"))], &["11", "50"])]
 #[case::gone_later(
     vec![
-        Answer::Lines(vec![modified(&open("12")), event("ERROR", &serde_json::from_str(&status(410, "too old")).unwrap())]),
+        ScriptedAnswer::Lines(vec![modified(&open("12")), event("ERROR", &serde_json::from_str(&status(410, "too old")).unwrap())]),
         body(&open("50")),
     ],
     &["11", "50"]
 )]
-#[case::garbage(vec![Answer::Lines(vec!["<html>".into()]), body(&open("50"))], &["11", "50"])]
-#[case::unknown_event(vec![Answer::Lines(vec![event("NEWS", &open("12"))]), body(&open("50"))], &["11", "50"])]
-#[case::another_node(vec![Answer::Open(vec![modified(&of_another(granted("12")))]), body(&open("50"))], &["11", "50"])]
-#[case::long_bookmark(vec![Answer::Open(vec![bookmark(&"4".repeat(65))]), body(&open("50"))], &["11", "50"])]
-#[case::too_large(vec![Answer::Lines(vec!["x".repeat(4 << 20)]), body(&open("50"))], &["11", "50"])]
+#[case::garbage(vec![ScriptedAnswer::Lines(vec!["<html>".into()]), body(&open("50"))], &["11", "50"])]
+#[case::unknown_event(vec![ScriptedAnswer::Lines(vec![event("NEWS", &open("12"))]), body(&open("50"))], &["11", "50"])]
+#[case::another_node(vec![ScriptedAnswer::Open(vec![modified(&of_another(granted("12")))]), body(&open("50"))], &["11", "50"])]
+#[case::long_bookmark(vec![ScriptedAnswer::Open(vec![bookmark(&"4".repeat(65))]), body(&open("50"))], &["11", "50"])]
+#[case::too_large(vec![ScriptedAnswer::Lines(vec!["x".repeat(4 << 20)]), body(&open("50"))], &["11", "50"])]
 #[tokio::test]
-async fn a_watch_is_resumed(#[case] first: Vec<Answer>, #[case] from: &[&str]) {
+async fn a_watch_is_resumed(#[case] first: Vec<ScriptedAnswer>, #[case] from: &[&str]) {
     let mut answers = vec![free("10"), body(&open("11"))];
     answers.extend(first);
-    answers.push(Answer::Open(vec![modified(&granted("60"))]));
+    answers.push(ScriptedAnswer::Open(vec![modified(&granted("60"))]));
     answers.push(quiet());
     let mut scene = Scene::wanting(answers);
     assert_eq!(scene.until(Standing::Granted).await, [Standing::Asked]);
@@ -359,7 +365,7 @@ async fn a_removal_between_two_watches_is_noticed() {
 #[case::other(&[granted("12"), node("13", &[], &[])])]
 #[tokio::test]
 async fn a_server_that_ends_each_watch_at_once_is_asked_with_pauses(#[case] nodes: &[Value]) {
-    let watches = (0..200).map(|n| Answer::Lines(vec![modified(&nodes[n % 2])]));
+    let watches = (0..200).map(|n| ScriptedAnswer::Lines(vec![modified(&nodes[n % 2])]));
     let answers = [body(&open("10"))].into_iter().chain(watches);
     let (api, pause) = (Api::with(answers), Duration::from_millis(20));
     let limits = Limits { first_pause: pause, longest_pause: LONG, ..SHORT };
@@ -444,7 +450,8 @@ async fn a_withdrawal_outlasts_failures_and_another_s_change() {
 
 #[tokio::test]
 async fn a_withdrawal_waits_for_a_silent_server_no_longer_than_its_limit() {
-    let mut scene = Scene::wanting(vec![free("10"), body(&open("11")), quiet(), Answer::Silence]);
+    let mut scene =
+        Scene::wanting(vec![free("10"), body(&open("11")), quiet(), ScriptedAnswer::Silence]);
     scene.until(Standing::Asked).await;
     let began = std::time::Instant::now();
     assert!(!scene.requests.withdrawn(Duration::from_millis(100)).await);
@@ -456,7 +463,7 @@ async fn a_node_name_that_is_none_is_never_sent() {
     let api = Api::with([]);
     for name in ["", "a/b", "node-1,metadata.name=x"] {
         let begun = Requests::begin(api.cluster(SHORT), name.to_owned(), PACE, |_| {});
-        assert_eq!(begun.unwrap_err().kind, Kind::Name);
+        assert_eq!(begun.unwrap_err().kind, ErrorKind::Name);
     }
     assert!(api.requests().is_empty());
 }

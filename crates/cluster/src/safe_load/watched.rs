@@ -8,9 +8,9 @@ use tokio::time::timeout;
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
-use super::node::{Seen, Version, garbled, seen};
+use super::node::{SafeLoadOnNode, Version, garbled, seen};
 use crate::client::Cluster;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 
 const WATCH: &str = "watching the own node (watch nodes)";
 
@@ -20,13 +20,13 @@ impl Cluster {
     pub(super) async fn watch(
         &self,
         name: &str,
-        last: &Seen,
+        last: &SafeLoadOnNode,
         version: &mut Version,
-    ) -> Result<Option<Seen>, Error> {
+    ) -> Result<Option<SafeLoadOnNode>, Error> {
         let nodes: Api<Node> = Api::all(self.client());
         let only = self.limits.watch_params().fields(&format!("metadata.name={name}"));
         let events = self.once(WATCH, nodes.watch_metadata(&only, &version.0)).await?;
-        let events = events.map_err(|error| Error::of(WATCH, &error));
+        let events = events.map_err(|error| Error::from_kube(WATCH, &error));
         pin_mut!(events);
         let limit = self.limits.watch + self.limits.call;
         loop {
@@ -50,7 +50,7 @@ fn heard(
     event: WatchEvent<PartialObjectMeta<Node>>,
     name: &str,
     version: &mut Version,
-) -> Result<Option<Seen>, Error> {
+) -> Result<Option<SafeLoadOnNode>, Error> {
     match event {
         WatchEvent::Added(node) | WatchEvent::Modified(node) => {
             let (now, newer) = seen(name, &node.metadata).ok_or_else(|| garbled(WATCH))?;
@@ -58,12 +58,12 @@ fn heard(
             Ok(Some(now))
         }
         WatchEvent::Bookmark(mark) => {
-            let newer = Version::of(&mark.metadata.resource_version);
+            let newer = Version::parse(&mark.metadata.resource_version);
             *version = newer.ok_or_else(|| garbled(WATCH))?;
             Ok(None)
         }
         WatchEvent::Deleted(_) => {
-            Err(Error::new(WATCH, Kind::Missing, "the node was removed from the cluster"))
+            Err(Error::new(WATCH, ErrorKind::Missing, "the node was removed from the cluster"))
         }
         WatchEvent::Error(status) => Err(Error::of_status(WATCH, &status)),
     }

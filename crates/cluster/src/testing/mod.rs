@@ -22,7 +22,7 @@ pub use node::AnnotatedNode;
 
 /// An answer to one request.
 #[derive(Debug)]
-pub enum Answer {
+pub enum ScriptedAnswer {
     /// Status and body.
     Body(u16, String),
     /// Status 200, these lines, and the end.
@@ -47,7 +47,7 @@ pub struct Request {
 }
 
 /// Answers a request.
-type Handler = Box<dyn Fn(&Request) -> Answer + Send + Sync>;
+type Handler = Box<dyn Fn(&Request) -> ScriptedAnswer + Send + Sync>;
 
 struct Shared {
     handler: Handler,
@@ -86,11 +86,11 @@ impl Api {
     ///
     /// # Panics
     /// If nothing can be bound or written.
-    pub fn with(answers: impl IntoIterator<Item = Answer>) -> Self {
-        let answers: Mutex<VecDeque<Answer>> = Mutex::new(answers.into_iter().collect());
+    pub fn with(answers: impl IntoIterator<Item = ScriptedAnswer>) -> Self {
+        let answers: Mutex<VecDeque<ScriptedAnswer>> = Mutex::new(answers.into_iter().collect());
         Self::by(move |_| {
             let answer = answers.lock().expect("answers").pop_front();
-            answer.unwrap_or_else(|| Answer::Body(500, "no answer is prepared".to_owned()))
+            answer.unwrap_or_else(|| ScriptedAnswer::Body(500, "no answer is prepared".to_owned()))
         })
     }
 
@@ -98,7 +98,7 @@ impl Api {
     ///
     /// # Panics
     /// If nothing can be bound or written.
-    pub fn by(handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+    pub fn by(handler: impl Fn(&Request) -> ScriptedAnswer + Send + Sync + 'static) -> Self {
         let files = tempfile::tempdir().expect("a directory");
         let config = tls::signed(files.path(), "ca.crt");
         for (name, text) in [("token", "first"), ("namespace", "gpu-operator")] {
@@ -175,21 +175,21 @@ fn serve(
     let stream = stream.get_mut();
     let stay = || drop(closed.lock().map(|closed| closed.recv()));
     match answer {
-        Answer::Body(status, body) => {
+        ScriptedAnswer::Body(status, body) => {
             let length = body.len();
             write!(stream, "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}").ok()?;
         }
-        Answer::Lines(lines) => {
+        ScriptedAnswer::Lines(lines) => {
             chunks(stream, &lines)?;
             write!(stream, "0\r\n\r\n").ok()?;
         }
-        Answer::Open(lines) => {
+        ScriptedAnswer::Open(lines) => {
             chunks(stream, &lines)?;
             stream.flush().ok()?;
             stay();
         }
-        Answer::Cut(lines) => chunks(stream, &lines)?,
-        Answer::Silence => stay(),
+        ScriptedAnswer::Cut(lines) => chunks(stream, &lines)?,
+        ScriptedAnswer::Silence => stay(),
     }
     stream.flush().ok()?;
     stream.conn.send_close_notify();
@@ -235,6 +235,6 @@ pub fn status(code: u16, message: &str) -> String {
 }
 
 /// Answer with the status of a failure.
-pub fn refused(code: u16) -> Answer {
-    Answer::Body(code, status(code, "the test\n\u{1b}[2Jsays so"))
+pub fn refused(code: u16) -> ScriptedAnswer {
+    ScriptedAnswer::Body(code, status(code, "the test\n\u{1b}[2Jsays so"))
 }

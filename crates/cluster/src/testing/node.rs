@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Answer, Api, refused};
+use super::{Api, ScriptedAnswer, refused};
 use crate::names::{EVICT_REQUEST, EVICTIONS};
 
 /// Annotations of a node.
@@ -42,7 +42,7 @@ impl Default for AnnotatedNode {
             }
             let metadata = json!({ "name": "n", "annotations": *annotations });
             let node = json!({ "kind": "Node", "apiVersion": "v1", "metadata": metadata });
-            Answer::Body(200, node.to_string())
+            ScriptedAnswer::Body(200, node.to_string())
         });
         Self { api, annotations }
     }

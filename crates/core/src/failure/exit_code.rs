@@ -107,7 +107,7 @@ impl ExitCode {
     }
 
     /// Returns the code with this number.
-    pub fn of(number: u8) -> Option<Self> {
+    pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.number() == number)
     }
 }
@@ -145,10 +145,10 @@ mod tests {
     #[test]
     fn a_number_and_a_name_are_those_of_one_code() {
         for code in ExitCode::ALL {
-            assert_eq!(ExitCode::of(code.number()), Some(*code));
+            assert_eq!(ExitCode::from_number(code.number()), Some(*code));
             let same = ExitCode::ALL.iter().filter(|c| c.entry().name == code.entry().name);
             assert_eq!(same.count(), 1);
         }
-        assert_eq!(ExitCode::of(1), None);
+        assert_eq!(ExitCode::from_number(1), None);
     }
 }

@@ -108,7 +108,7 @@ impl Severities {
 
 /// Row of the table.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+pub struct CodeEntry {
     /// Name, for example `no-device`; its meaning never changes.
     pub name: &'static str,
     /// Area of the code.
@@ -144,7 +144,7 @@ pub enum About {
     FailureOf(SourceId),
 }
 
-impl Entry {
+impl CodeEntry {
     /// True if the code has this relation to the sources.
     pub fn is_about(&self, about: About) -> bool {
         self.about.contains(&about)

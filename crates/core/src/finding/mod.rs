@@ -8,7 +8,7 @@ pub mod table;
 
 use serde::{Deserialize, Serialize};
 
-pub use code::{About, Area, Entry, Severities};
+pub use code::{About, Area, CodeEntry, Severities};
 pub use table::Code;
 
 use crate::failure::{ExitCode, Failure};
@@ -100,7 +100,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// Returns the verdict that the findings give; `undecided` where an acquisition could not be judged.
-    pub fn of(findings: &[Finding], undecided: bool) -> Self {
+    pub fn from_findings(findings: &[Finding], undecided: bool) -> Self {
         match findings.iter().map(|finding| finding.severity).max() {
             Some(Severity::Refusal) => Self::Refused,
             _ if undecided => Self::Undecided,

@@ -13,7 +13,7 @@ impl Code {
     }
 
     /// Returns the code with this name.
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == name)
     }
 }
@@ -33,6 +33,6 @@ impl Serialize for Code {
 impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
-        Self::of(&name).ok_or_else(|| de::Error::custom(format!("{name}: no such code")))
+        Self::from_name(&name).ok_or_else(|| de::Error::custom(format!("{name}: no such code")))
     }
 }

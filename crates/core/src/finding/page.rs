@@ -105,7 +105,7 @@ fn errors_page_is_what_the_table_says() {
 fn names_are_what_they_are_for_ever_and_nothing_is_left_unsaid() {
     for code in Code::ALL {
         let entry = code.entry();
-        assert_eq!(Code::of(entry.name), Some(*code), "{} is there twice", entry.name);
+        assert_eq!(Code::from_name(entry.name), Some(*code), "{} is there twice", entry.name);
         let kebab = |b: u8| b.is_ascii_lowercase() || b == b'-' || b.is_ascii_digit();
         assert!(entry.name.bytes().all(kebab), "{}", entry.name);
         for text in [entry.means, entry.matters, entry.remedy] {

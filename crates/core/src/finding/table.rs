@@ -1,7 +1,7 @@
 //! Table of finding codes, gravest first. docs/reference/errors.md is generated from it (see `page`); a
 //! finding needs a code of this table.
 
-use super::code::{About, Area, Entry, Severities};
+use super::code::{About, Area, CodeEntry, Severities};
 use crate::failure::FailureKind;
 use crate::source_id::SourceId;
 
@@ -22,9 +22,9 @@ macro_rules! codes {
             pub const ALL: &[Code] = &[$(Code::$variant),+];
 
             /// Returns the code's row of the table.
-            pub fn entry(self) -> &'static Entry {
+            pub fn entry(self) -> &'static CodeEntry {
                 match self {
-                    $(Code::$variant => &Entry {
+                    $(Code::$variant => &CodeEntry {
                         name: $name,
                         area: Area::$area,
                         severities: Severities::$severities,

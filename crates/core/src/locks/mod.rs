@@ -37,7 +37,7 @@ const BIRTHS: usize = 64;
 
 /// Number of holders a lock may have at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum LockKind {
     /// Many.
     Shared,
     /// One.
@@ -48,7 +48,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Attempt {
     path: PathBuf,
-    kind: Kind,
+    kind: LockKind,
     limit: Duration,
     since: Instant,
     /// None where the file has to be opened again.
@@ -60,7 +60,7 @@ impl Attempt {
     ///
     /// # Errors
     /// The errno of the system call.
-    pub fn begin(path: &Path, kind: Kind, limit: Duration) -> io::Result<Self> {
+    pub fn begin(path: &Path, kind: LockKind, limit: Duration) -> io::Result<Self> {
         let file = Some(open(path)?);
         Ok(Self { path: path.to_path_buf(), kind, limit, since: Instant::now(), file })
     }
@@ -71,8 +71,8 @@ impl Attempt {
     /// The errno of the system call.
     fn once(&mut self) -> io::Result<Option<Flock<File>>> {
         let how = match self.kind {
-            Kind::Shared => FlockArg::LockSharedNonblock,
-            Kind::Exclusive => FlockArg::LockExclusiveNonblock,
+            LockKind::Shared => FlockArg::LockSharedNonblock,
+            LockKind::Exclusive => FlockArg::LockExclusiveNonblock,
         };
         // Twice: a file that its last holder removed is opened again.
         for _ in 0..2 {

@@ -20,9 +20,9 @@ const SHORT: Duration = Duration::from_millis(200);
 fn a_lock_that_a_stranger_holds_ends_the_wait_at_its_deadline_and_names_the_stranger() {
     let dir = for_all();
     let path = old_lock(dir.path());
-    let holder = Holder::of(&path);
+    let holder = Holder::new(&path);
     let since = Instant::now();
-    let mut attempt = Attempt::begin(&path, Kind::Shared, SHORT).expect("opens");
+    let mut attempt = Attempt::begin(&path, LockKind::Shared, SHORT).expect("opens");
     assert!(attempt.within_limit_here().expect("tries").is_none());
     assert!((SHORT..10 * SHORT).contains(&since.elapsed()), "{:?}", since.elapsed());
     let failure = attempt.still_held();
@@ -39,8 +39,8 @@ fn a_lock_that_a_stranger_holds_ends_the_wait_at_its_deadline_and_names_the_stra
 async fn a_task_that_waits_for_a_lock_hears_at_once_that_it_is_to_stop() {
     let dir = for_all();
     let path = old_lock(dir.path());
-    let _holder = Holder::of(&path);
-    let mut attempt = Attempt::begin(&path, Kind::Exclusive, 600 * SHORT).expect("opens");
+    let _holder = Holder::new(&path);
+    let mut attempt = Attempt::begin(&path, LockKind::Exclusive, 600 * SHORT).expect("opens");
     let since = Instant::now();
     tokio::select! {
         held = attempt.within_limit() => panic!("{held:?}"),
@@ -55,7 +55,7 @@ fn an_older_lock_that_others_may_open_is_its_owners_alone_from_now_on() {
     let mode = |path: &Path| fs::metadata(path).expect("there").mode() & 0o777;
     let (old, new) = (old_lock(dir.path()), dir.path().join("new"));
     for path in [&old, &new] {
-        let mut attempt = Attempt::begin(path, Kind::Exclusive, Duration::ZERO).expect("opens");
+        let mut attempt = Attempt::begin(path, LockKind::Exclusive, Duration::ZERO).expect("opens");
         assert!(attempt.once().expect("tries").is_some());
         assert_eq!(mode(path), 0o600);
     }
@@ -65,7 +65,7 @@ fn an_older_lock_that_others_may_open_is_its_owners_alone_from_now_on() {
 fn a_lock_file_that_was_removed_meanwhile_is_not_the_one_that_is_held() {
     let dir = for_all();
     let path = dir.path().join("lock");
-    let mut attempt = Attempt::begin(&path, Kind::Exclusive, Duration::ZERO).expect("opens");
+    let mut attempt = Attempt::begin(&path, LockKind::Exclusive, Duration::ZERO).expect("opens");
     fs::remove_file(&path).expect("removed");
     let held = attempt.once().expect("tries").expect("another is made");
     assert!(is_at(&held, &path).expect("looks"));
@@ -78,7 +78,7 @@ fn what_is_no_file_is_no_lock(#[case] put: fn(&Path)) {
     let dir = for_all();
     let path = dir.path().join("lock");
     put(&path);
-    Attempt::begin(&path, Kind::Shared, Duration::ZERO).expect_err("refused");
+    Attempt::begin(&path, LockKind::Shared, Duration::ZERO).expect_err("refused");
 }
 
 #[test]

@@ -15,7 +15,7 @@ const MOST_LINKS: usize = 40;
 
 /// A file that may be absent, by its open directory: no link leads elsewhere any more.
 #[derive(Debug)]
-pub struct Place {
+pub struct FileInDirectory {
     /// Its directory, opened with `O_PATH`.
     pub dir: OwnedFd,
     /// Its name, which was no link.
@@ -37,7 +37,7 @@ impl Root {
     ///
     /// # Errors
     /// The kernel's error, with the path.
-    pub fn place(&self, inner: impl AsRef<Path>) -> io::Result<Place> {
+    pub fn place(&self, inner: impl AsRef<Path>) -> io::Result<FileInDirectory> {
         let mut path = Path::new("/").join(inner);
         for _ in 0..=MOST_LINKS {
             let named = path
@@ -49,7 +49,9 @@ impl Root {
             let dir = self.dir(&parent)?;
             match readlinkat(&dir, OsStr::new(&name)) {
                 Ok(target) => path = parent.join(target),
-                Err(Errno::EINVAL | Errno::ENOENT) => return Ok(Place { dir, name, path }),
+                Err(Errno::EINVAL | Errno::ENOENT) => {
+                    return Ok(FileInDirectory { dir, name, path });
+                }
                 Err(e) => return Err(at(&self.display(&path), e.into())),
             }
         }

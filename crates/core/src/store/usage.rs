@@ -13,7 +13,7 @@ use nix::fcntl::Flock;
 use super::Store;
 use crate::durable::write_failure;
 use crate::failure::{Failure, FailureKind};
-use crate::locks::{Attempt, Kind};
+use crate::locks::{Attempt, LockKind};
 
 /// The store, locked shared or exclusively, until dropped. None inside: the store is read-only, so
 /// that no other process can remove anything either, or is only read and has no lock yet.
@@ -29,7 +29,7 @@ impl Store {
     /// # Errors
     /// Exit code 15 where it stays locked, or the lock cannot be made.
     pub async fn lock_shared(&self, limit: Duration) -> Result<StoreGuard, Failure> {
-        self.take(Kind::Shared, limit).await
+        self.take(LockKind::Shared, limit).await
     }
 
     /// Locks the store exclusively, once no other process has held the lock within `limit`.
@@ -37,10 +37,10 @@ impl Store {
     /// # Errors
     /// Exit code 15 where it stays locked, or the lock cannot be made.
     pub async fn lock_exclusive(&self, limit: Duration) -> Result<StoreGuard, Failure> {
-        self.take(Kind::Exclusive, limit).await
+        self.take(LockKind::Exclusive, limit).await
     }
 
-    async fn take(&self, kind: Kind, limit: Duration) -> Result<StoreGuard, Failure> {
+    async fn take(&self, kind: LockKind, limit: Duration) -> Result<StoreGuard, Failure> {
         // A store that is only read is no reason to make a lock in it; one that is there is shared.
         if self.scratch.is_some() && !self.root().join("lock").exists() {
             return Ok(StoreGuard { _lock: None });
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(failure.code(), ExitCode::Preflight);
         drop((first, second));
         let alone = store.lock_exclusive(Duration::ZERO).await.expect("free again");
-        store.take(Kind::Shared, Duration::ZERO).await.expect_err("taken");
+        store.take(LockKind::Shared, Duration::ZERO).await.expect_err("taken");
         drop(alone);
         store.lock_shared(Duration::ZERO).await.expect("free once more");
     }
@@ -108,7 +108,7 @@ mod tests {
         std::fs::write(&path, "").expect("write");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("mode");
         crate::testing::loosen(dir.path(), dir.path());
-        let holder = crate::testing::Holder::of(&path);
+        let holder = crate::testing::Holder::new(&path);
         let failure = store.lock_shared(Duration::from_millis(200)).await.expect_err("held");
         assert_eq!(failure.code(), ExitCode::Preflight);
         let said = failure.to_string();

@@ -54,7 +54,7 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(metadata: &fs::Metadata) -> Self {
+    fn from_metadata(metadata: &fs::Metadata) -> Self {
         Self {
             inode: metadata.ino(),
             size: metadata.size(),
@@ -97,18 +97,18 @@ impl VerifiedFiles {
     /// The digest of a file that has not changed since it was hashed.
     pub fn digest(&self, path: &Path, metadata: &fs::Metadata) -> Option<&str> {
         let hashed = self.files.get(path)?;
-        (hashed.identity == Identity::of(metadata)).then_some(hashed.sha256.as_str())
+        (hashed.identity == Identity::from_metadata(metadata)).then_some(hashed.sha256.as_str())
     }
 
     /// True if the file was not written to between the two.
     pub fn is_same(before: &fs::Metadata, after: &fs::Metadata) -> bool {
-        Identity::of(before) == Identity::of(after)
+        Identity::from_metadata(before) == Identity::from_metadata(after)
     }
 
     /// Records the digest of a file that had `metadata` before it was read and hashed. Returns true
     /// if it is recorded: a file written a moment ago is not.
     pub fn learn(&mut self, path: &Path, metadata: &fs::Metadata, sha256: &str) -> bool {
-        let identity = Identity::of(metadata);
+        let identity = Identity::from_metadata(metadata);
         let settled = identity.is_settled(SystemTime::now());
         if settled {
             let hashed = Hashed { identity, sha256: sha256.to_owned() };

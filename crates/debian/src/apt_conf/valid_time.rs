@@ -53,7 +53,7 @@ impl AptMaxAges {
 
     /// Returns the limit of archives with this Label in seconds, and the setting with its file; None where there is
     /// none.
-    pub(crate) fn of(&self, label: Option<&str>) -> Option<(i64, String)> {
+    pub(crate) fn max_age(&self, label: Option<&str>) -> Option<(i64, String)> {
         let own = label.and_then(|label| self.labels.get(&label.to_ascii_lowercase()));
         let limit = own.or(self.all.as_ref()).filter(|limit| limit.seconds != 0)?;
         Some((limit.seconds, limit.setting.clone()))

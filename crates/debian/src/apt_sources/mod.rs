@@ -11,7 +11,7 @@ use super::keyring::{Keyring, Signer};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::redact::redacted;
 use longshore_core::root::{is_absent, read_below};
-use parse::{Entry, parse};
+use parse::{SourcesEntry, parse};
 
 /// An apt source: an archive and some of its suites.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct ValidUntil {
 
 impl ValidUntil {
     /// Reads the values of the two options.
-    fn of(max: Option<&str>, check: Option<&str>) -> Self {
+    fn parse(max: Option<&str>, check: Option<&str>) -> Self {
         let max = max.unwrap_or_default().trim();
         let end = max.find(|c: char| !c.is_ascii_digit()).unwrap_or(max.len());
         Self {
@@ -117,7 +117,7 @@ pub struct LeftOut {
 
 impl LeftOut {
     /// Describes a source that is left out.
-    pub(super) fn of(source: &AptSource, why: impl Into<String>) -> Self {
+    pub(super) fn new(source: &AptSource, why: impl Into<String>) -> Self {
         let described = format!("{} {}", redacted(&source.url), source.suites.join(" "));
         Self {
             file: source.file.clone(),
@@ -169,11 +169,11 @@ impl AptSources {
     fn add(&mut self, file: &Path, text: &str, root: &Path, arch: &str) {
         for entry in parse(file, text, arch) {
             match entry {
-                Ok(Entry::Source(source)) => match reachable(root, source.clone()) {
+                Ok(SourcesEntry::Source(source)) => match reachable(root, source.clone()) {
                     Ok(source) => self.sources.push(source),
-                    Err(why) => self.left_out.push(LeftOut::of(&source, why)),
+                    Err(why) => self.left_out.push(LeftOut::new(&source, why)),
                 },
-                Ok(Entry::LeftOut(left_out)) => self.left_out.push(left_out),
+                Ok(SourcesEntry::LeftOut(left_out)) => self.left_out.push(left_out),
                 Err(bad) => {
                     let place = format!("{}, line {}", file.display(), bad.line);
                     self.problems.push(

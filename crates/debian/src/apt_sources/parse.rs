@@ -12,7 +12,7 @@ use crate::release::is_flat;
 
 /// An entry of a file.
 #[derive(Debug, Clone)]
-pub(super) enum Entry {
+pub(super) enum SourcesEntry {
     /// A source of binary packages for this architecture.
     Source(AptSource),
     /// One for others.
@@ -21,7 +21,7 @@ pub(super) enum Entry {
 
 /// Parses the text of one file; its extension decides between the two formats. A bad line or stanza spoils no
 /// other.
-pub(super) fn parse(file: &Path, text: &str, arch: &str) -> Vec<Result<Entry, BadLine>> {
+pub(super) fn parse(file: &Path, text: &str, arch: &str) -> Vec<Result<SourcesEntry, BadLine>> {
     if file.extension().is_some_and(|extension| extension == "sources") {
         parse_stanzas(file, text, arch)
     } else {
@@ -30,7 +30,7 @@ pub(super) fn parse(file: &Path, text: &str, arch: &str) -> Vec<Result<Entry, Ba
 }
 
 /// `deb [option=value ...] URI suite component ...`
-fn parse_lines(file: &Path, text: &str, arch: &str) -> Vec<Result<Entry, BadLine>> {
+fn parse_lines(file: &Path, text: &str, arch: &str) -> Vec<Result<SourcesEntry, BadLine>> {
     let mut entries = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
         match parse_line(without_comment(content).trim(), arch) {
@@ -50,11 +50,11 @@ fn declared(source: AptSource, file: &Path, line: usize) -> AptSource {
     AptSource { file: file.to_path_buf(), line, valid_until, ..source }
 }
 
-fn entry(source: AptSource, choices: &Choices, arch: &str) -> Entry {
+fn entry(source: AptSource, choices: &Choices, arch: &str) -> SourcesEntry {
     let is_flat = source.suites.iter().all(|suite| is_flat(suite));
     match choices.reason_against(arch, is_flat) {
-        Some(why) => Entry::LeftOut(LeftOut::of(&source, why)),
-        None => Entry::Source(source),
+        Some(why) => SourcesEntry::LeftOut(LeftOut::new(&source, why)),
+        None => SourcesEntry::Source(source),
     }
 }
 
@@ -186,7 +186,7 @@ fn parse_line(content: &str, arch: &str) -> Result<Option<(AptSource, Choices)>,
     // apt replaces it in the suites of flat archives alone.
     let suite = if is_flat(&suite) { suite.replace("$(ARCH)", arch) } else { suite };
     let source = source(&url, vec![suite], components, signed_by, arch)?;
-    let valid_until = ValidUntil::of(max.as_deref(), check.as_deref());
+    let valid_until = ValidUntil::parse(max.as_deref(), check.as_deref());
     Ok(Some((AptSource { valid_until, ..source }, choices)))
 }
 
@@ -220,7 +220,7 @@ fn source(
     Ok(AptSource { url, suites, components, signed_by, valid_until, file, line: 0 })
 }
 
-fn parse_stanzas(file: &Path, text: &str, arch: &str) -> Vec<Result<Entry, BadLine>> {
+fn parse_stanzas(file: &Path, text: &str, arch: &str) -> Vec<Result<SourcesEntry, BadLine>> {
     let stanzas = match control::stanzas(text) {
         Ok(stanzas) => stanzas,
         Err(bad) => return vec![Err(bad)],
@@ -270,7 +270,7 @@ fn parse_stanza(fields: &Paragraph, arch: &str) -> Result<(Vec<AptSource>, Choic
     }
     let signed_by = SignedBy::of_field(fields.get("Signed-By").unwrap_or_default());
     let valid_until =
-        ValidUntil::of(fields.get("Valid-Until-Max"), fields.get("Check-Valid-Until"));
+        ValidUntil::parse(fields.get("Valid-Until-Max"), fields.get("Check-Valid-Until"));
     let of_url = |url: &String| {
         let source = source(url, suites.clone(), components.clone(), signed_by.clone(), arch)?;
         Ok(AptSource { valid_until: valid_until.clone(), ..source })

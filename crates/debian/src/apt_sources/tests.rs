@@ -10,8 +10,8 @@ fn source(url: &str, suites: &[&str], components: &[&str]) -> (String, Vec<Strin
 fn sources_of(name: &str, text: &str) -> Vec<AptSource> {
     let entries = parse(Path::new(name), text, "amd64").into_iter();
     let source = |entry| match entry {
-        Ok(Entry::Source(source)) => Some(source),
-        Ok(Entry::LeftOut(_)) => None,
+        Ok(SourcesEntry::Source(source)) => Some(source),
+        Ok(SourcesEntry::LeftOut(_)) => None,
         Err(bad) => panic!("{bad:?}"),
     };
     entries.filter_map(source).collect()

@@ -51,7 +51,7 @@ impl Format {
         [("gzip", Self::Gzip), ("xz", Self::Xz), ("zstd", Self::Zstd)];
 
     /// Returns the format that the first bytes of a stream identify; None for any other.
-    pub fn of(head: &[u8]) -> Option<Self> {
+    pub fn from_magic(head: &[u8]) -> Option<Self> {
         match head {
             [0x1f, 0x8b, ..] => Some(Self::Gzip),
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(Self::Xz),

@@ -35,7 +35,7 @@ fn the_first_stream_or_all_are_read(
 ) {
     let one = packed(format);
     let two = [&one[..], &one].concat();
-    assert_eq!(Format::of(&one), Some(format));
+    assert_eq!(Format::from_magic(&one), Some(format));
     assert_eq!(read(format, Extent::First, &two).expect("read"), PLAIN);
     assert_eq!(read(format, Extent::All, &two).expect("read"), PLAIN.repeat(2));
     let beside = [&one[..], b"more"].concat();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::bounds::{Bounded, Budget, MOST_BETWEEN};
 use super::compression::decompressed;
 use super::faults::{bad, damaged};
-use super::tree::{self, Entry, Tree, entry_path};
+use super::tree::{self, TarEntry, Tree, entry_path};
 use longshore_core::failure::Failure;
 use longshore_core::read_ahead::read_ahead;
 
@@ -80,7 +80,7 @@ impl<'a> Unpacking<'a> {
     fn add(
         &mut self,
         package: &str,
-        entry: &mut Entry<'_, '_>,
+        entry: &mut TarEntry<'_, '_>,
         place: &mut dyn FnMut(&Path) -> Option<PathBuf>,
     ) -> Result<Go, Failure> {
         self.entries.extend(self.tree.add(package, entry, place)?);
@@ -196,7 +196,7 @@ enum Go {
 fn each_entry(
     package: &str,
     reader: impl Read,
-    visit: impl FnMut(&mut Entry<'_, '_>) -> Result<Go, Failure>,
+    visit: impl FnMut(&mut TarEntry<'_, '_>) -> Result<Go, Failure>,
 ) -> Result<(), Failure> {
     each_entry_of(DATA, package, reader, visit)
 }
@@ -206,7 +206,7 @@ fn each_entry_of(
     tar: &str,
     package: &str,
     reader: impl Read,
-    visit: impl FnMut(&mut Entry<'_, '_>) -> Result<Go, Failure>,
+    visit: impl FnMut(&mut TarEntry<'_, '_>) -> Result<Go, Failure>,
 ) -> Result<(), Failure> {
     let fail = |e| damaged(package, e);
     let mut ar = Ar::new(BufReader::with_capacity(1 << 16, reader)).map_err(fail)?;
@@ -224,7 +224,7 @@ fn each_entry_of(
 fn each_of_tar(
     package: &str,
     data: impl Read,
-    mut visit: impl FnMut(&mut Entry<'_, '_>) -> Result<Go, Failure>,
+    mut visit: impl FnMut(&mut TarEntry<'_, '_>) -> Result<Go, Failure>,
 ) -> Result<(), Failure> {
     let fail = |e| damaged(package, e);
     let mut data = Bounded::new(data, MOST_UNPACKED);

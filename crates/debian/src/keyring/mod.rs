@@ -167,16 +167,16 @@ impl Keyring {
         let mut reason = format!("{issuer} is not in the keyring");
         for certificate in self.certificates.values() {
             match check_certificate(certificate, &self.signers, signature, data, now) {
-                Found::Good => return Ok(()),
-                Found::Bad(why) => reason = format!("{issuer}: {why}"),
-                Found::NotHere => {}
+                KeyCheck::Good => return Ok(()),
+                KeyCheck::Bad(why) => reason = format!("{issuer}: {why}"),
+                KeyCheck::NotHere => {}
             }
         }
         Err(reason)
     }
 }
 
-enum Found {
+enum KeyCheck {
     Good,
     Bad(&'static str),
     NotHere,
@@ -189,11 +189,11 @@ fn check_certificate(
     signature: &Signature,
     data: &[u8],
     now: u64,
-) -> Found {
+) -> KeyCheck {
     let by_primary = made_by(signature, &certificate.primary_key);
     let subkey = certificate.public_subkeys.iter().find(|subkey| made_by(signature, &subkey.key));
     if !by_primary && subkey.is_none() {
-        return Found::NotHere;
+        return KeyCheck::NotHere;
     }
     let primary = &certificate.primary_key;
     let (verified, named) = match subkey {
@@ -203,15 +203,15 @@ fn check_certificate(
         _ => (signature.verify(primary, data), may_sign(signers, primary, primary)),
     };
     if verified.is_err() {
-        return Found::Bad("the signature does not match the text");
+        return KeyCheck::Bad("the signature does not match the text");
     }
     if !named {
-        return Found::Bad("the source names other keys that may sign it");
+        return KeyCheck::Bad("the source names other keys that may sign it");
     }
     let refused = primary_refusal(certificate, by_primary, now).or_else(|| {
         subkey.filter(|_| !by_primary).and_then(|s| subkey_refusal(certificate, s, now))
     });
-    refused.map_or(Found::Good, Found::Bad)
+    refused.map_or(KeyCheck::Good, KeyCheck::Bad)
 }
 
 fn may_sign(signers: &[Signer], key: &dyn KeyDetails, primary: &dyn KeyDetails) -> bool {

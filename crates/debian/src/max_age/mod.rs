@@ -184,7 +184,7 @@ impl AgeLimits {
             return None;
         }
         let (seconds, setting) = match self.source.max {
-            0 => self.apt.of(label)?,
+            0 => self.apt.max_age(label)?,
             max => (max, format!("Valid-Until-Max of {}", self.source.file.display())),
         };
         let remedy = format!(

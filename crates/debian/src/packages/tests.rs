@@ -75,7 +75,7 @@ struct Generated {
 }
 
 impl Generated {
-    fn of(packages: u32) -> Self {
+    fn new(packages: u32) -> Self {
         Self { packages, pending: io::Cursor::default() }
     }
 }
@@ -97,7 +97,7 @@ impl Read for Generated {
 
 #[test]
 fn an_index_of_a_hundred_megabytes_takes_less_than_half_of_it_in_memory() {
-    let index = Index::read(Generated::of(140_000), MOST_BYTES, origin()).expect("reads");
+    let index = Index::read(Generated::new(140_000), MOST_BYTES, origin()).expect("reads");
     assert_eq!(index.len(), 140_000);
     assert_eq!(index.named("package-0123456").len(), 1);
     let memory = index.text.capacity() + index.stanzas.capacity() * size_of::<Stanza>();

@@ -34,7 +34,7 @@ pub(super) struct Wanted {
     pub(super) suite: String,
     pub(super) components: Vec<Component>,
     /// Archives that may have it; the first that does is taken.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<CandidateArchive>,
     /// True if the configuration names it, so that it must exist.
     pub(super) explicit: bool,
     /// Accepted Origins, in lower case; empty for any.
@@ -62,7 +62,7 @@ pub(super) enum Need {
 
 /// An archive that may have a suite.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct CandidateArchive {
     pub(super) url: String,
     pub(super) keyring: Arc<Keyring>,
     pub(super) ages: AgeLimits,
@@ -124,7 +124,7 @@ impl Selection {
     ) -> Result<(), Failure> {
         let keyring = Arc::new(keyring_of(source, host_root)?);
         let ages = AgeLimits::of_entry(source.max_age, max_age);
-        let place = Place { url: source.url.clone(), keyring, ages };
+        let place = CandidateArchive { url: source.url.clone(), keyring, ages };
         for suite in &source.suites {
             self.add(Wanted {
                 suite: suite.clone(),
@@ -138,7 +138,7 @@ impl Selection {
     }
 
     /// Adds the flat suites of a host's source.
-    fn add_flat(&mut self, source: &AptSource, place: &Place, os: &Os) {
+    fn add_flat(&mut self, source: &AptSource, place: &CandidateArchive, os: &Os) {
         for suite in source.suites.iter().filter(|suite| is_flat(suite)) {
             self.add(Wanted {
                 suite: suite.clone(),
@@ -167,7 +167,7 @@ impl Selection {
         let found = apt_sources::read_with(config.container_lists.as_deref(), host_root, arch);
         self.problems.extend(found.problems);
         self.left_out.extend(found.left_out);
-        let mut own: Vec<(AptSource, Place)> = Vec::new();
+        let mut own: Vec<(AptSource, CandidateArchive)> = Vec::new();
         let mut keyrings: BTreeMap<SignedBy, Arc<Keyring>> = BTreeMap::new();
         for mut source in found.sources {
             let is_wanted = |suite: &String| {
@@ -177,7 +177,7 @@ impl Selection {
                 source.suites.drain(..).partition(is_wanted);
             if !others.is_empty() {
                 let other = AptSource { suites: others, ..source.clone() };
-                self.left_out.push(LeftOut::of(&other, os.reason_against(&other.suites)));
+                self.left_out.push(LeftOut::new(&other, os.reason_against(&other.suites)));
             }
             source.suites = wanted;
             if source.suites.is_empty() {
@@ -190,7 +190,7 @@ impl Selection {
                 Ok(keyring) => {
                     keyrings.insert(source.signed_by.clone(), Arc::clone(&keyring));
                     let ages = AgeLimits::of_host(config.max_age, &max_ages, &source);
-                    let place = Place { url: source.url.clone(), keyring, ages };
+                    let place = CandidateArchive { url: source.url.clone(), keyring, ages };
                     own.push((source, place));
                 }
                 Err(failure) => self.cannot_use(&source, failure),
@@ -226,7 +226,7 @@ impl Selection {
     fn add_suite(
         &mut self,
         suite: &str,
-        own: &[(AptSource, Place)],
+        own: &[(AptSource, CandidateArchive)],
         config: &ArchiveConfig,
         os: &Os,
     ) -> Result<(), Failure> {
@@ -238,7 +238,7 @@ impl Selection {
         };
         let (like, unlike): (Vec<_>, Vec<_>) = own.iter().partition(|(source, _)| alike(source));
         let mut wanted = Vec::new();
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<CandidateArchive> = Vec::new();
         for (source, place) in like.into_iter().chain(unlike) {
             merge(&mut wanted, components(&source.components, Need::Listed));
             if places.iter().all(|known| known.url != place.url) {

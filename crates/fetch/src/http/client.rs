@@ -44,7 +44,7 @@ impl Client {
     /// One of the host, or one that may be over soon.
     pub(super) async fn begin(&self, url: &Url) -> Result<(), ClientError> {
         match &self.processes {
-            Some(processes) => processes.of(url).begin().await,
+            Some(processes) => processes.process_for(url).begin().await,
             None => Ok(()),
         }
     }
@@ -61,7 +61,7 @@ impl Client {
         let request = request.map_err(error)?;
         match &self.processes {
             Some(processes) => {
-                let (head, body) = processes.of(request.url()).send(request).await?;
+                let (head, body) = processes.process_for(request.url()).send(request).await?;
                 Ok(Response::by_process(head, body))
             }
             None => {

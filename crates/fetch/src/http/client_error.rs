@@ -24,7 +24,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    fn of(error: &reqwest::Error) -> Self {
+    fn from_error(error: &reqwest::Error) -> Self {
         match () {
             () if is_certificate(error) => Self::Certificate,
             () if error.is_redirect() || error.is_builder() => Self::Request,
@@ -48,13 +48,13 @@ impl ClientError {
     }
 
     /// Returns that of a client with these timeouts.
-    pub(super) fn of(connect: Duration, stall: Duration, error: &reqwest::Error) -> Self {
+    pub(super) fn from_error(connect: Duration, stall: Duration, error: &reqwest::Error) -> Self {
         let cause = match (error.is_timeout(), error.is_connect()) {
             (true, true) => format!("no connection within {connect:?}"),
             (true, false) => format!("no data for {stall:?}"),
             (false, _) => root_cause(error),
         };
-        Self { class: Class::of(error), cause }
+        Self { class: Class::from_error(error), cause }
     }
 }
 

@@ -21,7 +21,7 @@ struct Download<'d> {
 
 impl Exchange for Download<'_> {
     type Request = DownloadRequest;
-    type Answer = ();
+    type Received = ();
 
     fn request(&self) -> &DownloadRequest {
         self.request
@@ -54,7 +54,7 @@ impl Download<'_> {
         let mut builder = self.fetcher.client().get(request.url.clone());
         if let Some(authorization) = &request.authorization {
             builder = builder.header(AUTHORIZATION, authorization);
-        } else if let Some(login) = self.fetcher.logins.of(&request.url) {
+        } else if let Some(login) = self.fetcher.logins.login_for(&request.url) {
             builder = builder.basic_auth(&login.user, Some(&login.password));
         }
         if request.part {

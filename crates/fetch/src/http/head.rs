@@ -15,7 +15,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub(super) fn of(response: &reqwest::Response) -> Self {
+    pub(super) fn from_response(response: &reqwest::Response) -> Self {
         Self {
             status: response.status(),
             headers: response.headers().clone(),

@@ -55,7 +55,7 @@ impl Logins {
     }
 
     /// Returns the login for a URL; None also where the URL names a user itself.
-    pub(super) fn of(&self, url: &Url) -> Option<&Login> {
+    pub(super) fn login_for(&self, url: &Url) -> Option<&Login> {
         let names_user = !url.username().is_empty() || url.password().is_some();
         self.0.iter().find(|login| login.is_for(url)).filter(|_| !names_user)
     }
@@ -97,7 +97,7 @@ mod tests {
     ) {
         let logins = Logins::new(vec![login(scheme, port, path)]);
         let url = Url::parse(url).expect("a URL");
-        assert_eq!(logins.of(&url).is_some(), counts);
+        assert_eq!(logins.login_for(&url).is_some(), counts);
     }
 
     #[test]

@@ -51,13 +51,13 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self::of(&Downloads::default())
+        Self::from_config(&Downloads::default())
     }
 }
 
 impl Policy {
     /// Returns the policy of the configuration.
-    pub fn of(downloads: &Downloads) -> Self {
+    pub fn from_config(downloads: &Downloads) -> Self {
         let Downloads { connect, stall, busy } = *downloads;
         Self {
             connect,

@@ -56,7 +56,7 @@ enum Zone {
 
 impl Zone {
     /// Returns the zone of an address; that of the IPv4 address in a mapped or translated (RFC 6052) one.
-    fn of(address: IpAddr) -> Self {
+    fn from_address(address: IpAddr) -> Self {
         let address = match address {
             IpAddr::V6(v6) => match (v6.to_ipv4_mapped(), v6.segments()) {
                 (Some(v4), _) => IpAddr::V4(v4),
@@ -82,7 +82,7 @@ impl Zone {
     /// Returns the zone of a name or address as text; that of a name by which this machine or a metadata service goes.
     fn of_text(host: &str) -> Self {
         match host.parse::<IpAddr>() {
-            Ok(address) => Self::of(address),
+            Ok(address) => Self::from_address(address),
             Err(_) if METADATA_NAMES.contains(&host) => Self::LinkLocal,
             Err(_) if host == "localhost" || host.ends_with(".localhost") => Self::Loopback,
             Err(_) => Self::Ordinary,
@@ -118,7 +118,7 @@ impl From<Reach> for String {
 
 impl From<String> for Reach {
     fn from(host: String) -> Self {
-        Self::of(&host)
+        Self::from_host(&host)
     }
 }
 
@@ -134,7 +134,7 @@ struct Home {
 
 impl Reach {
     /// Makes the limit of the server with this name or address.
-    pub fn of(host: &str) -> Self {
+    pub fn from_host(host: &str) -> Self {
         let host = plain(host);
         let zone = Zone::of_text(&host);
         Self(Arc::new(Home { host, zone, resolves_to_loopback: OnceLock::new() }))
@@ -180,7 +180,7 @@ impl Reach {
     /// The first that may not, where none may.
     fn permitted(&self, name: &str, found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, OutOfReach> {
         let name = plain(name);
-        let zone = |address: &SocketAddr| Zone::of(address.ip());
+        let zone = |address: &SocketAddr| Zone::from_address(address.ip());
         if name == self.0.host {
             let loopback = || found.iter().any(|address| zone(address) == Zone::Loopback);
             self.0.resolves_to_loopback.get_or_init(loopback);
@@ -256,7 +256,8 @@ mod tests {
     #[case::unspecified("http://0.0.0.0:9470/", false)]
     #[case::unspecified_6("http://[::]:9470/", false)]
     fn answers_of_a_registry_lead(#[case] url: &str, #[case] permitted: bool) {
-        let checked = Reach::of("registry.example.com").check(&Url::parse(url).expect("a URL"));
+        let checked =
+            Reach::from_host("registry.example.com").check(&Url::parse(url).expect("a URL"));
         assert_eq!(checked.is_ok(), permitted, "{checked:?}");
         if let Err(refused) = checked {
             assert!(refused.to_string().contains("registry.example.com is not"), "{refused}");
@@ -276,7 +277,10 @@ mod tests {
         #[case] url: &str,
         #[case] permitted: bool,
     ) {
-        assert_eq!(Reach::of(home).check(&Url::parse(url).expect("a URL")).is_ok(), permitted);
+        assert_eq!(
+            Reach::from_host(home).check(&Url::parse(url).expect("a URL")).is_ok(),
+            permitted
+        );
     }
 
     fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
@@ -297,29 +301,29 @@ mod tests {
         #[case] found: &[&str],
         #[case] count: Option<usize>,
     ) {
-        let permitted = Reach::of("registry.example.com").permitted(name, addresses(found));
+        let permitted = Reach::from_host("registry.example.com").permitted(name, addresses(found));
         assert_eq!(permitted.ok().map(|permitted| permitted.len()), count);
     }
 
     #[tokio::test]
     async fn the_client_resolves_names_so_and_those_of_proxies_freely() {
-        let reach = Reach::of("registry.example.com");
+        let reach = Reach::from_host("registry.example.com");
         let name = || "localhost".parse().expect("a name");
         let refused = reach.resolver(Vec::new()).resolve(name()).await.err().expect("refused");
         assert!(refused.is::<OutOfReach>(), "{refused}");
         let proxies = vec!["LOCALHOST".to_owned()];
         assert!(reach.resolver(proxies).resolve(name()).await.is_ok());
-        let local = Reach::of("127.0.0.1");
+        let local = Reach::from_host("127.0.0.1");
         assert!(local.resolver(Vec::new()).resolve(name()).await.is_ok());
     }
 
     #[test]
     fn a_name_that_is_bound_anew_does_not_lead_to_this_machine() {
-        let reach = Reach::of("registry.example.com");
+        let reach = Reach::from_host("registry.example.com");
         let resolve = |texts| reach.permitted("Registry.example.com.", addresses(texts));
         assert!(resolve(&["192.0.2.1"]).is_ok());
         assert!(resolve(&["127.0.0.1"]).is_err());
-        let local = Reach::of("registry.example.com");
+        let local = Reach::from_host("registry.example.com");
         assert!(local.permitted("registry.example.com", addresses(&["127.0.0.1"])).is_ok());
         assert!(local.permitted("auth.example.com", addresses(&["127.0.0.1"])).is_ok());
         assert!(local.permitted("auth.example.com", addresses(&["169.254.169.254"])).is_err());

@@ -23,7 +23,7 @@ enum Source {
 
 impl Response {
     pub(super) fn own(response: reqwest::Response, settings: Arc<Settings>) -> Self {
-        Self { head: Head::of(&response), body: Source::Own(response, settings) }
+        Self { head: Head::from_response(&response), body: Source::Own(response, settings) }
     }
 
     pub(super) fn by_process(head: Head, body: ReceivedBody) -> Self {

@@ -93,6 +93,6 @@ impl Settings {
 
     /// Returns what a client with these settings reported.
     pub(super) fn error(&self, error: &reqwest::Error) -> ClientError {
-        ClientError::of(self.connect, self.stall, error)
+        ClientError::from_error(self.connect, self.stall, error)
     }
 }

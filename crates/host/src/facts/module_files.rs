@@ -61,7 +61,7 @@ impl From<String> for ModuleFiles {
         let mut lines = Vec::new();
         let mut begin = 0;
         for line in text.split_inclusive('\n') {
-            lines.extend(Line::of(line, begin));
+            lines.extend(Line::parse(line, begin));
             begin += line.len();
         }
         Self { text, lines }
@@ -76,7 +76,7 @@ impl From<ModuleFiles> for String {
 
 impl Line {
     /// Parses a line that begins at `begin`; None if it names no module.
-    fn of(line: &str, begin: usize) -> Option<Self> {
+    fn parse(line: &str, begin: usize) -> Option<Self> {
         let colon = line.find(':')?;
         let file = &line[..colon];
         let stem = file.rfind('/').map_or(0, |slash| slash + 1);

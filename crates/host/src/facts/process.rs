@@ -113,8 +113,10 @@ pub(super) fn read(root: &Root) -> Process {
     let status = root.read_to_string("proc/self/status");
     let uid_map = root.read_to_string("proc/self/uid_map");
     Process {
-        capabilities: of(&status, "CapPrm", capabilities),
-        euid: of(&status, "Uid", |uids| uids.split_ascii_whitespace().nth(1)?.parse().ok()),
+        capabilities: status_field(&status, "CapPrm", capabilities),
+        euid: status_field(&status, "Uid", |uids| {
+            uids.split_ascii_whitespace().nth(1)?.parse().ok()
+        }),
         initial_user_namespace: match uid_map {
             Ok(map) => Probe::Read(is_initial(&map)),
             Err(e) => Probe::Unreadable(e.to_string()),
@@ -122,7 +124,11 @@ pub(super) fn read(root: &Root) -> Process {
     }
 }
 
-fn of<T>(status: &io::Result<String>, key: &str, parse: impl Fn(&str) -> Option<T>) -> Probe<T> {
+fn status_field<T>(
+    status: &io::Result<String>,
+    key: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Probe<T> {
     let text = match status {
         Ok(text) => text,
         Err(e) => return Probe::Unreadable(e.to_string()),
@@ -213,7 +219,7 @@ mod tests {
     #[case("Uid:\t1000\n", None)]
     #[case("", None)]
     fn effective_user_ids(#[case] text: &str, #[case] wanted: Option<u32>) {
-        let euid = of(&Ok(text.to_owned()), "Uid", |uids| {
+        let euid = status_field(&Ok(text.to_owned()), "Uid", |uids| {
             uids.split_ascii_whitespace().nth(1)?.parse().ok()
         });
         let known = if let Probe::Read(id) = euid { Some(id) } else { None };
@@ -232,7 +238,7 @@ mod tests {
         #[test]
         fn nothing_makes_the_parsers_panic(text in "\\PC{0,80}") {
             let _ = capabilities(&text);
-            let _ = of(&Ok(text), "Cap", |v| Some(v.len()));
+            let _ = status_field(&Ok(text), "Cap", |v| Some(v.len()));
         }
     }
 

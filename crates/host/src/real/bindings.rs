@@ -11,7 +11,7 @@ use crate::verbs::{Binding, VerbError};
 use longshore_core::root::if_there;
 
 /// Reads the driver of a device; None if there is no such device.
-pub(super) fn of(root: &Path, address: &str) -> Result<Option<Binding>, VerbError> {
+pub(super) fn binding_of(root: &Path, address: &str) -> Result<Option<Binding>, VerbError> {
     check(is_address(address), address)?;
     let dir = root.join(DEVICES).join(address);
     if !dir.exists() {

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use super::RealHost;
 use crate::daemon::output::LastLine;
-use crate::daemon::process::Found;
+use crate::daemon::process::IdentifiedProcess;
 use crate::daemon::{Daemon, Settings, process};
 use crate::verbs::VerbError;
 
@@ -35,14 +35,14 @@ impl RealHost {
 
     /// Sets the processes that were last found with the mark.
     #[cfg(test)]
-    pub(crate) fn remember(&self, mark: &str, found: &[Found]) {
+    pub(crate) fn remember(&self, mark: &str, found: &[IdentifiedProcess]) {
         let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(mark.to_owned(), copied(found).unwrap());
     }
 
     /// Returns the processes with the mark. If a hanging process prevents the search, returns those
     /// that were found last and still run.
-    pub(super) fn marked(&self, mark: &str) -> Result<Vec<Found>, VerbError> {
+    pub(super) fn marked(&self, mark: &str) -> Result<Vec<IdentifiedProcess>, VerbError> {
         let (root, wanted) = (self.processes.clone(), mark.to_owned());
         let looked = self.marks.look("marks", self.look, move || process::find(&root, &wanted));
         let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,8 +70,8 @@ impl RealHost {
     }
 }
 
-fn copied(found: &[Found]) -> Result<Vec<Found>, VerbError> {
-    let copy = |(pid, fd): &Found| Ok((*pid, fd.try_clone().map_err(|e| in_proc(&e))?));
+fn copied(found: &[IdentifiedProcess]) -> Result<Vec<IdentifiedProcess>, VerbError> {
+    let copy = |(pid, fd): &IdentifiedProcess| Ok((*pid, fd.try_clone().map_err(|e| in_proc(&e))?));
     found.iter().map(copy).collect()
 }
 

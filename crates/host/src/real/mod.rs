@@ -14,15 +14,15 @@ use nix::mount::MntFlags;
 use nix::sys::stat::{major, minor};
 
 use crate::daemon::output::LastLine;
-use crate::daemon::process::Found;
+use crate::daemon::process::IdentifiedProcess;
 use crate::daemon::{Daemon, DaemonStatus, Ending, process};
 use crate::facts::gpus::{self, Gpu};
 use crate::facts::kmsg::KernelLog;
 use crate::facts::nodes;
 use crate::facts::process_files::Looker;
-use crate::real::kernel_call::{Answer, Call, KernelCalls};
+use crate::real::kernel_call::{Call, CallOutcome, KernelCalls};
 use crate::values::{DirId, DriverUsers, FileId, Node, Owner, WantedNode};
-use crate::verbs::published::{self, Place, Published};
+use crate::verbs::published::{self, HostFile, Published};
 use crate::verbs::status_file::{self, Status};
 use crate::verbs::{Binding, Host, Image, ModuleState, Stage, VerbError, labels};
 use longshore_core::deadlines::{Deadlines, LOOK};
@@ -36,7 +36,7 @@ pub struct RealHost {
     /// Mark -> last output of the daemon.
     daemons: Arc<Mutex<BTreeMap<String, LastLine>>>,
     /// Mark -> the processes that were last found with it.
-    found: Arc<Mutex<BTreeMap<String, Vec<Found>>>>,
+    found: Arc<Mutex<BTreeMap<String, Vec<IdentifiedProcess>>>>,
     calls: KernelCalls,
     look: Duration,
     /// Inspects the daemons' processes: a hanging inspection for another purpose does not block it.
@@ -113,14 +113,16 @@ impl RealHost {
     ) -> Result<(), VerbError> {
         for _ in 0..2 {
             match self.calls.make(subject, call) {
-                Answer::Came(answer) => {
+                CallOutcome::Came(answer) => {
                     return answer.map_err(|errno| VerbError::new(verb, subject, errno));
                 }
-                Answer::NoneWithin(waited) => {
+                CallOutcome::NoneWithin(waited) => {
                     return Err(VerbError::unanswered(verb, subject, waited));
                 }
-                Answer::Lost if done()? => return Ok(()),
-                Answer::Lost => tracing::warn!("{verb} {subject}: the helper process was killed"),
+                CallOutcome::Lost if done()? => return Ok(()),
+                CallOutcome::Lost => {
+                    tracing::warn!("{verb} {subject}: the helper process was killed")
+                }
             }
         }
         Err(VerbError::new(verb, subject, Errno::EINTR))
@@ -143,7 +145,7 @@ impl RealHost {
     fn in_place<T>(
         &self,
         verb: &'static str,
-        place: &Place<'_>,
+        place: &HostFile<'_>,
         act: impl FnOnce(&Root) -> io::Result<T>,
     ) -> Result<T, VerbError> {
         let root = Root::open(&self.at(place.root));
@@ -318,9 +320,9 @@ impl Host for RealHost {
         };
         let below: Vec<_> = nodes.iter().map(|(path, node)| (self.at(path), *node)).collect();
         match self.calls.make(&subject, Call::MakeNodes { nodes: &below }) {
-            Answer::Came(answer) => answer.map_err(|e| VerbError::new("mknod", subject, e)),
-            Answer::NoneWithin(waited) => Err(VerbError::unanswered("mknod", subject, waited)),
-            Answer::Lost => {
+            CallOutcome::Came(answer) => answer.map_err(|e| VerbError::new("mknod", subject, e)),
+            CallOutcome::NoneWithin(waited) => Err(VerbError::unanswered("mknod", subject, waited)),
+            CallOutcome::Lost => {
                 tracing::warn!("mknod {subject}: the helper process was killed");
                 nodes.iter().try_for_each(|(path, node)| {
                     if self.has_made(path, *node)? { Ok(()) } else { self.make_node(path, *node) }
@@ -378,7 +380,7 @@ impl Host for RealHost {
 
     fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError> {
         let found = self.lstat(path)?.filter(|found| !found.is_dir());
-        Ok(found.map(|found| FileId::of(&found)))
+        Ok(found.map(|found| FileId::from_metadata(&found)))
     }
 
     fn status(&self, path: &Path) -> Result<Option<Status>, VerbError> {
@@ -410,23 +412,23 @@ impl Host for RealHost {
         Ok(found.filter(Metadata::is_dir).map(|found| (found.dev(), found.ino())))
     }
 
-    fn published(&self, place: &Place<'_>) -> Result<Published, VerbError> {
+    fn published(&self, place: &HostFile<'_>) -> Result<Published, VerbError> {
         self.in_place("read", place, |root| published::read(root, place))
     }
 
-    fn make_place(&self, place: &Place<'_>) -> Result<(), VerbError> {
+    fn make_place(&self, place: &HostFile<'_>) -> Result<(), VerbError> {
         self.in_place("make the directory of", place, |root| published::make_dir(root, place))
     }
 
-    fn publish(&self, place: &Place<'_>, bytes: &[u8]) -> Result<(), VerbError> {
+    fn publish(&self, place: &HostFile<'_>, bytes: &[u8]) -> Result<(), VerbError> {
         self.in_place("write", place, |root| published::write(root, place, bytes))
     }
 
-    fn withdraw(&self, place: &Place<'_>, keeps: bool) -> Result<(), VerbError> {
+    fn withdraw(&self, place: &HostFile<'_>, keeps: bool) -> Result<(), VerbError> {
         self.in_place("remove", place, |root| published::withdraw(root, place, keeps))
     }
 
-    fn remove_place(&self, place: &Place<'_>) -> Result<(), VerbError> {
+    fn remove_place(&self, place: &HostFile<'_>) -> Result<(), VerbError> {
         self.in_place("remove the directory of", place, |root| published::remove_dir(root, place))
     }
 
@@ -465,7 +467,7 @@ impl Host for RealHost {
     }
 
     fn binding(&self, address: &str) -> Result<Option<Binding>, VerbError> {
-        bindings::of(&self.root, address)
+        bindings::binding_of(&self.root, address)
     }
 
     fn set_only_driver(&self, address: &str, driver: &str) -> Result<(), VerbError> {

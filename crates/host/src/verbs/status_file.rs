@@ -13,7 +13,7 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
 
 use crate::verbs::error::VerbError;
-use crate::verbs::shared_dir::{Found, SharedDir};
+use crate::verbs::shared_dir::{NameContents, SharedDir};
 
 /// Size of the largest status file that is read.
 const MOST: u64 = 4096;
@@ -35,10 +35,10 @@ pub(crate) fn read(path: &Path) -> Result<Option<Status>, Errno> {
         Err(Errno::ENOTDIR | Errno::ELOOP) => return Ok(Some(Status::Odd)),
         Err(errno) => return Err(errno),
     };
-    match SharedDir::of(&dir).read(&name, MOST).map_err(errno)? {
-        Found::Nothing => Ok(None),
-        Found::File(bytes) => Ok(Some(text(bytes))),
-        Found::Other(_) => Ok(Some(Status::Odd)),
+    match SharedDir::new(&dir).read(&name, MOST).map_err(errno)? {
+        NameContents::Nothing => Ok(None),
+        NameContents::File(bytes) => Ok(Some(text(bytes))),
+        NameContents::Other(_) => Ok(Some(Status::Odd)),
     }
 }
 
@@ -50,7 +50,7 @@ fn text(bytes: Vec<u8>) -> Status {
 /// was at the path before is replaced, and not followed; a directory with files is renamed.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Errno> {
     let (dir, name) = parts(path, true)?;
-    write_in(SharedDir::of(&dir), &name, text).map_err(errno)
+    write_in(SharedDir::new(&dir), &name, text).map_err(errno)
 }
 
 fn write_in(dir: SharedDir<'_>, name: &OsString, text: &str) -> io::Result<()> {
@@ -67,7 +67,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Errno> {
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
         parts => parts?,
     };
-    let shared = SharedDir::of(&dir);
+    let shared = SharedDir::new(&dir);
     shared.sweep(&name);
     match shared.remove(&name).map_err(errno) {
         Err(errno) if is_dir(&dir, &name) => {

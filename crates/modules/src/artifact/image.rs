@@ -53,7 +53,7 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// Describes `bytes`.
-    pub fn of(media_type: &str, bytes: &[u8]) -> Self {
+    pub fn from_bytes(media_type: &str, bytes: &[u8]) -> Self {
         Self {
             media_type: media_type.to_owned(),
             digest: digest(bytes),
@@ -83,7 +83,7 @@ impl Descriptor {
             (None, Some(_)) => INDEX_TYPE,
             (None, None) => return Err(serde_json::Error::custom("neither layers nor manifests")),
         };
-        Ok(Self::of(named.media_type.as_deref().unwrap_or(usual), bytes))
+        Ok(Self::from_bytes(named.media_type.as_deref().unwrap_or(usual), bytes))
     }
 
     /// True if `bytes` match its digest and size.
@@ -118,7 +118,7 @@ pub struct Manifest {
 
 impl Manifest {
     /// Returns a manifest without subject and annotations.
-    pub(crate) fn of(
+    pub(crate) fn new(
         artifact_type: Option<&str>,
         config: Descriptor,
         layers: Vec<Descriptor>,
@@ -151,7 +151,7 @@ impl Described {
     ///
     /// # Errors
     /// Exit code 70; a set always serializes.
-    pub fn of(set: &ModuleSet) -> Result<Self, Failure> {
+    pub fn from_set(set: &ModuleSet) -> Result<Self, Failure> {
         let config = json(set)?;
         let manifest = json(&manifest(set, &config))?;
         Ok(Self { manifest, config, set: set.clone() })
@@ -164,7 +164,7 @@ impl Described {
 
     /// Descriptor of the manifest, as others refer to it.
     pub fn descriptor(&self) -> Descriptor {
-        Descriptor::of(MANIFEST_TYPE, &self.manifest)
+        Descriptor::from_bytes(MANIFEST_TYPE, &self.manifest)
     }
 
     /// Parses a manifest and the config it names, from `place` (as messages call it).
@@ -254,8 +254,8 @@ fn manifest(set: &ModuleSet, config: &[u8]) -> Manifest {
     if !set.has_signed_headers() {
         annotations.insert("longshore.headers".to_owned(), set.headers_origin().to_string());
     }
-    let config = Descriptor::of(CONFIG_TYPE, config);
-    Manifest { annotations, ..Manifest::of(Some(ARTIFACT_TYPE), config, layers.collect()) }
+    let config = Descriptor::from_bytes(CONFIG_TYPE, config);
+    Manifest { annotations, ..Manifest::new(Some(ARTIFACT_TYPE), config, layers.collect()) }
 }
 
 /// Returns `value` as JSON.

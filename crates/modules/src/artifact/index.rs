@@ -43,11 +43,11 @@ impl Default for Index {
 
 #[derive(Deserialize)]
 struct Platforms {
-    manifests: Vec<Entry>,
+    manifests: Vec<IndexEntry>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct IndexEntry {
     digest: String,
     platform: Option<Platform>,
 }
@@ -66,9 +66,10 @@ pub fn entry_for(bytes: &[u8], arch: &str, place: &str) -> Result<Option<String>
     let Ok(index) = serde_json::from_slice::<Platforms>(bytes) else { return Ok(None) };
     // Go's name of an architecture, which image indexes have: Debian's is the same.
     let wanted = Machine::named(arch).map_or(arch, |machine| machine.debian);
-    let architecture = |entry: &Entry| entry.platform.as_ref().map(|p| p.architecture.clone());
-    let digest = |entry: &Entry| entry.digest.strip_prefix("sha256:").is_some_and(is_sha256);
-    let fits = |entry: &&Entry| digest(entry) && architecture(entry).as_deref() == Some(wanted);
+    let architecture = |entry: &IndexEntry| entry.platform.as_ref().map(|p| p.architecture.clone());
+    let digest = |entry: &IndexEntry| entry.digest.strip_prefix("sha256:").is_some_and(is_sha256);
+    let fits =
+        |entry: &&IndexEntry| digest(entry) && architecture(entry).as_deref() == Some(wanted);
     if let Some(entry) = index.manifests.iter().find(fits) {
         return Ok(Some(entry.digest.clone()));
     }

@@ -36,7 +36,7 @@ use longshore_core::digest::hex;
 use longshore_core::disk::Disk;
 use longshore_core::durable::read_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
-use longshore_core::locks::{Attempt, Kind};
+use longshore_core::locks::{Attempt, LockKind};
 use longshore_core::store::Store;
 
 /// Content of the file `oci-layout`.
@@ -56,7 +56,7 @@ pub const MAX_MODULE: u64 = 1 << 30;
 
 /// One set in a layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct LayoutSet {
     /// `sha256:...` of its manifest.
     pub manifest: String,
     /// Its content, from its description; the modules are verified on import.
@@ -185,7 +185,7 @@ fn not_a_set(dir: &Path, digest: &str) -> Failure {
 /// # Errors
 /// Exit code 12 where there is no layout, 13 where a manifest or description is damaged, 15 where
 /// one cannot be read.
-pub fn list(dir: &Path) -> Result<Vec<Entry>, Failure> {
+pub fn list(dir: &Path) -> Result<Vec<LayoutSet>, Failure> {
     let layout = dir.join("oci-layout");
     if !layout.is_file() {
         let cause = format!("{} is no OCI image layout: it has no file oci-layout", dir.display());
@@ -246,7 +246,7 @@ impl Target<'_> {
         self.prepare()?;
         let lock = self.dir.join(LOCK);
         let fail = |e| unwritable(&lock, e);
-        let mut attempt = Attempt::begin(&lock, Kind::Exclusive, wait).map_err(fail)?;
+        let mut attempt = Attempt::begin(&lock, LockKind::Exclusive, wait).map_err(fail)?;
         let held =
             attempt.within_limit_here().map_err(fail)?.ok_or_else(|| attempt.still_held())?;
         let written = write();
@@ -281,10 +281,10 @@ impl Target<'_> {
         for module in &set.modules {
             self.copy_module(store, &module.sha256)?;
         }
-        let described = Described::of(set)?;
+        let described = Described::from_set(set)?;
         self.write_blob(&described.config)?;
         self.write_blob(&described.manifest)?;
-        let mut entry = Descriptor::of(MANIFEST_TYPE, &described.manifest);
+        let mut entry = Descriptor::from_bytes(MANIFEST_TYPE, &described.manifest);
         entry.artifact_type = Some(ARTIFACT_TYPE.to_owned());
         entry.annotations.insert(REF_NAME.to_owned(), set.key.tag());
         self.add_to_index(&mut index, entry)?;
@@ -298,7 +298,7 @@ impl Target<'_> {
         let Some(image) = SignatureImage::with(existing.as_deref(), signature)? else {
             return Ok(false);
         };
-        let entry = Descriptor::of(MANIFEST_TYPE, &image.manifest);
+        let entry = Descriptor::from_bytes(MANIFEST_TYPE, &image.manifest);
         self.add_image(&mut index, entry, tag, &image.manifest, &image.blobs).map(|()| true)
     }
 
@@ -367,9 +367,9 @@ impl Target<'_> {
     }
 }
 
-fn entry_of(dir: &Path, listed: &Descriptor) -> Result<Option<Entry>, Failure> {
+fn entry_of(dir: &Path, listed: &Descriptor) -> Result<Option<LayoutSet>, Failure> {
     let found = read_manifest(dir, &listed.digest, Some(listed.size))?;
-    Ok(found.map(|(_, set)| Entry { manifest: listed.digest.clone(), set }))
+    Ok(found.map(|(_, set)| LayoutSet { manifest: listed.digest.clone(), set }))
 }
 
 /// Reads the manifest and its description; None if it is of another kind of image.

@@ -59,7 +59,7 @@ fn what_was_exported_is_listed_and_imported() {
     let scene = Scene::new();
     let manifest = scene.export();
     let listed = list(&scene.layout()).expect("list");
-    assert_eq!(listed, [Entry { manifest: manifest.clone(), set: scene.set.clone() }]);
+    assert_eq!(listed, [LayoutSet { manifest: manifest.clone(), set: scene.set.clone() }]);
     let store = scene.other_store();
     assert_eq!(import(&scene.layout(), &manifest, &store).expect("import"), scene.set);
     assert_eq!(store.find_set(&scene.set.key).expect("find"), Some(scene.set));

@@ -98,7 +98,7 @@ pub struct Signer {
 
 impl Signer {
     /// The owner of `certificate`.
-    pub fn of(certificate: &Certificate, detached: bool) -> Self {
+    pub fn from_certificate(certificate: &Certificate, detached: bool) -> Self {
         Self {
             certificate: certificate.fingerprint(),
             name: certificate.name(),
@@ -142,7 +142,10 @@ mod tests {
         let stated = SignedBy::stated(&message);
         let own = certificate::tests::certificate();
         assert_eq!((stated.name.as_str(), stated.hash), (own.name().as_str(), Hash::Sha512));
-        assert!(!stated.has_certificate() && !Signer::of(&own, false).signed(Some(&stated)));
+        assert!(
+            !stated.has_certificate()
+                && !Signer::from_certificate(&own, false).signed(Some(&stated))
+        );
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl Message {
     /// # Errors
     /// The reason why it is not.
     pub fn verify(&self, module: &[u8], certificate: &Certificate) -> Result<(), NotASignature> {
-        self.verify_digest(&self.hash.of(module), certificate)
+        self.verify_digest(&self.hash.digest(module), certificate)
     }
 
     /// Like [`Message::verify`], for a module with this digest ([`Message::hash`]).
@@ -247,7 +247,7 @@ fn verify_ecdsa(key: &[u8], digest: &[u8], signature: &[u8]) -> Result<bool, Str
 
 impl Hash {
     /// Returns the digest of `bytes`.
-    pub fn of(self, bytes: &[u8]) -> Vec<u8> {
+    pub fn digest(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Self::Sha256 => Sha256::digest(bytes).to_vec(),
             Self::Sha384 => Sha384::digest(bytes).to_vec(),

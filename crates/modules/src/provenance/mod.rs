@@ -34,7 +34,7 @@ impl Compiled<'_> {
         let (key, packages) = (&self.set.key, &self.record.packages);
         let driver = &self.record.driver;
         let mut materials =
-            vec![Material::of(Role::Driver, driver, &key.driver_version, &key.driver_digest)];
+            vec![Material::new(Role::Driver, driver, &key.driver_version, &key.driver_digest)];
         materials.extend(packages.iter().map(|package| self.of_package(package)));
         // Headers that are no packages of the build root: directories, or a given root.
         let others = key
@@ -42,13 +42,13 @@ impl Compiled<'_> {
             .iter()
             .filter(|(_, sha256)| !packages.iter().any(|package| package.sha256 == **sha256));
         let headers = |(name, sha256): (&String, &String)| {
-            Material::of(Role::Headers, name, &key.kernel_release, sha256)
+            Material::new(Role::Headers, name, &key.kernel_release, sha256)
         };
         materials.extend(others.map(headers));
         materials.extend(key.patches.iter().map(|(name, sha256)| {
             let is_packaging = name == PACKAGING_PATCHES;
             let role = if is_packaging { Role::PackagingPatches } else { Role::Patch };
-            Material::of(role, name, "", sha256)
+            Material::new(role, name, "", sha256)
         }));
         materials
     }
@@ -62,7 +62,7 @@ impl Compiled<'_> {
             _ => Role::Tool,
         };
         let uri = Some(package_url(package, self.vendor()));
-        Material { uri, ..Material::of(role, &package.name, &package.version, &package.sha256) }
+        Material { uri, ..Material::new(role, &package.name, &package.version, &package.sha256) }
     }
 
     /// Returns the distribution that the packages are of: that of the kernel, which has its headers
@@ -99,7 +99,7 @@ struct Material {
 
 impl Material {
     /// Returns one without a package URL.
-    fn of(role: Role, name: &str, version: &str, sha256: &str) -> Self {
+    fn new(role: Role, name: &str, version: &str, sha256: &str) -> Self {
         let [name, version, sha256] = [name, version, sha256].map(str::to_owned);
         Self { role, name, version, sha256, uri: None }
     }

@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
 
 use super::SetRequest;
-use super::call::{Answer, Call, unexpected};
+use super::call::{Call, RegistryResponse, unexpected};
 use super::content::described;
 use super::session::Session;
 use crate::artifact::image::Described;
@@ -163,7 +163,7 @@ async fn list_tags(
 }
 
 /// Parses `Link: </v2/...>; rel="next"` (RFC 8288), on the same host.
-fn next_page(url: &Url, answer: &Answer) -> Option<Url> {
+fn next_page(url: &Url, answer: &RegistryResponse) -> Option<Url> {
     let link = answer.headers.get(LINK)?.to_str().ok()?;
     let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
     let next = url.join(target).ok()?;

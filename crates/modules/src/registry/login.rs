@@ -11,7 +11,7 @@ use reqwest::{Method, Url};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::call::{Answer, Call, send};
+use super::call::{Call, RegistryResponse, send};
 use super::challenge::{self, Challenge};
 use super::credentials::{Credential, DockerConfig};
 use super::login_rules::{LoginRules, Withheld};
@@ -106,7 +106,7 @@ impl Login {
     pub(super) async fn next(
         &mut self,
         fetcher: &Fetcher,
-        refused: &Answer,
+        refused: &RegistryResponse,
     ) -> Result<(), Withheld> {
         let headers = refused.headers.get_all(WWW_AUTHENTICATE);
         let asked: Vec<Challenge> =
@@ -298,10 +298,10 @@ mod tests {
         login.apply(LoginRules { realms: vec![host], insecure: Vec::new() });
         login.challenges = vec![Challenge::Bearer { realm, service: None, scope: None }];
         login.settle(Level::Anybody, HeaderValue::from_static("Bearer old"));
-        let (reach, root) = (Reach::of("127.0.0.1"), std::path::Path::new("/"));
+        let (reach, root) = (Reach::from_host("127.0.0.1"), std::path::Path::new("/"));
         let fetcher = Fetcher::within(&reach, Redirections::Returned, Default::default(), root)
             .expect("a fetcher");
-        let refused = Answer {
+        let refused = RegistryResponse {
             url: Url::parse("http://127.0.0.1:1/").expect("a URL"),
             status: reqwest::StatusCode::UNAUTHORIZED,
             headers: Default::default(),

@@ -73,7 +73,7 @@ pub trait Judge {
 }
 
 /// Result of a search in a registry and its mirrors.
-pub struct Found<W> {
+pub struct SearchResult<W> {
     /// Accepted sets, all from one repository.
     pub taken: Vec<Described>,
     /// Refused sets, with the reasons.
@@ -84,7 +84,7 @@ pub struct Found<W> {
     pub failed: Option<Failure>,
 }
 
-impl<W> Found<W> {
+impl<W> SearchResult<W> {
     /// Adds the sets of one repository that its index does not list.
     fn add_unlisted(&mut self, sets: Vec<(Described, NotListed)>) {
         for (set, why) in sets {
@@ -180,9 +180,13 @@ impl Registry {
     /// Finds the sets with matching tags, in the first repository that has one which `judge`
     /// accepts, and which its index lists where that is required: a mirror may have outdated or foreign ones.
     /// A matching tag without a set is skipped with a warning.
-    pub async fn find<J: Judge>(&self, requested: SetRequest<'_>, judge: &J) -> Found<J::Why> {
+    pub async fn find<J: Judge>(
+        &self,
+        requested: SetRequest<'_>,
+        judge: &J,
+    ) -> SearchResult<J::Why> {
         let (refused, unlisted) = (Vec::new(), Vec::new());
-        let mut found = Found { taken: Vec::new(), refused, unlisted, failed: None };
+        let mut found = SearchResult { taken: Vec::new(), refused, unlisted, failed: None };
         for session in &self.sessions {
             let sets = match find_in(session, requested).await {
                 Ok(sets) => self.listed(session, sets).await,

@@ -78,7 +78,7 @@ impl Registry {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<Pushed, Failure> {
-        self.push_described(&Described::of(set)?, tag, store, progress).await
+        self.push_described(&Described::from_set(set)?, tag, store, progress).await
     }
 
     /// Pushes a set of the store with this manifest and config, as [`Registry::push`] does.

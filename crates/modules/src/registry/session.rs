@@ -7,7 +7,7 @@ use reqwest::header::HeaderValue;
 use reqwest::{Method, StatusCode, Url};
 use tokio::sync::Mutex;
 
-use super::call::{Answer, Call, send};
+use super::call::{Call, RegistryResponse, send};
 use super::credentials::DockerConfig;
 use super::login::Login;
 use super::login_rules::{LoginRules, Withheld};
@@ -42,7 +42,7 @@ impl Session {
     ) -> Result<Self, Failure> {
         let home = Url::parse(&repository.url("")).ok();
         let home = home.as_ref().and_then(Url::host_str).unwrap_or(repository.host());
-        let reach = Reach::of(home);
+        let reach = Reach::from_host(home);
         let fetcher =
             |redirections| Fetcher::within(&reach, redirections, policy.clone(), host_root);
         // A tag is only as trustworthy as the connection it was resolved over.
@@ -86,7 +86,7 @@ impl Session {
     ///
     /// # Errors
     /// Exit code 12 where there is no answer or the registry denies access.
-    pub async fn exchange(&self, call: &Call) -> Result<Answer, Failure> {
+    pub async fn exchange(&self, call: &Call) -> Result<RegistryResponse, Failure> {
         let at_home = self.is_at_home(call.url());
         let mut logins = 0;
         loop {
@@ -122,12 +122,16 @@ impl Session {
 
     /// True if the registry itself requires a login. A redirection's target may require one too,
     /// and name a realm of its own: it does not get the login.
-    fn asks_for_login(&self, answer: &Answer) -> bool {
+    fn asks_for_login(&self, answer: &RegistryResponse) -> bool {
         matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
             && self.is_at_home(&answer.url)
     }
 
-    async fn log_in(&self, answer: &Answer, used: Option<HeaderValue>) -> Result<(), Failure> {
+    async fn log_in(
+        &self,
+        answer: &RegistryResponse,
+        used: Option<HeaderValue>,
+    ) -> Result<(), Failure> {
         let mut login = self.login.lock().await;
         if login.header() != used {
             // Another request has logged in meanwhile.

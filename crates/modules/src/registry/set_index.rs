@@ -59,7 +59,7 @@ impl IndexRule {
         Ok(LowestVersions {
             seen: self.seen.highest(registry)?,
             minimum: self.minimum,
-            published: published.and_then(|minimums| minimums.of(registry)),
+            published: published.and_then(|minimums| minimums.minimum(registry)),
         })
     }
 
@@ -366,7 +366,7 @@ mod tests {
             let sets = ["535.261.03", "550.163.01"].map(|version| {
                 let mut set = testing::set();
                 set.key.driver_version = version.into();
-                let set = Described::of(&set).expect("describes");
+                let set = Described::from_set(&set).expect("describes");
                 registry.put_blob(&set.config);
                 registry.put_manifest(&set.set.key.tag(), &set.manifest);
                 set

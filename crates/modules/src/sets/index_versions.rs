@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use longshore_core::bounded_read;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
-use longshore_core::locks::{Attempt, Kind};
+use longshore_core::locks::{Attempt, LockKind};
 use longshore_core::store::Store;
 
 /// Name of the file.
@@ -47,7 +47,7 @@ struct Record {
 
 impl IndexVersions {
     /// Returns the record of a store.
-    pub fn of(store: &Store) -> Self {
+    pub fn new(store: &Store) -> Self {
         Self { store: store.clone() }
     }
 
@@ -94,7 +94,7 @@ impl IndexVersions {
     fn lock(&self) -> Result<Flock<File>, Failure> {
         let path = self.store.writable().join(LOCK);
         let fail = |e| write_failure(&path, e);
-        let mut attempt = Attempt::begin(&path, Kind::Exclusive, LOCK_LIMIT).map_err(fail)?;
+        let mut attempt = Attempt::begin(&path, LockKind::Exclusive, LOCK_LIMIT).map_err(fail)?;
         let held = attempt.within_limit_here().map_err(fail)?;
         held.ok_or_else(|| {
             let (path, holders) = (path.display(), attempt.holders());
@@ -178,11 +178,11 @@ mod tests {
     #[test]
     fn the_highest_version_of_each_registry_is_kept() {
         let (_dir, store) = store();
-        let versions = IndexVersions::of(&store);
+        let versions = IndexVersions::new(&store);
         assert_eq!(versions.highest(REGISTRY).expect("none yet"), None);
         for (given, kept) in [(5, 5), (3, 5), (5, 5), (9, 9)] {
             assert_eq!(versions.remember(REGISTRY, given).expect("keeps"), kept);
-            let read = IndexVersions::of(&store).highest(REGISTRY).expect("reads");
+            let read = IndexVersions::new(&store).highest(REGISTRY).expect("reads");
             assert_eq!(read, Some(kept));
         }
         versions.remember("other.example.com/a", 1).expect("keeps");
@@ -197,7 +197,7 @@ mod tests {
         let record = Record { format: FORMAT, highest };
         let bytes = serde_json::to_vec(&record).expect("JSON");
         store.write_file(Path::new(FILE), &bytes).expect("writes");
-        let versions = IndexVersions::of(&store);
+        let versions = IndexVersions::new(&store);
         for (version, lost, left) in [(500, 0, 1), (501, 0, 1)] {
             versions.remember(REGISTRY, version).expect("keeps");
             let highest = |name: &str| versions.highest(name).expect("reads");
@@ -218,7 +218,7 @@ mod tests {
         let name = |n: u64| format!("r{n}.example.com/a");
         std::thread::scope(|scope| {
             for n in 0..4 {
-                let versions = IndexVersions::of(&store);
+                let versions = IndexVersions::new(&store);
                 scope.spawn(move || {
                     for round in 1..4 {
                         let version = 10 * round + n;
@@ -229,7 +229,7 @@ mod tests {
                 });
             }
         });
-        let versions = IndexVersions::of(&store);
+        let versions = IndexVersions::new(&store);
         assert_eq!(versions.highest(REGISTRY).expect("reads"), Some(33));
         for n in 0..4 {
             assert_eq!(versions.highest(&name(n)).expect("reads"), Some(30 + n));
@@ -246,7 +246,7 @@ mod tests {
         let (_dir, store) = store();
         let path = store.root().join(FILE);
         fs::write(&path, text).expect("written");
-        let versions = IndexVersions::of(&store);
+        let versions = IndexVersions::new(&store);
         let failures = [
             versions.highest(REGISTRY).map(drop).expect_err("refused"),
             versions.remember(REGISTRY, 7).map(drop).expect_err("refused"),
@@ -275,7 +275,7 @@ mod tests {
         #[case] accepted: bool,
     ) {
         let (_dir, store) = store();
-        let versions = IndexVersions::of(&store);
+        let versions = IndexVersions::new(&store);
         if let Some(seen) = seen {
             versions.remember(REGISTRY, seen).expect("keeps");
             fs::remove_file(store.root().join(LOCK)).expect("there");
@@ -295,14 +295,14 @@ mod tests {
     #[test]
     fn the_record_of_a_store_that_is_only_read_counts() {
         let (dir, store) = store();
-        IndexVersions::of(&store).remember(REGISTRY, 7).expect("keeps");
+        IndexVersions::new(&store).remember(REGISTRY, 7).expect("keeps");
         let scratch = tempfile::tempdir().expect("temporary directory");
         let read = Store::open_read_only(dir.path(), scratch.path(), Disk::default());
-        let versions = IndexVersions::of(&read.expect("opens"));
+        let versions = IndexVersions::new(&read.expect("opens"));
         for (given, kept) in [(6, 7), (8, 8), (7, 8)] {
             assert_eq!(versions.remember(REGISTRY, given).expect("keeps"), kept);
         }
-        assert_eq!(IndexVersions::of(&store).highest(REGISTRY).expect("reads"), Some(7));
+        assert_eq!(IndexVersions::new(&store).highest(REGISTRY).expect("reads"), Some(7));
     }
 
     #[test]

@@ -306,7 +306,7 @@ mod tests {
         let store = Store::open(dir.path(), Disk::default()).expect("store");
         let set = set();
         assert!(store.evidence(&set).is_none());
-        let Described { manifest, config, .. } = Described::of(&set).expect("describes");
+        let Described { manifest, config, .. } = Described::from_set(&set).expect("describes");
         let evidence = Evidence::new(manifest, config, Vec::new()).expect("text");
         store.put_evidence(&set, &evidence).expect("keeps");
         assert_eq!(store.evidence(&set), Some(evidence));

@@ -64,13 +64,13 @@ impl IndexMinimums {
     }
 
     /// Returns the lowest version of a registry's index; None where any counts.
-    pub fn of(&self, registry: &str) -> Option<u64> {
+    pub fn minimum(&self, registry: &str) -> Option<u64> {
         self.0.get(registry).copied()
     }
 
     /// Raises the lowest version of a registry's index; returns false where it is as high already.
     pub fn raise(&mut self, registry: &str, version: u64) -> bool {
-        if self.of(registry).is_some_and(|there| there >= version) {
+        if self.minimum(registry).is_some_and(|there| there >= version) {
             return false;
         }
         self.0.insert(registry.to_owned(), version);
@@ -125,7 +125,7 @@ mod tests {
         Some(8)
     )]
     fn texts_that_are_read(#[case] text: &str, #[case] expected: Option<u64>) {
-        assert_eq!(IndexMinimums::parse(text).expect("reads").of(REGISTRY), expected);
+        assert_eq!(IndexMinimums::parse(text).expect("reads").minimum(REGISTRY), expected);
     }
 
     #[rstest]
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(minimums.to_string(), "");
         for (given, is_raised, kept) in [(5, true, 5), (3, false, 5), (5, false, 5), (9, true, 9)] {
             assert_eq!(minimums.raise(REGISTRY, given), is_raised, "{given}");
-            assert_eq!(minimums.of(REGISTRY), Some(kept));
+            assert_eq!(minimums.minimum(REGISTRY), Some(kept));
         }
         minimums.raise("a.example.com/a", 1);
         let text = minimums.to_string();
@@ -175,7 +175,7 @@ mod tests {
         fs::create_dir(dir.path().join("..1")).expect("makes");
         fs::write(dir.path().join("..1/index-minimum"), format!("{REGISTRY} 7\n")).expect("writes");
         symlink("..1", dir.path().join("..data")).expect("links");
-        assert_eq!(IndexMinimums::read(&path).expect("reads").of(REGISTRY), Some(7));
+        assert_eq!(IndexMinimums::read(&path).expect("reads").minimum(REGISTRY), Some(7));
     }
 
     #[rstest]

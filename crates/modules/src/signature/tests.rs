@@ -12,7 +12,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let set = set();
-        let described = Described::of(&set).expect("describes");
+        let described = Described::from_set(&set).expect("describes");
         Self { key: SecretKey::generate(), set, described }
     }
 

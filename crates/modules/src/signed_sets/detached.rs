@@ -81,7 +81,7 @@ impl Pile {
         for (path, message) in &self.files {
             let verified = message.as_ref().map_err(Clone::clone).and_then(|message| {
                 let hash = message.hash();
-                let digest = digests.entry(hash).or_insert_with(|| hash.of(image));
+                let digest = digests.entry(hash).or_insert_with(|| hash.digest(image));
                 message.verify_digest(digest, certificate).map(|()| message)
             });
             match verified {

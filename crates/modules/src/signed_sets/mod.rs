@@ -42,7 +42,7 @@ pub fn made_of(signed: &ModuleSet, store: &Store) -> Result<Option<ModuleSet>, F
     let is_of = |(module, of): (&ModuleEntry, &ModuleEntry)| {
         let image = store.read_blob(&module.sha256).ok();
         let content = image.as_deref().and_then(|image| Some(appended::split(image).ok()?.0));
-        let digest = content.map(|content| hex(&Hash::Sha256.of(content)));
+        let digest = content.map(|content| hex(&Hash::Sha256.digest(content)));
         module.file == of.file && digest.as_deref() == Some(of.sha256.as_str())
     };
     let same = signed.modules.len() == set.modules.len()

@@ -92,7 +92,7 @@ fn state(
         return Ok(State::Unused { reason: format!("its CRI plugin is disabled in {file}") });
     }
     check_formats(asked.version, &layers)?;
-    let computed = Computed::of(asked.version, &layers);
+    let computed = Computed::from_layers(asked.version, &layers);
     let is_on = match (computed.on, dumped(asked.dump)) {
         (on, Some(true)) => {
             if on != Some(true) {
@@ -260,7 +260,7 @@ struct Computed {
 }
 
 impl Computed {
-    fn of(version: Option<Version>, layers: &[Layer]) -> Self {
+    fn from_layers(version: Option<Version>, layers: &[Layer]) -> Self {
         let values: Vec<(Reading, Option<Effective<'_>>)> = Reading::possible(version, layers)
             .into_iter()
             .map(|reading| (reading, reading.effective(layers)))
@@ -322,7 +322,7 @@ fn edit(asked: Question<'_>, layers: &[Layer]) -> Result<Edit, Refusal> {
 fn verified(asked: Question<'_>, files: &dyn Files, edit: Edit) -> Result<Edit, Refusal> {
     let edited = Overlay { files, path: &edit.path, text: &edit.after };
     let layers = imports::load(&edited, asked.path, asked.distribution.keeping)?;
-    let computed = Computed::of(asked.version, &layers);
+    let computed = Computed::from_layers(asked.version, &layers);
     if computed.on == Some(true) {
         return Ok(edit);
     }

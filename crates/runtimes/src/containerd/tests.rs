@@ -10,7 +10,7 @@ const PART: &str = "/etc/containerd/conf.d/50.toml";
 fn assessed(version: Option<(u32, u32)>, files: &[(&str, &str)], dump: Option<&str>) -> Assessment {
     let version = version.map(|(major, minor)| Version::new(major, minor, 0));
     let dump = dump.map_or(Dump::NotAsked, |text| Dump::Text(text.to_owned()));
-    asked(version, Path::new(TOP), None, &Memory::of(files), &dump)
+    asked(version, Path::new(TOP), None, &Memory::new(files), &dump)
 }
 
 fn asked(
@@ -173,7 +173,7 @@ fn dumps(#[case] text: &str, #[case] dump: &str, #[case] wanted: &str) {
 
 #[test]
 fn a_dump_that_fails_or_is_silent_is_never_on() {
-    let files = Memory::of(&[(TOP, ON_3), (PART, "version = 4\n")]);
+    let files = Memory::new(&[(TOP, ON_3), (PART, "version = 4\n")]);
     let version = Some(Version::new(2, 3, 2));
     let failed = "ended with exit status: 1: containerd: drop-in config version 4 higher than root config version 3";
     for (dump, reason) in [
@@ -209,7 +209,7 @@ fn k3s(path: &str, files: &[(&str, &str)]) -> Assessment {
         Some(top) => (top.as_path(), Some(path)),
         None => (path, None),
     };
-    asked(Some(Version::new(2, 1, 5)), top, edited, &Memory::of(files), &Dump::NotAsked)
+    asked(Some(Version::new(2, 1, 5)), top, edited, &Memory::new(files), &Dump::NotAsked)
 }
 
 #[test]
@@ -262,14 +262,14 @@ fn k0s_reads_its_directory_whether_it_runs_or_not() {
     let on = "[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = true\n";
     let version = Some(Version::new(1, 7, 24));
     let of = |edited: Option<&str>, files: &[(&str, &str)]| {
-        asked(version, Path::new(top), edited.map(Path::new), &Memory::of(files), &Dump::NotAsked)
+        asked(version, Path::new(top), edited.map(Path::new), &Memory::new(files), &Dump::NotAsked)
     };
     let made = of(None, &[(top, text)]);
     assert!(made.state.remedy().is_some_and(|remedy| remedy.contains(drop_in)), "{made:?}");
     assert_eq!(of(None, &[(top, text), (drop_in, on)]).state.name(), "on");
     let made = of(Some(drop_in), &[(top, text)]);
     let edit = made.state.edit().expect("an edit");
-    let files = Memory::of(&[(top, text)]);
+    let files = Memory::new(&[(top, text)]);
     let copy = candidate(&files, Path::new(top), Keeping::K0s, edit, Path::new("/d"));
     let copy = copy.expect("made");
     assert!(copy[0].1.contains("imports = [\"/d/1.toml\"]"), "the drop-in is judged: {copy:?}");
@@ -289,7 +289,7 @@ fn no_edit_is_offered_while_the_directory_of_specs_is_missing_from_the_list() {
 
 #[test]
 fn a_copy_reads_its_files_in_the_order_of_the_originals() {
-    let files = Memory::of(&[
+    let files = Memory::new(&[
         (TOP, "version = 3\nimports = [\"conf.d/*.toml\", \"/etc/x.toml\"]\nroot = \"/srv\"\n"),
         (PART, "x = 1\n"),
         ("/etc/x.toml", "imports = [\"/etc/containerd/config.toml\"]\n"),

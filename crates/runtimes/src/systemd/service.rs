@@ -277,7 +277,7 @@ mod tests {
     const BASE: &str = "[Unit]\nDescription=x\n[Service]\nExecStart=/usr/bin/dockerd -H fd://\n";
 
     fn argv(files: &[(&str, &str)]) -> String {
-        match Service::read(&Memory::of(files), "docker.service") {
+        match Service::read(&Memory::new(files), "docker.service") {
             Ok(Some(service)) => format!("{} ({})", service.argv.join("|"), service.at),
             Ok(None) => "none".to_owned(),
             Err(why) => why,

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 /// An entry of a package.
 #[derive(Debug, Clone)]
-pub enum Entry {
+pub enum SampleEntry {
     /// A file's path and content.
     File(String, Vec<u8>),
     /// A symbolic link's path and target.
@@ -41,10 +41,10 @@ pub struct Modules<'a> {
 
 impl Modules<'_> {
     /// Returns all modules of an open driver as entries.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<SampleEntry> {
         let entry = |module: driver_modules::DriverModule| {
             let path = format!("./{}/{}.ko", self.dir, module.stem);
-            Entry::File(path, self.image(module.name))
+            SampleEntry::File(path, self.image(module.name))
         };
         driver_modules::ALL.map(entry).into()
     }
@@ -64,31 +64,31 @@ impl Modules<'_> {
 ///
 /// # Panics
 /// If a path is too long.
-pub fn deb(entries: &[Entry]) -> Vec<u8> {
+pub fn deb(entries: &[SampleEntry]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for entry in entries {
         let mut header = tar::Header::new_gnu();
         header.set_mode(0o644);
         match entry {
-            Entry::File(path, bytes) | Entry::Program(path, bytes) => {
-                if matches!(entry, Entry::Program(..)) {
+            SampleEntry::File(path, bytes) | SampleEntry::Program(path, bytes) => {
+                if matches!(entry, SampleEntry::Program(..)) {
                     header.set_mode(0o755);
                 }
                 header.set_size(bytes.len() as u64);
                 tar.append_data(&mut header, path, bytes.as_slice()).expect("append");
             }
-            Entry::Link(path, target) => {
+            SampleEntry::Link(path, target) => {
                 header.set_entry_type(tar::EntryType::Symlink);
                 header.set_size(0);
                 tar.append_link(&mut header, path, target).expect("append");
             }
-            Entry::Directory(path) => {
+            SampleEntry::Directory(path) => {
                 header.set_entry_type(tar::EntryType::Directory);
                 header.set_mode(0o755);
                 header.set_size(0);
                 tar.append_data(&mut header, path, &b""[..]).expect("append");
             }
-            Entry::Claimed(path, size) => {
+            SampleEntry::Claimed(path, size) => {
                 header.set_path(path).expect("a path");
                 header.set_size(*size);
                 header.set_cksum();
@@ -166,23 +166,24 @@ impl Objects<'_> {
     }
 
     /// Returns the entries of the package with the objects; `sums` is its `SHA256SUMS`.
-    pub fn entries(&self, sums: &str) -> Vec<Entry> {
+    pub fn entries(&self, sums: &str) -> Vec<SampleEntry> {
         let bits = format!("./{}/bits", self.dir);
-        let file = |(name, bytes): (String, Vec<u8>)| Entry::File(format!("{bits}/{name}"), bytes);
+        let file =
+            |(name, bytes): (String, Vec<u8>)| SampleEntry::File(format!("{bits}/{name}"), bytes);
         let texts = [("BUILD", self.script()), ("SHA256SUMS", sums.to_owned())];
         let texts = texts.map(|(name, text)| file((name.to_owned(), text.into_bytes())));
-        let mut entries = vec![Entry::Directory(bits.clone())];
+        let mut entries = vec![SampleEntry::Directory(bits.clone())];
         entries.extend(self.files().into_iter().map(file));
         entries.extend(texts);
         entries
     }
 
     /// Returns the entries of the package with the signatures.
-    pub fn signatures(&self) -> Vec<Entry> {
+    pub fn signatures(&self) -> Vec<SampleEntry> {
         let appended = appended::append(b"", SIGNATURE);
         let entry = |module: driver_modules::DriverModule| {
             let path = format!("./{}/bits/{}.ko.sig", self.dir, module.stem);
-            Entry::File(path, appended.clone())
+            SampleEntry::File(path, appended.clone())
         };
         driver_modules::ALL.map(entry).into()
     }

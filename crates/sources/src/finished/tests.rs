@@ -1,6 +1,6 @@
 use rstest::rstest;
 
-use super::sample::{Entry, Modules, deb, depends, stanza};
+use super::sample::{Modules, SampleEntry, deb, depends, stanza};
 use super::*;
 use longshore_core::disk::Disk;
 use longshore_core::failure::{ExitCode, Failure};
@@ -212,7 +212,7 @@ fn modules() -> Modules<'static> {
 }
 
 /// Reads a package with these entries.
-fn read_of(entries: &[Entry]) -> (tempfile::TempDir, Store, Result<ModuleSet, Failure>) {
+fn read_of(entries: &[SampleEntry]) -> (tempfile::TempDir, Store, Result<ModuleSet, Failure>) {
     let dir = tempfile::tempdir().expect("temporary directory");
     let store = Store::open(dir.path(), Disk::default()).expect("store");
     let deb = deb(entries);
@@ -244,9 +244,9 @@ fn modules_become_a_set_of_the_kernel(#[case] lib: &str) {
 
 #[test]
 fn compressed_modules_are_decompressed() {
-    let pack = |entry: Entry| match entry {
-        Entry::File(path, bytes) => {
-            Entry::File(path + ".zst", zstd::encode_all(&bytes[..], 1).expect("packed"))
+    let pack = |entry: SampleEntry| match entry {
+        SampleEntry::File(path, bytes) => {
+            SampleEntry::File(path + ".zst", zstd::encode_all(&bytes[..], 1).expect("packed"))
         }
         other => other,
     };
@@ -267,15 +267,15 @@ fn path_of(file: &str) -> String {
 }
 
 #[rstest]
-#[case::no_nvidia(|all: &mut Vec<Entry>| all.retain(|e| !matches!(e, Entry::File(p, _) if p.ends_with("nvidia.ko"))), "no nvidia.ko")]
-#[case::of_another_kernel(|all: &mut Vec<Entry>| *all = Modules { magic: "6.8.0-141-generic SMP ", ..modules() }.entries(), "6.8.0-141-generic")]
-#[case::in_another_place(|all: &mut Vec<Entry>| *all = Modules { dir: "lib/modules/6.8.0-141-generic", ..modules() }.entries(), "no nvidia.ko")]
-#[case::huge(|all: &mut Vec<Entry>| all.push(Entry::Claimed("./usr/big".into(), 64 << 30)), "more than 512 MiB")]
-#[case::link(|all: &mut Vec<Entry>| all[0] = Entry::Link(path_of("nvidia.ko"), "/etc/passwd".into()), "no regular file")]
-#[case::twice(|all: &mut Vec<Entry>| all.push(Entry::File(path_of("deeper/nvidia.ko"), Vec::new())), "nvidia.ko twice")]
-#[case::no_module(|all: &mut Vec<Entry>| all[1] = Entry::File(path_of("nvidia-uvm.ko"), b"text".into()), "nvidia-uvm.ko")]
-#[case::partly_signed(|all: &mut Vec<Entry>| all[1] = Entry::File(path_of("nvidia-uvm.ko"), Modules { signed: false, ..modules() }.image("nvidia_uvm")), "not signed as nvidia.ko is")]
-fn anything_else_is_refused(#[case] change: fn(&mut Vec<Entry>), #[case] why: &str) {
+#[case::no_nvidia(|all: &mut Vec<SampleEntry>| all.retain(|e| !matches!(e, SampleEntry::File(p, _) if p.ends_with("nvidia.ko"))), "no nvidia.ko")]
+#[case::of_another_kernel(|all: &mut Vec<SampleEntry>| *all = Modules { magic: "6.8.0-141-generic SMP ", ..modules() }.entries(), "6.8.0-141-generic")]
+#[case::in_another_place(|all: &mut Vec<SampleEntry>| *all = Modules { dir: "lib/modules/6.8.0-141-generic", ..modules() }.entries(), "no nvidia.ko")]
+#[case::huge(|all: &mut Vec<SampleEntry>| all.push(SampleEntry::Claimed("./usr/big".into(), 64 << 30)), "more than 512 MiB")]
+#[case::link(|all: &mut Vec<SampleEntry>| all[0] = SampleEntry::Link(path_of("nvidia.ko"), "/etc/passwd".into()), "no regular file")]
+#[case::twice(|all: &mut Vec<SampleEntry>| all.push(SampleEntry::File(path_of("deeper/nvidia.ko"), Vec::new())), "nvidia.ko twice")]
+#[case::no_module(|all: &mut Vec<SampleEntry>| all[1] = SampleEntry::File(path_of("nvidia-uvm.ko"), b"text".into()), "nvidia-uvm.ko")]
+#[case::partly_signed(|all: &mut Vec<SampleEntry>| all[1] = SampleEntry::File(path_of("nvidia-uvm.ko"), Modules { signed: false, ..modules() }.image("nvidia_uvm")), "not signed as nvidia.ko is")]
+fn anything_else_is_refused(#[case] change: fn(&mut Vec<SampleEntry>), #[case] why: &str) {
     let mut entries = modules().entries();
     change(&mut entries);
     let (_dir, store, set) = read_of(&entries);
@@ -290,7 +290,7 @@ fn anything_else_is_refused(#[case] change: fn(&mut Vec<Entry>), #[case] why: &s
 fn a_damaged_signature_is_none_that_a_kernel_takes() {
     let mut entries = Modules { signed: false, ..modules() }.entries();
     for entry in &mut entries {
-        let Entry::File(_, bytes) = entry else { continue };
+        let SampleEntry::File(_, bytes) = entry else { continue };
         *bytes = longshore_modules::module_signing::appended::append(bytes, &SIGNATURE[..99]);
     }
     let (_dir, _, set) = read_of(&entries);

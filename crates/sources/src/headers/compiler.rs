@@ -14,7 +14,7 @@ use longshore_debian::archive::{Archive, Package};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[display("{kind} {major}.{minor}")]
 pub(super) struct Compiler {
-    kind: Kind,
+    kind: CompilerKind,
     /// Major version.
     pub(super) major: u32,
     minor: u32,
@@ -22,7 +22,7 @@ pub(super) struct Compiler {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[display(rename_all = "lowercase")]
-enum Kind {
+enum CompilerKind {
     Gcc,
     Clang,
 }
@@ -33,8 +33,8 @@ impl Compiler {
     pub(super) fn named(text: &str) -> Option<Self> {
         let name = text.split_ascii_whitespace().next()?;
         let kind = match text {
-            _ if text.contains("clang") => Kind::Clang,
-            _ if name.contains("gcc") => Kind::Gcc,
+            _ if text.contains("clang") => CompilerKind::Clang,
+            _ if name.contains("gcc") => CompilerKind::Gcc,
             _ => return None,
         };
         let outside = without_brackets(text);
@@ -47,12 +47,12 @@ impl Compiler {
     pub(super) fn packaged(version_text: &str) -> Option<Self> {
         let upstream = version_text.split_once(':').map_or(version_text, |(_, rest)| rest);
         let (major, minor) = version(upstream)?;
-        Some(Self { kind: Kind::Gcc, major, minor })
+        Some(Self { kind: CompilerKind::Gcc, major, minor })
     }
 
     /// True for gcc, which is the compiler that archives are asked for.
     pub(super) fn is_gcc(self) -> bool {
-        self.kind == Kind::Gcc
+        self.kind == CompilerKind::Gcc
     }
 }
 

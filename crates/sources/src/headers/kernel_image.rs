@@ -11,23 +11,23 @@ use longshore_debian::deb;
 
 /// Packages with the image, signed for Secure Boot or not, and its path in them. Since 7.0 Debian's `linux-image-*`
 /// has maintainer scripts alone, which copy the image to /boot.
-const PLACES: [(&str, Place); 4] = [
-    ("linux-image-", Place::Boot),
-    ("linux-image-unsigned-", Place::Boot),
-    ("linux-binary-", Place::BesideModules),
-    ("linux-binary-unsigned-", Place::BesideModules),
+const PLACES: [(&str, ImagePlace); 4] = [
+    ("linux-image-", ImagePlace::Boot),
+    ("linux-image-unsigned-", ImagePlace::Boot),
+    ("linux-binary-", ImagePlace::BesideModules),
+    ("linux-binary-unsigned-", ImagePlace::BesideModules),
 ];
 
 /// Path of the image in its package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ImagePlace {
     /// `boot/vmlinuz-RELEASE`.
     Boot,
     /// `usr/lib/modules/RELEASE/vmlinuz`.
     BesideModules,
 }
 
-impl Place {
+impl ImagePlace {
     fn path(self, release: &str) -> String {
         match self {
             Self::Boot => format!("boot/vmlinuz-{release}"),

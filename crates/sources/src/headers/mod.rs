@@ -290,13 +290,13 @@ async fn stated_by(
 }
 
 fn with_toolchain(
-    found: local::Found,
+    found: local::LocalHeaders,
     from: HeadersFrom,
     wanted: Wanted<'_>,
     archive: &Archive,
     passed_over: Vec<String>,
 ) -> Result<Headers, Failure> {
-    let local::Found { trees, stated, unpacked } = found;
+    let local::LocalHeaders { trees, stated, unpacked } = found;
     let compiler = toolchain::compiler_package(&stated)?;
     let toolchain = toolchain::toolchain(archive, &compiler, &stated)?;
     Ok(Headers {

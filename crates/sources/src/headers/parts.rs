@@ -41,7 +41,10 @@ pub(super) struct Part {
 
 /// Returns the parts of `headers` beside itself, those it depends on directly first; `find` returns
 /// the package for a dependency. Each name is followed once, so that a loop ends.
-pub(super) fn of(headers: &Package, find: impl Fn(&Requirement) -> Option<Package>) -> Vec<Part> {
+pub(super) fn parts_of(
+    headers: &Package,
+    find: impl Fn(&Requirement) -> Option<Package>,
+) -> Vec<Part> {
     let mut seen = HashSet::from([headers.name.clone()]);
     let mut waiting = VecDeque::from([headers.clone()]);
     let mut parts = Vec::new();

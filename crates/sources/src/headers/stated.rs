@@ -47,7 +47,7 @@ impl Reading {
     ///
     /// # Errors
     /// Exit code 13 where they state no compiler, and the errors of `read`.
-    pub(super) fn of(
+    pub(super) fn read(
         name: &str,
         read: impl Fn(&str) -> Result<String, Failure>,
     ) -> Result<Self, Failure> {
@@ -145,7 +145,7 @@ mod tests {
                 _ => String::new(),
             })
         };
-        let reading = Reading::of("linux-headers-x", file)?;
+        let reading = Reading::read("linux-headers-x", file)?;
         assert_eq!(reading.lacks_version(), !compile_h.contains("UTS_VERSION \"#"));
         reading.complete("linux-headers-x", implied.then(|| NOBLE.to_owned()))
     }

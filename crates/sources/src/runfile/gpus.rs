@@ -49,11 +49,11 @@ impl Chip {
 
 #[derive(Deserialize)]
 struct File {
-    chips: Vec<Entry>,
+    chips: Vec<ChipEntry>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct ChipEntry {
     devid: String,
     #[serde(default)]
     name: String,

@@ -27,7 +27,7 @@ pub(super) fn open<'a>(mut reader: impl BufRead + 'a) -> io::Result<Box<dyn Read
 /// Returns the format of a payload; None for a plain tar.
 fn format(head: &[u8]) -> io::Result<Option<Format>> {
     match head {
-        _ if Format::of(head).is_some() => Ok(Format::of(head)),
+        _ if Format::from_magic(head).is_some() => Ok(Format::from_magic(head)),
         _ if head.get(USTAR) == Some(b"ustar") => Ok(None),
         [] => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has no payload")),
         [b'B', b'Z', b'h', ..] => Err(unknown("bzip2, which NVIDIA's files are not")),

@@ -22,7 +22,7 @@ use super::listing::{Listed, Listing};
 use super::unpack::Unpacked;
 use crate::driver;
 use crate::place::place_of;
-use crate::tree_entries::{Entry, compare, is_taken, measure};
+use crate::tree_entries::{TreeEntry, compare, is_taken, measure};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
@@ -60,7 +60,7 @@ pub struct Written {
     /// Flavours with sources.
     pub flavours: Vec<Flavour>,
     /// Every path below `tree`.
-    entries: BTreeMap<PathBuf, Entry>,
+    entries: BTreeMap<PathBuf, TreeEntry>,
 }
 
 /// An unpacked .run file in the store.

@@ -86,7 +86,7 @@ fn of_packages(
     sources: Option<Sources>,
     store: &Store,
 ) -> Assembly {
-    let used = selection.packages.iter().map(PackageUsed::of).collect();
+    let used = selection.packages.iter().map(PackageUsed::from_package).collect();
     Assembly::new(driver_version, machine, used, selection.missing.clone(), sources, store)
 }
 

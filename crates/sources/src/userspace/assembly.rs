@@ -76,7 +76,8 @@ impl Assembly {
                 false
             }
         };
-        let found = generations::of(&self.store, &self.name)?.into_iter().find(is_whole);
+        let found =
+            generations::generations_of(&self.store, &self.name)?.into_iter().find(is_whole);
         Ok(found.map(|directory| self.tree_in(&directory)))
     }
 

@@ -43,7 +43,7 @@ fn split(name: &str) -> (&str, u32) {
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be listed.
-pub(super) fn of(store: &Store, name: &str) -> Result<Vec<PathBuf>, Failure> {
+pub(super) fn generations_of(store: &Store, name: &str) -> Result<Vec<PathBuf>, Failure> {
     let found = numbered(&store.dir("userspace"), name)?;
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
@@ -161,7 +161,7 @@ mod tests {
         let store = Store::open(dir.path(), Disk::default()).expect("store");
         // A foreign lock on the directory blocks nothing.
         longshore_core::testing::loosen(dir.path(), &store.dir("userspace"));
-        let _holder = longshore_core::testing::Holder::of(&store.dir("userspace"));
+        let _holder = longshore_core::testing::Holder::new(&store.dir("userspace"));
         let land_one = || {
             let scratch = claim(&store, "userspace").expect("claim");
             fs::write(scratch.path().join("file"), "text").expect("write");
@@ -199,7 +199,7 @@ mod tests {
         // gc removed the first: its name is free, and the order stays.
         fs::remove_dir_all(store.dir("userspace/1.2-x86_64-ab")).expect("removed");
         assert_eq!(put("third", &is("third")), found("1.2-x86_64-ab.3", "third"));
-        let all = of(&store, "1.2-x86_64-ab").expect("listed");
+        let all = generations_of(&store, "1.2-x86_64-ab").expect("listed");
         assert!(all[0].ends_with("1.2-x86_64-ab.3") && all[1].ends_with("1.2-x86_64-ab.2"));
         assert_eq!(fs::read_dir(store.dir("tmp")).expect("listed").count(), 0);
     }

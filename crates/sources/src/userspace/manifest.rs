@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::generations;
-use crate::tree_entries::{Entry, compare, read_tree};
+use crate::tree_entries::{TreeEntry, compare, read_tree};
 use crate::userspace::AvailableUserspace;
 use longshore_core::digest::digest_of;
 use longshore_core::disk::Disk;
@@ -47,7 +47,7 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<Flavour>,
     /// Every path below the root.
-    pub entries: BTreeMap<PathBuf, Entry>,
+    pub entries: BTreeMap<PathBuf, TreeEntry>,
 }
 
 /// A package that a tree was assembled from.
@@ -67,7 +67,7 @@ pub struct PackageUsed {
 
 impl PackageUsed {
     /// Describes a package of an archive.
-    pub(super) fn of(package: &Package) -> Self {
+    pub(super) fn from_package(package: &Package) -> Self {
         Self {
             name: package.name.clone(),
             version: package.version.clone(),
@@ -116,8 +116,8 @@ impl Manifest {
         };
         let mut learnt = VerifiedFiles::none();
         let found = read_tree(root, &mut |path, metadata| match self.entries.get(path) {
-            Some(Entry::File { sha256, .. }) if depth == Depth::Quick => Ok(sha256.clone()),
-            Some(Entry::File { size, .. }) if *size == metadata.len() => {
+            Some(TreeEntry::File { sha256, .. }) if depth == Depth::Quick => Ok(sha256.clone()),
+            Some(TreeEntry::File { size, .. }) if *size == metadata.len() => {
                 let sha256 = match known.digest(path, metadata) {
                     Some(sha256) => sha256.to_owned(),
                     None => digest_of(File::open(root.join(path))?)?,

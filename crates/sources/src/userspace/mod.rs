@@ -34,7 +34,7 @@ pub use assemble::{assemble, assemble_run_file};
 pub use manifest::{Depth, Manifest, PackageUsed};
 pub use manifest::{examine, manifest_of, verify, verify_root};
 
-pub use crate::tree_entries::Entry;
+pub use crate::tree_entries::TreeEntry;
 
 /// An assembled user-mode tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use super::assembly::name_of;
 use super::generations;
 use super::manifest::{Depth, Manifest, examine, verify_root};
-use crate::tree_entries::Entry;
+use crate::tree_entries::TreeEntry;
 use crate::userspace::AvailableUserspace;
 use longshore_core::digest::is_sha256;
 use longshore_core::disk::Disk;
@@ -56,7 +56,7 @@ impl Packed {
     ///
     /// # Errors
     /// Exit code 13 where its manifest is absent or damaged.
-    pub fn of(tree: &AvailableUserspace) -> Result<Self, Failure> {
+    pub fn from_tree(tree: &AvailableUserspace) -> Result<Self, Failure> {
         let path = tree.root.with_file_name("manifest.json");
         let bytes = fs::read(&path)
             .or_fail(FailureKind::Verification, || format!("reading {}", path.display()))?;
@@ -80,7 +80,7 @@ impl Packed {
         check(&read).map_err(wrong)?;
         let mut files = BTreeMap::new();
         for (path, entry) in &read.entries {
-            if let Entry::File { size, sha256, .. } = entry {
+            if let TreeEntry::File { size, sha256, .. } = entry {
                 let file = PackedFile { sha256: sha256.clone(), size: *size, path: path.clone() };
                 let first = files.entry(sha256.clone()).or_insert_with(|| file);
                 if first.size != *size {
@@ -107,7 +107,7 @@ impl Packed {
     /// # Errors
     /// As [`Packed::check_machine`]; exit code 15 where the store cannot be listed.
     pub fn there(&self, store: &Store) -> Result<Option<AvailableUserspace>, Failure> {
-        let found = generations::of(store, &self.name()?)?;
+        let found = generations::generations_of(store, &self.name()?)?;
         Ok(found
             .into_iter()
             .find(|directory| self.is(directory, store.disk()))
@@ -162,7 +162,7 @@ impl Packed {
     }
 
     fn paths_of(&self, content: &str) -> usize {
-        let has = |entry: &&Entry| matches!(entry, Entry::File { sha256, .. } if sha256 == content);
+        let has = |entry: &&TreeEntry| matches!(entry, TreeEntry::File { sha256, .. } if sha256 == content);
         self.read.entries.values().filter(has).count()
     }
 
@@ -173,9 +173,9 @@ impl Packed {
         for (path, entry) in &self.read.entries {
             let path = root.join(path);
             let made = match entry {
-                Entry::Dir { .. } => fs::create_dir(&path),
-                Entry::Link { target } => symlink(target, &path),
-                Entry::File { mode: bits, sha256, .. } => {
+                TreeEntry::Dir { .. } => fs::create_dir(&path),
+                TreeEntry::Link { target } => symlink(target, &path),
+                TreeEntry::File { mode: bits, sha256, .. } => {
                     let from = file(sha256);
                     // Paths with the same content and different modes cannot share a file.
                     let put = match self.paths_of(sha256) {
@@ -190,7 +190,7 @@ impl Packed {
         // In reverse order, and last: a directory may be read-only.
         for (path, entry) in self.read.entries.iter().rev() {
             let path = root.join(path);
-            if let Entry::Dir { mode: bits } = entry {
+            if let TreeEntry::Dir { mode: bits } = entry {
                 mode(&path, *bits).map_err(|e| write_failure(&path, e))?;
             }
         }
@@ -226,20 +226,20 @@ fn check_path(path: &Path, manifest: &Manifest) -> Result<(), String> {
     }
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     match above.map(|above| manifest.entries.get(above)) {
-        None | Some(Some(Entry::Dir { .. })) => Ok(()),
+        None | Some(Some(TreeEntry::Dir { .. })) => Ok(()),
         _ => Err("its parent is not a directory".into()),
     }
 }
 
-fn check_entry(path: &Path, entry: &Entry) -> Result<(), String> {
+fn check_entry(path: &Path, entry: &TreeEntry) -> Result<(), String> {
     match entry {
-        Entry::Dir { mode } | Entry::File { mode, .. } if mode & !0o777 != 0 => {
+        TreeEntry::Dir { mode } | TreeEntry::File { mode, .. } if mode & !0o777 != 0 => {
             Err(format!("it has the mode {mode:o}"))
         }
-        Entry::File { sha256, .. } if !is_sha256(sha256) => {
+        TreeEntry::File { sha256, .. } if !is_sha256(sha256) => {
             Err("its digest is not a sha256".into())
         }
-        Entry::Link { target } if !stays_inside(path, target) => {
+        TreeEntry::Link { target } if !stays_inside(path, target) => {
             Err(format!("it is a link to {}, which is outside", target.display()))
         }
         _ => Ok(()),
@@ -276,7 +276,7 @@ mod tests {
             sources: None,
             tools: Vec::new(),
         };
-        let packed = Packed::of(&tree).expect("packs");
+        let packed = Packed::from_tree(&tree).expect("packs");
         (dir, store, packed)
     }
 

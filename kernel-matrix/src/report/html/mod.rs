@@ -38,7 +38,7 @@ pub(crate) fn render(
     differences: Option<&Differences<'_>>,
     trend: &[PastRun],
 ) -> String {
-    let axes = Axes::of(merged);
+    let axes = Axes::new(merged);
     let style = style(axes.drivers.len());
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \

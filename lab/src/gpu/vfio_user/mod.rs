@@ -195,7 +195,7 @@ struct Access {
 
 impl Access {
     /// Reads a place, and checks that it is in a region of the device.
-    fn of(device: &Device, payload: Payload<'_>) -> Result<Self, Errno> {
+    fn parse(device: &Device, payload: Payload<'_>) -> Result<Self, Errno> {
         let (offset, region, count) = (payload.u64(0)?, payload.u32(8)?, payload.u32(12)?);
         let end = offset.checked_add(u64::from(count)).ok_or(Errno::EINVAL)?;
         let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
@@ -207,7 +207,7 @@ impl Access {
 }
 
 fn region_read(device: &Device, payload: Payload<'_>) -> Result<Vec<u8>, Errno> {
-    let Access { region, offset, count } = Access::of(device, payload)?;
+    let Access { region, offset, count } = Access::parse(device, payload)?;
     let mut data = vec![0; count];
     match region {
         CONFIG_REGION => device.config_read(config_offset(offset)?, &mut data),
@@ -217,7 +217,7 @@ fn region_read(device: &Device, payload: Payload<'_>) -> Result<Vec<u8>, Errno> 
 }
 
 fn region_write(device: &mut Device, payload: Payload<'_>) -> Result<Vec<u8>, Errno> {
-    let Access { region, offset, count } = Access::of(device, payload)?;
+    let Access { region, offset, count } = Access::parse(device, payload)?;
     let data = payload.bytes(16, count)?;
     if region == CONFIG_REGION {
         device.config_write(config_offset(offset)?, data);

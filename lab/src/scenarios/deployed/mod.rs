@@ -46,7 +46,7 @@ impl Scenario for Deployed {
         guest.keep_system()?;
         let script = self.script().unwrap_or_default();
         let boot = |guest: &Guest<'_>, name: &str, after| {
-            let boot = Boot { name: name.to_owned(), after, processors: 2, ..Boot::of(script) };
+            let boot = Boot { name: name.to_owned(), after, processors: 2, ..Boot::new(script) };
             guest.watch(&boot, sink)
         };
         let evidence = boot(guest, "first-", "")?;

@@ -45,7 +45,7 @@ impl Scenario for NextKernel {
         let without = || Error::Unexpected(format!("{} has no next kernel", guest.cell.name));
         let next = guest.prepared.next_kernel.clone().ok_or_else(without)?;
         let set = guest.prepared.seed.next_kernel.as_ref().ok_or_else(without)?;
-        let expected = |set| Expected::of(set, &guest.cell.extra_modules);
+        let expected = |set| Expected::from_set(set, &guest.cell.extra_modules);
         let (first, then) = (expected(&guest.prepared.seed.set), expected(set));
         let evidence = boot(guest, INSTALLED, sink)?;
         let mut wrong = named(INSTALLED, installed(guest.cell, &first, &evidence, &next.release));
@@ -71,7 +71,7 @@ impl Scenario for NextKernel {
 
 fn boot(guest: &Guest<'_>, name: &str, sink: &Sink<'_>) -> Result<Evidence, Error> {
     let script = NextKernel.script().unwrap_or_default();
-    guest.watch(&Boot { name: name.to_owned(), processors: 2, ..Boot::of(script) }, sink)
+    guest.watch(&Boot { name: name.to_owned(), processors: 2, ..Boot::new(script) }, sink)
 }
 
 /// Judges the boot in which the kernel `next` is installed and prepared.

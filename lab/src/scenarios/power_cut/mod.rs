@@ -41,7 +41,7 @@ impl Scenario for PowerCut {
         let mut after = "";
         for (number, cut) in CUTS.into_iter().chain([""]).enumerate() {
             let name = format!("boot-{}-", number + 1);
-            let evidence = guest.watch(&Boot { name, after, cut, ..Boot::of(script) }, sink)?;
+            let evidence = guest.watch(&Boot { name, after, cut, ..Boot::new(script) }, sink)?;
             if !after.is_empty() {
                 let trial = recovered(guest.cell, expected, &evidence, after, cut);
                 wrong.extend(trial.wrong.iter().map(|why| format!("{after}: {why}")));

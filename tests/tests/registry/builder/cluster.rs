@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use longshore_cluster::testing::{Answer, Api, Request, refused};
+use longshore_cluster::testing::{Api, Request, ScriptedAnswer, refused};
 use longshore_modules::signature::index_minimums::IndexMinimums;
 use serde_json::{Value, json};
 
@@ -23,8 +23,8 @@ fn kernels_of_a_clusters_nodes_are_built_for_with_the_right_to_read_nodes_alone(
     let fleet = Fleet::new(false);
     let nodes = [api_node("a", KERNEL), api_node("b", KERNEL), api_node("c", "../../etc/shadow")];
     let api = Api::by(move |asked| match asked.line.contains("watch=true") {
-        true => Answer::Open(Vec::new()),
-        false => Answer::Body(
+        true => ScriptedAnswer::Open(Vec::new()),
+        false => ScriptedAnswer::Body(
             200,
             json!({ "kind": "NodeList", "metadata": { "resourceVersion": "1" }, "items": nodes })
                 .to_string(),
@@ -51,14 +51,18 @@ fn kernels_of_a_clusters_nodes_are_built_for_with_the_right_to_read_nodes_alone(
 
 /// Answers as an API server with these nodes, and with a ConfigMap that has this text and was written this often; None
 /// where somebody has deleted it.
-fn api_with_record(asked: &Request, nodes: &[Value], map: &mut Option<(String, u64)>) -> Answer {
+fn api_with_record(
+    asked: &Request,
+    nodes: &[Value],
+    map: &mut Option<(String, u64)>,
+) -> ScriptedAnswer {
     if asked.line.contains("watch=true") {
-        return Answer::Open(Vec::new());
+        return ScriptedAnswer::Open(Vec::new());
     }
     if !asked.line.contains("/configmaps/index") {
         let metadata = json!({ "resourceVersion": "1" });
         let list = json!({ "kind": "NodeList", "metadata": metadata, "items": nodes });
-        return Answer::Body(200, list.to_string());
+        return ScriptedAnswer::Body(200, list.to_string());
     }
     let Some((text, writes)) = map else { return refused(404) };
     if asked.line.starts_with("PATCH ") {
@@ -71,7 +75,7 @@ fn api_with_record(asked: &Request, nodes: &[Value], map: &mut Option<(String, u
     let data = json!({ "index-minimum": text });
     let map =
         json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": data });
-    Answer::Body(200, map.to_string())
+    ScriptedAnswer::Body(200, map.to_string())
 }
 
 #[test]
@@ -94,7 +98,7 @@ fn the_highest_index_is_recorded_in_the_cluster_and_a_deleted_record_is_a_warnin
     let recorded = || -> Option<u64> {
         let map = map.lock().expect("the map");
         let minimums = IndexMinimums::parse(&map.as_ref()?.0).expect("a record");
-        minimums.of(fleet.reference().trim_start_matches("http://"))
+        minimums.minimum(fleet.reference().trim_start_matches("http://"))
     };
     let ended = run();
     ended.assert_done();

@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 
 use super::{HIDDEN, NOT_LOADED, Read, fails, fails_until_ready, not_asked, passes};
-use crate::doctor::operator::place::{Entry, Place, shown};
-use crate::doctor::operator::seen::Seen;
+use crate::doctor::operator::inputs::GateInputs;
+use crate::doctor::operator::place::{CandidateRoot, ResolvedEntry, shown};
 
 /// Directories of the host's PATH in the driver manager, which runs nvidia-smi by chroot(2).
 const PATH: [&str; 6] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"];
@@ -23,17 +23,17 @@ const UNLOADED: [&str; 7] = [
 ];
 
 /// First executable nvidia-smi in these directories of the host.
-pub(super) fn nvidia_smi(host: &Place, directories: &[&str]) -> io::Result<Option<String>> {
+pub(super) fn nvidia_smi(host: &CandidateRoot, directories: &[&str]) -> io::Result<Option<String>> {
     for dir in directories {
         let path = format!("{dir}/nvidia-smi");
-        if let Entry::File { executable: true, empty: false } = host.entry(&path)? {
+        if let ResolvedEntry::File { executable: true, empty: false } = host.entry(&path)? {
             return Ok(Some(format!("/{path}")));
         }
     }
     Ok(None)
 }
 
-pub(super) fn host_driver(seen: &Seen) -> Read {
+pub(super) fn host_driver(seen: &GateInputs) -> Read {
     let Some(host) = &seen.host else { return Ok(not_asked(HIDDEN)) };
     Ok(match nvidia_smi(host, &PATH)? {
         None => passes("no nvidia-smi is in the PATH of the host"),
@@ -48,13 +48,13 @@ pub(super) fn host_driver(seen: &Seen) -> Read {
 }
 
 /// True if the driver manager leaves the modules as they are.
-fn is_same(seen: &Seen) -> io::Result<Option<bool>> {
+fn is_same(seen: &GateInputs) -> io::Result<Option<bool>> {
     let Some(wanted) = &seen.asked.digest else { return Ok(None) };
     let written = seen.root.text(STATE)?;
     Ok(Some(written.is_some_and(|written| written.trim() == wanted.trim())))
 }
 
-pub(super) fn digest(seen: &Seen) -> Read {
+pub(super) fn digest(seen: &GateInputs) -> Read {
     if !seen.loaded {
         return Ok(not_asked(format!("{NOT_LOADED}: nothing is unloaded")));
     }
@@ -79,7 +79,7 @@ pub(super) fn digest(seen: &Seen) -> Read {
     })
 }
 
-pub(super) fn unload(seen: &Seen) -> Read {
+pub(super) fn unload(seen: &GateInputs) -> Read {
     if !seen.loaded {
         return Ok(not_asked(NOT_LOADED));
     }
@@ -100,7 +100,7 @@ pub(super) fn unload(seen: &Seen) -> Read {
 }
 
 /// Modules that hold one of the driver's and are not unloaded themselves: nvidia_drm above all.
-fn other_holders(root: &Place) -> io::Result<Vec<String>> {
+fn other_holders(root: &CandidateRoot) -> io::Result<Vec<String>> {
     let mut others = Vec::new();
     for module in UNLOADED {
         let holders = root.names(Path::new("sys/module").join(module).join("holders"))?;
@@ -113,7 +113,7 @@ fn other_holders(root: &Place) -> io::Result<Vec<String>> {
     Ok(others)
 }
 
-pub(super) fn nouveau(seen: &Seen) -> Read {
+pub(super) fn nouveau(seen: &GateInputs) -> Read {
     if !seen.has_module("nouveau")? {
         return Ok(not_asked("nouveau is not loaded"));
     }

@@ -8,20 +8,20 @@ mod validator;
 
 use std::io;
 
-use super::seen::Seen;
-use super::{Answer, AskedBy, Gate};
+use super::inputs::GateInputs;
+use super::{AskedBy, Gate, GateOutcome};
 
 /// Answer, or the reason why a file could not be read: that is a failure, as it is in the operator.
-type Read = io::Result<Answer>;
+type Read = io::Result<GateOutcome>;
 
 /// Definition of a gate.
 struct Definition {
     asked_by: AskedBy,
     name: &'static str,
-    ask: fn(&Seen) -> Read,
+    ask: fn(&GateInputs) -> Read,
 }
 
-const fn gate(asked_by: AskedBy, name: &'static str, ask: fn(&Seen) -> Read) -> Definition {
+const fn gate(asked_by: AskedBy, name: &'static str, ask: fn(&GateInputs) -> Read) -> Definition {
     Definition { asked_by, name, ask }
 }
 
@@ -50,12 +50,12 @@ const ALL: [Definition; 20] = [
 ];
 
 /// Answers every gate.
-pub(super) fn answers(seen: &Seen) -> Vec<Gate> {
+pub(super) fn answers(seen: &GateInputs) -> Vec<Gate> {
     ALL.iter().map(|gate| gate.answer(seen)).collect()
 }
 
 impl Definition {
-    fn answer(&self, seen: &Seen) -> Gate {
+    fn answer(&self, seen: &GateInputs) -> Gate {
         let unread = |e: io::Error| {
             fails(format!("not readable: {e}"), "make the files below /run/nvidia readable")
         };
@@ -64,22 +64,22 @@ impl Definition {
     }
 }
 
-fn passes(fact: impl Into<String>) -> Answer {
-    Answer::Passes { fact: fact.into() }
+fn passes(fact: impl Into<String>) -> GateOutcome {
+    GateOutcome::Passes { fact: fact.into() }
 }
 
-fn not_asked(why: impl Into<String>) -> Answer {
-    Answer::NotAsked { fact: why.into() }
+fn not_asked(why: impl Into<String>) -> GateOutcome {
+    GateOutcome::NotAsked { fact: why.into() }
 }
 
 /// A failure that an installed driver does not cure.
-fn fails(fact: impl Into<String>, remedy: impl Into<String>) -> Answer {
-    Answer::Fails { fact: fact.into(), remedy: remedy.into(), until_ready: false }
+fn fails(fact: impl Into<String>, remedy: impl Into<String>) -> GateOutcome {
+    GateOutcome::Fails { fact: fact.into(), remedy: remedy.into(), until_ready: false }
 }
 
 /// A failure that ends once a driver is Ready.
-fn fails_until_ready(fact: impl Into<String>, remedy: impl Into<String>) -> Answer {
-    Answer::Fails { fact: fact.into(), remedy: remedy.into(), until_ready: true }
+fn fails_until_ready(fact: impl Into<String>, remedy: impl Into<String>) -> GateOutcome {
+    GateOutcome::Fails { fact: fact.into(), remedy: remedy.into(), until_ready: true }
 }
 
 const HIDDEN: &str = "the host's own files are not accessible";

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{INSTALL, Read, driver_root, fails, fails_until_ready, not_asked, passes};
+use crate::doctor::operator::inputs::GateInputs;
 use crate::doctor::operator::place::shown;
-use crate::doctor::operator::seen::Seen;
 
 const RDMA: &str = "GPU_DIRECT_RDMA_ENABLED";
 const PEERMEM: &str = "nvidia_peermem";
@@ -15,7 +15,7 @@ const EXPOSE_SOURCES: &str = "run the driver's agent with GDS_ENABLED or GDRCOPY
 /// File by which the operator's own driver of network adapters says that it is loaded.
 const MOFED_READY: &str = "run/mellanox/drivers/.driver-ready";
 
-pub(super) fn sources(seen: &Seen) -> Read {
+pub(super) fn sources(seen: &GateInputs) -> Read {
     let asked = &seen.asked;
     if !seen.is_on(asked.gds, "GDS_ENABLED") && !seen.is_on(asked.gdrcopy, "GDRCOPY_ENABLED") {
         return Ok(not_asked("neither GDS_ENABLED nor GDRCOPY_ENABLED is true here"));
@@ -47,7 +47,7 @@ pub(super) fn sources(seen: &Seen) -> Read {
     })
 }
 
-pub(super) fn peermem(seen: &Seen) -> Read {
+pub(super) fn peermem(seen: &GateInputs) -> Read {
     if !seen.is_on(seen.asked.rdma, RDMA) {
         return Ok(not_asked(format!("{RDMA} is not true here")));
     }
@@ -67,7 +67,7 @@ pub(super) fn peermem(seen: &Seen) -> Read {
     })
 }
 
-pub(super) fn peermem_stays(seen: &Seen) -> Read {
+pub(super) fn peermem_stays(seen: &GateInputs) -> Read {
     if !seen.is_on(seen.asked.rdma, RDMA) {
         return Ok(not_asked(format!("{RDMA} is not true here")));
     }

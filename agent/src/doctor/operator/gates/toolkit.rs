@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::{EXPOSE, Read, driver_root, fails, fails_until_ready, passes};
-use crate::doctor::operator::place::{Place, shown};
-use crate::doctor::operator::seen::Seen;
+use crate::doctor::operator::inputs::GateInputs;
+use crate::doctor::operator::place::{CandidateRoot, shown};
 
 /// Directories of the driver root in which it looks, in this order; then it reads `etc/ld.so.cache`.
 const DIRECTORIES: [&str; 11] = [
@@ -25,7 +25,7 @@ const DIRECTORIES: [&str; 11] = [
 const VERSIONED: [&str; 2] = ["libcuda.so.", "libnvidia-ml.so."];
 
 /// Directory of the first library with a version, and that version.
-fn first(root: &Place) -> io::Result<Option<(&'static str, String, String)>> {
+fn first(root: &CandidateRoot) -> io::Result<Option<(&'static str, String, String)>> {
     for stem in VERSIONED {
         for dir in DIRECTORIES {
             for name in root.names(dir)?.unwrap_or_default() {
@@ -48,7 +48,7 @@ fn version(name: &str, stem: &str) -> Option<String> {
     (numbers && version.contains('.')).then(|| version.to_owned())
 }
 
-pub(super) fn library(seen: &Seen) -> Read {
+pub(super) fn library(seen: &GateInputs) -> Read {
     let root = driver_root!(seen);
     let driver_root = seen.driver_root_path.display();
     let Some((_, path, version)) = first(root)? else {
@@ -64,7 +64,7 @@ pub(super) fn library(seen: &Seen) -> Read {
     })
 }
 
-pub(super) fn versions(seen: &Seen) -> Read {
+pub(super) fn versions(seen: &GateInputs) -> Read {
     let root = driver_root!(seen);
     let Some((dir, _, wanted)) = first(root)? else {
         return Ok(super::not_asked("no library has a version"));

@@ -4,8 +4,8 @@ use std::io;
 
 use super::{EXPOSE, HIDDEN, INSTALL, NOT_LOADED, Read, driver_manager, driver_root};
 use super::{fails, fails_until_ready, not_asked, passes};
-use crate::doctor::operator::place::{Entry, Place, shown};
-use crate::doctor::operator::seen::{CONTAINER_READY, Seen};
+use crate::doctor::operator::inputs::{CONTAINER_READY, GateInputs};
+use crate::doctor::operator::place::{CandidateRoot, ResolvedEntry, shown};
 
 /// Directories of the host in which it looks for nvidia-smi.
 const OF_HOST: [&str; 6] = ["usr/bin", "usr/sbin", "bin", "sbin", "usr/lib/wsl/lib", "opt/bin"];
@@ -28,7 +28,7 @@ const FEATURES: [(&str, &str); 3] = [
     ("GPU_DIRECT_RDMA_ENABLED", "nvidia_peermem"),
 ];
 
-pub(super) fn host_driver(seen: &Seen) -> Read {
+pub(super) fn host_driver(seen: &GateInputs) -> Read {
     let Some(host) = &seen.host else { return Ok(not_asked(HIDDEN)) };
     Ok(match driver_manager::nvidia_smi(host, &OF_HOST)? {
         None => passes("the host has no nvidia-smi"),
@@ -39,7 +39,7 @@ pub(super) fn host_driver(seen: &Seen) -> Read {
     })
 }
 
-pub(super) fn container_ready(seen: &Seen) -> Read {
+pub(super) fn container_ready(seen: &GateInputs) -> Read {
     let there = seen.root.has_file(CONTAINER_READY)?;
     Ok(match (there, seen.loaded) {
         (true, true) => passes(format!("/{CONTAINER_READY} exists")),
@@ -58,7 +58,7 @@ pub(super) fn container_ready(seen: &Seen) -> Read {
 
 /// First of these names in the driver root, or those whose link leads out.
 fn search(
-    root: &Place,
+    root: &CandidateRoot,
     directories: &[&str],
     name: &str,
 ) -> io::Result<Result<String, Vec<String>>> {
@@ -66,8 +66,8 @@ fn search(
     for dir in directories {
         let path = format!("{dir}{name}");
         match root.entry(&path)? {
-            Entry::File { .. } => return Ok(Ok(path)),
-            Entry::LeadsOut => out.push(path),
+            ResolvedEntry::File { .. } => return Ok(Ok(path)),
+            ResolvedEntry::LeadsOut => out.push(path),
             _ => {}
         }
     }
@@ -75,7 +75,7 @@ fn search(
 }
 
 /// Answer of a search: the path, or the directories that were searched.
-fn found(seen: &Seen, directories: &[&str], name: &str) -> Read {
+fn found(seen: &GateInputs, directories: &[&str], name: &str) -> Read {
     let root = driver_root!(seen);
     let driver_root = seen.driver_root_path.display();
     Ok(match search(root, directories, name)? {
@@ -95,15 +95,15 @@ fn found(seen: &Seen, directories: &[&str], name: &str) -> Read {
     })
 }
 
-pub(super) fn library(seen: &Seen) -> Read {
+pub(super) fn library(seen: &GateInputs) -> Read {
     found(seen, &LIBRARIES, "libnvidia-ml.so.1")
 }
 
-pub(super) fn nvidia_smi(seen: &Seen) -> Read {
+pub(super) fn nvidia_smi(seen: &GateInputs) -> Read {
     found(seen, &PROGRAMS, "nvidia-smi")
 }
 
-pub(super) fn features(seen: &Seen) -> Read {
+pub(super) fn features(seen: &GateInputs) -> Read {
     let switches = match &seen.switches {
         Ok(Some(switches)) => switches,
         Ok(None) => return Ok(not_asked(format!("/{CONTAINER_READY} does not exist"))),
@@ -137,7 +137,7 @@ fn major(devices: &str, names: &[&str]) -> Option<u32> {
     devices.lines().find_map(entry)
 }
 
-pub(super) fn majors(seen: &Seen) -> Read {
+pub(super) fn majors(seen: &GateInputs) -> Read {
     if !seen.loaded {
         return Ok(fails_until_ready(NOT_LOADED, INSTALL));
     }
@@ -160,7 +160,7 @@ pub(super) fn majors(seen: &Seen) -> Read {
     Ok(passes(read.join(", ")))
 }
 
-pub(super) fn gpus(seen: &Seen) -> Read {
+pub(super) fn gpus(seen: &GateInputs) -> Read {
     let (path, root) = seen.device_root()?;
     let dir = format!("{}/sys/bus/pci/devices", path.trim_end_matches('/'));
     let Some(devices) = root.names("sys/bus/pci/devices")? else {
@@ -181,7 +181,7 @@ pub(super) fn gpus(seen: &Seen) -> Read {
     })
 }
 
-pub(super) fn dev_char(seen: &Seen) -> Read {
+pub(super) fn dev_char(seen: &GateInputs) -> Read {
     let Some(host) = &seen.host else { return Ok(not_asked(HIDDEN)) };
     if !seen.loaded {
         return Ok(not_asked(NOT_LOADED));
@@ -196,7 +196,7 @@ pub(super) fn dev_char(seen: &Seen) -> Read {
 }
 
 /// Links in /dev/char to another node of the driver than the one with their numbers.
-fn wrong_links(host: &Place, devices: &str) -> io::Result<Vec<String>> {
+fn wrong_links(host: &CandidateRoot, devices: &str) -> io::Result<Vec<String>> {
     let mut wrong = Vec::new();
     for numbers in host.names("dev/char")?.unwrap_or_default() {
         let Some(target) = host.link(format!("dev/char/{numbers}"))? else { continue };

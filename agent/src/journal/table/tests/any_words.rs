@@ -247,7 +247,7 @@ proptest! {
                     }
                 }
                 // A failure to undo everything does not matter here.
-                let (in_use_wait, telemetry) = (InUseWait::of(Duration::from_millis(1)), Telemetry::default());
+                let (in_use_wait, telemetry) = (InUseWait::with_deadline(Duration::from_millis(1)), Telemetry::default());
                 let engine = Engine { host: &host, images: &FakeImages, in_use_wait, telemetry: &telemetry, refuses_missing_gpus: false };
                 drop(engine.undo(&mut journal));
                 prop_assert_eq!(of_others(&host), others);

@@ -371,7 +371,7 @@ fn numbers_that_no_agent_gives_are_refused(#[case] numbers: &[u64]) {
     let (step, before) = entry("tmpfs");
     let mut state = record(&step, &before);
     let entry = state.entries[0].clone();
-    state.entries = numbers.iter().map(|seq| Entry { seq: *seq, ..entry.clone() }).collect();
+    state.entries = numbers.iter().map(|seq| JournalEntry { seq: *seq, ..entry.clone() }).collect();
     assert!(check(&state, &paths(), Proof::Vouched).is_err());
 }
 

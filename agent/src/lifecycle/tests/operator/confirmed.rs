@@ -125,7 +125,8 @@ async fn the_next_agent_does_not_write_it_where_a_change_was_cut_off_at_any_poin
         for fault in [Fault::DieBefore(n), Fault::DieAfter(n)] {
             let Some(scene) = killed(fault).await else { continue };
             reached = true;
-            let is_it = |s: &Step| WriteStatus::of(s).is_some_and(WriteStatus::is_confirmation);
+            let is_it =
+                |s: &Step| WriteStatus::from_step(s).is_some_and(WriteStatus::is_confirmation);
             recorded += usize::from(scene.state().previous.iter().any(is_it));
             scene.die_when_ready(announced("550")).await;
             assert_eq!(scene.host.state().statuses, ready_and(None), "{fault:?}");

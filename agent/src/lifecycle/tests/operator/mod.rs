@@ -375,7 +375,7 @@ async fn without_an_operator_a_driver_in_use_still_ends_the_agent() {
     used(&scene, true);
     let failure = scene.live(At::Never, vec![Ok(plan("550"))]).await.unwrap_err();
     assert_eq!(failure.code(), ExitCode::InUse);
-    let announces = |entry: &journal::Entry| entry.step.properties().announces;
+    let announces = |entry: &journal::JournalEntry| entry.step.properties().announces;
     assert!(scene.state().entries.iter().all(|e| announces(e) == Announces::Nothing));
 }
 

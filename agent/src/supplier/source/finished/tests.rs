@@ -9,7 +9,7 @@ use crate::supplier::test_scene::{DRIVER, Scene};
 use longshore_core::failure::ExitCode;
 use longshore_debian::archive::Archive;
 use longshore_modules::artifact::HeadersFrom;
-use longshore_sources::finished::sample::{Entry, Modules, Objects, deb, depends, stanza};
+use longshore_sources::finished::sample::{Modules, Objects, SampleEntry, deb, depends, stanza};
 
 const RELEASE: &str = "6.1.0-50-amd64";
 const MAGIC: &str = "6.1.0-50-amd64 SMP preempt mod_unload modversions ";
@@ -28,11 +28,11 @@ struct Offering {
 }
 
 impl Offering {
-    fn of(packages: &[(&str, Vec<Entry>)]) -> Self {
+    fn new(packages: &[(&str, Vec<SampleEntry>)]) -> Self {
         Self::for_kernel(RELEASE, packages)
     }
 
-    fn for_kernel(release: &str, packages: &[(&str, Vec<Entry>)]) -> Self {
+    fn for_kernel(release: &str, packages: &[(&str, Vec<SampleEntry>)]) -> Self {
         let mut scene = Scene::new("bookworm-t4");
         let headers = scene.dir.path().join("headers");
         fs::create_dir_all(&headers).expect("a directory");
@@ -41,7 +41,7 @@ impl Offering {
             .expect("written");
         scene.config.headers.push(headers);
         scene.put_tree();
-        let stanza = |(name, entries): &(&str, Vec<Entry>)| {
+        let stanza = |(name, entries): &(&str, Vec<SampleEntry>)| {
             let deb = deb(entries);
             scene.store().put(&deb).expect("stored");
             stanza(&format!("{name}-{release}"), "1", &depends(release, DRIVER), &deb)
@@ -65,7 +65,7 @@ async fn planned(provisioner: &Provisioner<'_>) -> Plan {
 
 #[tokio::test]
 async fn finished_modules_become_the_stores_set() {
-    let offering = Offering::of(&[("linux-modules-nvidia-535-open", modules().entries())]);
+    let offering = Offering::new(&[("linux-modules-nvidia-535-open", modules().entries())]);
     let provisioner = offering.provisioner();
     let plan = planned(&provisioner).await;
     assert!(matches!(plan.acquire[..], [Acquire::Fetch(Item::Package(_))]), "{:?}", plan.acquire);
@@ -81,7 +81,7 @@ async fn finished_modules_become_the_stores_set() {
 
 #[tokio::test]
 async fn fetch_takes_them_too_and_a_switched_off_source_is_not_used() {
-    let mut offering = Offering::of(&[("linux-modules-nvidia-535-open", modules().entries())]);
+    let mut offering = Offering::new(&[("linux-modules-nvidia-535-open", modules().entries())]);
     let (set, _) = offering.provisioner().fetch(None).await.expect("fetched");
     assert_eq!((set.headers_from, set.modules.len()), (HeadersFrom::Package, 5));
     offering.scene.config.module_packages = false;
@@ -92,7 +92,7 @@ async fn fetch_takes_them_too_and_a_switched_off_source_is_not_used() {
 const OTHER: &str = "6.1.0-51-amd64";
 
 /// Returns a package's modules for a kernel that does not run here.
-fn for_other(crcs: &'static [(&'static str, u32)]) -> Vec<Entry> {
+fn for_other(crcs: &'static [(&'static str, u32)]) -> Vec<SampleEntry> {
     let (dir, magic) = (
         "lib/modules/6.1.0-51-amd64/kernel/nvidia",
         "6.1.0-51-amd64 SMP preempt mod_unload modversions ",
@@ -129,7 +129,7 @@ async fn a_package_for_another_kernel_is_compared_with_its_headers() {
 }
 
 /// The stanzas of proprietary modules that are linked from these objects, with an empty linker's package.
-fn linked(scene: &Scene, objects: &[Entry]) -> String {
+fn linked(scene: &Scene, objects: &[SampleEntry]) -> String {
     let name = |kind: &str| format!("linux-{kind}-nvidia-535-{RELEASE}");
     let signatures = format!("linux-signatures-nvidia-{RELEASE}");
     let needs = format!("Depends: {}, {signatures}, ", name("objects"));
@@ -156,16 +156,15 @@ async fn objects_that_cannot_be_linked_are_followed_by_the_next_package(
     #[case] script: &str,
     #[case] why: &str,
 ) {
-    let mut offering = Offering::of(&[("linux-modules-nvidia-535-open", modules().entries())]);
+    let mut offering = Offering::new(&[("linux-modules-nvidia-535-open", modules().entries())]);
     let whole = std::mem::take(&mut offering.index);
     let dir = "lib/modules/6.1.0-50-amd64/kernel/nvidia-535";
     let sample = Objects { dir, driver: DRIVER, magic: MAGIC, crcs: &CRCS };
     let sums = format!("{}  nvidia.ko\n", "0".repeat(64));
     let mut objects = sample.entries(&sums);
-    let is_script =
-        |entry: &Entry| matches!(entry, Entry::File(path, _) if path.ends_with("BUILD"));
+    let is_script = |entry: &SampleEntry| matches!(entry, SampleEntry::File(path, _) if path.ends_with("BUILD"));
     objects.retain(|entry| !is_script(entry));
-    objects.push(Entry::File(format!("{dir}/bits/BUILD"), script.into()));
+    objects.push(SampleEntry::File(format!("{dir}/bits/BUILD"), script.into()));
     offering.index = linked(&offering.scene, &objects);
     {
         let alone = offering.provisioner();
@@ -190,7 +189,7 @@ async fn objects_that_cannot_be_linked_are_followed_by_the_next_package(
 #[tokio::test]
 async fn a_package_of_another_build_is_followed_by_the_next() {
     let other = Modules { crcs: &OTHER_CRCS, ..modules() };
-    let offering = Offering::of(&[
+    let offering = Offering::new(&[
         ("linux-modules-nvidia-535-open", other.entries()),
         ("linux-modules-nvidia-535-server-open", modules().entries()),
     ]);
@@ -206,14 +205,14 @@ async fn a_package_of_another_build_is_followed_by_the_next() {
 #[case::another_release(Modules { magic: "6.1.0-49-amd64 SMP ", ..modules() }.entries(), "6.1.0-49-amd64")]
 #[case::too_few(modules().entries()[..1].to_vec(), "no nvidia_uvm")]
 #[case::none(Vec::new(), "no nvidia.ko")]
-#[case::link(vec![Entry::Link(format!("{DIR}/nvidia.ko"), "/etc/passwd".into())], "no regular file")]
-#[case::huge(vec![Entry::Claimed("usr/big".into(), 64 << 30)], "more than 512 MiB")]
+#[case::link(vec![SampleEntry::Link(format!("{DIR}/nvidia.ko"), "/etc/passwd".into())], "no regular file")]
+#[case::huge(vec![SampleEntry::Claimed("usr/big".into(), 64 << 30)], "more than 512 MiB")]
 #[tokio::test]
 async fn a_package_that_does_not_fit_is_the_reason_where_no_source_is_left(
-    #[case] entries: Vec<Entry>,
+    #[case] entries: Vec<SampleEntry>,
     #[case] why: &str,
 ) {
-    let offering = Offering::of(&[("linux-modules-nvidia-535-open", entries)]);
+    let offering = Offering::new(&[("linux-modules-nvidia-535-open", entries)]);
     let provisioner = offering.provisioner();
     let plan = planned(&provisioner).await;
     let failure = provisioner.acquire(&plan).await.expect_err("it does not fit");

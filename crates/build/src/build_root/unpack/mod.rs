@@ -86,7 +86,7 @@ pub fn unpack_layers(into: &Path, layers: &[&[u8]]) -> Result<(), Failure> {
 }
 
 type Outcome<T> = Result<T, Refusal>;
-type Entry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
+type TarEntry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
 
 /// A directory that layers are unpacked into.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Unpacking {
     /// Removes what a whiteout names, and what the layer's directories replace: entries of a directory may come
     /// before its own. A path counts as it is written, and names nothing behind a link, which the layer may
     /// replace as well.
-    fn take_away(&mut self, path: &Path, entry: &Entry<'_, '_>) -> Outcome<()> {
+    fn take_away(&mut self, path: &Path, entry: &TarEntry<'_, '_>) -> Outcome<()> {
         let Some(name) = whiteout(path) else {
             let is_dir = entry.header().entry_type().is_dir() && !path.as_os_str().is_empty();
             let removed = if is_dir { self.target.remove_literal_leaf(path) } else { Ok(()) };
@@ -167,7 +167,7 @@ impl Unpacking {
         removed.map_err(|e| self.refusal(path, e))
     }
 
-    fn add(&mut self, path: &Path, entry: &mut Entry<'_, '_>) -> Outcome<()> {
+    fn add(&mut self, path: &Path, entry: &mut TarEntry<'_, '_>) -> Outcome<()> {
         let kind = entry.header().entry_type();
         if kind.is_gnu_sparse() {
             // A few bytes of it can declare any number of zeros.
@@ -198,7 +198,7 @@ impl Unpacking {
         made.map_err(|e| self.refusal(path, e))
     }
 
-    fn add_file(&mut self, path: &Path, mode: u32, entry: &mut Entry<'_, '_>) -> Outcome<()> {
+    fn add_file(&mut self, path: &Path, mode: u32, entry: &mut TarEntry<'_, '_>) -> Outcome<()> {
         let modified = entry.header().mtime().map_err(Refusal::Read)?;
         let time = UNIX_EPOCH.checked_add(Duration::from_secs(modified));
         let size = entry.size();
@@ -279,7 +279,7 @@ fn whiteout(path: &Path) -> Option<&[u8]> {
     path.file_name().map(OsStr::as_bytes).filter(|name| name.starts_with(WHITEOUT))
 }
 
-fn link_target(path: &Path, entry: &Entry<'_, '_>) -> Outcome<PathBuf> {
+fn link_target(path: &Path, entry: &TarEntry<'_, '_>) -> Outcome<PathBuf> {
     let name = entry.link_name().map_err(Refusal::Read)?;
     let target = name.filter(|name| !name.as_os_str().is_empty()).map(std::borrow::Cow::into_owned);
     target.ok_or_else(|| Refusal::Bad(format!("the link {} has no target", path.display())))
@@ -288,7 +288,7 @@ fn link_target(path: &Path, entry: &Entry<'_, '_>) -> Outcome<PathBuf> {
 /// Visits the entries of a tar file, reads it to its end, and returns the number of bytes read so far.
 fn each_entry(
     mut layer: Bounded<impl Read>,
-    visit: impl FnMut(&Path, &mut Entry<'_, '_>) -> Outcome<()>,
+    visit: impl FnMut(&Path, &mut TarEntry<'_, '_>) -> Outcome<()>,
 ) -> Outcome<u64> {
     visit_entries(&mut layer, visit)?;
     Ok(layer.read_so_far())
@@ -296,7 +296,7 @@ fn each_entry(
 
 fn visit_entries(
     layer: impl Read,
-    mut visit: impl FnMut(&Path, &mut Entry<'_, '_>) -> Outcome<()>,
+    mut visit: impl FnMut(&Path, &mut TarEntry<'_, '_>) -> Outcome<()>,
 ) -> Outcome<()> {
     let budget = Budget::default();
     let mut data = budget.limit(layer);
@@ -321,7 +321,7 @@ fn visit_entries(
 /// Decompresses by the first bytes: media types and file names may name another compression.
 fn unpacked<'a>(layer: impl Read + 'a) -> Outcome<Box<dyn Read + 'a>> {
     let mut layer = BufReader::with_capacity(1 << 16, layer);
-    match Format::of(layer.fill_buf().map_err(Refusal::Read)?) {
+    match Format::from_magic(layer.fill_buf().map_err(Refusal::Read)?) {
         Some(format) => decompressed_as(format, Extent::All, layer).map_err(Refusal::Read),
         None => Ok(Box::new(layer)),
     }
@@ -330,7 +330,7 @@ fn unpacked<'a>(layer: impl Read + 'a) -> Outcome<Box<dyn Read + 'a>> {
 /// True for a tar file that is compressed.
 pub(super) fn is_compressed(from: impl Read) -> io::Result<bool> {
     let mut from = BufReader::with_capacity(1 << 9, from);
-    Ok(Format::of(from.fill_buf()?).is_some())
+    Ok(Format::from_magic(from.fill_buf()?).is_some())
 }
 
 /// Copies everything; returns its size.

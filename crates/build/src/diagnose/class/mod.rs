@@ -168,7 +168,7 @@ const CHANGED: [&str; 40] = [
 impl Class {
     /// Classifies an error of the compiler, modpost, the linker, make or the headers' tools. `lacks_symvers` is
     /// true where modpost had no list of the kernel's symbols.
-    pub(super) fn of(error: &str, lacks_symvers: bool) -> Self {
+    pub(super) fn from_error(error: &str, lacks_symvers: bool) -> Self {
         let any = |texts: &[&str]| texts.iter().any(|text| error.contains(text));
         if any(&CRASH) {
             return Self::Crash;

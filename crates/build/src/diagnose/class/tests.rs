@@ -66,7 +66,7 @@ fn some(name: &str) -> Option<String> {
 #[case("", Class::Unknown)]
 #[case("'", Class::Unknown)]
 fn errors_are_told_apart(#[case] error: &str, #[case] class: Class) {
-    assert_eq!(Class::of(error, false), class);
+    assert_eq!(Class::from_error(error, false), class);
 }
 
 #[rstest]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::node::{Request, Seen};
+use super::node::{Request, SafeLoadOnNode};
 use crate::reconcile::Desired;
 
 /// Pauses of requests, which bound the number of writes.
@@ -74,7 +74,7 @@ pub(super) enum Action {
 
 impl Past {
     /// Takes a look at the node: a request that is gone was granted.
-    pub(super) fn sees(&mut self, seen: &Seen, now: Instant) {
+    pub(super) fn sees(&mut self, seen: &SafeLoadOnNode, now: Instant) {
         let is_asked = matches!(seen.request, Request::Own(_));
         if self.asked && seen.request == Request::None {
             self.granted = Some(now);
@@ -95,7 +95,7 @@ impl Past {
     pub(super) fn decide(
         &self,
         desired: &Desired<String>,
-        seen: &Seen,
+        seen: &SafeLoadOnNode,
         pace: &Pace,
         now: Instant,
     ) -> Action {
@@ -130,11 +130,11 @@ impl Past {
 }
 
 /// Reason why no controller would hear a request.
-fn unheard(seen: &Seen) -> Option<Standing> {
+fn unheard(seen: &SafeLoadOnNode) -> Option<Standing> {
     match seen {
-        Seen { upgrades: false, .. } => Some(Standing::NoController),
-        Seen { skipped: true, .. } => Some(Standing::NodeSkipped),
-        Seen { failed: true, .. } => Some(Standing::UpgradeFailed),
+        SafeLoadOnNode { upgrades: false, .. } => Some(Standing::NoController),
+        SafeLoadOnNode { skipped: true, .. } => Some(Standing::NodeSkipped),
+        SafeLoadOnNode { failed: true, .. } => Some(Standing::UpgradeFailed),
         _ => None,
     }
 }

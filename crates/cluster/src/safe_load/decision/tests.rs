@@ -9,8 +9,8 @@ const PACE: Pace = Pace {
     refused: Duration::from_secs(300),
 };
 
-fn node(request: Request) -> Seen {
-    Seen { request, upgrades: true, skipped: false, failed: false }
+fn node(request: Request) -> SafeLoadOnNode {
+    SafeLoadOnNode { request, upgrades: true, skipped: false, failed: false }
 }
 
 fn own(name: &str) -> Request {
@@ -23,18 +23,18 @@ fn own(name: &str) -> Request {
 #[case::asked(Some("a"), node(own("a")), Ok(Standing::Asked))]
 #[case::other_users(Some("b"), node(own("a")), Err("set"))]
 #[case::of_another(Some("a"), node(Request::Foreign), Ok(Standing::AskedByAnother))]
-#[case::no_controller(Some("a"), Seen { upgrades: false, ..node(Request::None) }, Ok(Standing::NoController))]
-#[case::controller_gone(Some("a"), Seen { upgrades: false, ..node(own("a")) }, Err("remove"))]
-#[case::skipped(Some("a"), Seen { skipped: true, ..node(Request::None) }, Ok(Standing::NodeSkipped))]
-#[case::failed(Some("a"), Seen { failed: true, ..node(own("a")) }, Err("remove"))]
-#[case::failed_and_removed(Some("a"), Seen { failed: true, ..node(Request::None) }, Ok(Standing::UpgradeFailed))]
+#[case::no_controller(Some("a"), SafeLoadOnNode { upgrades: false, ..node(Request::None) }, Ok(Standing::NoController))]
+#[case::controller_gone(Some("a"), SafeLoadOnNode { upgrades: false, ..node(own("a")) }, Err("remove"))]
+#[case::skipped(Some("a"), SafeLoadOnNode { skipped: true, ..node(Request::None) }, Ok(Standing::NodeSkipped))]
+#[case::failed(Some("a"), SafeLoadOnNode { failed: true, ..node(own("a")) }, Err("remove"))]
+#[case::failed_and_removed(Some("a"), SafeLoadOnNode { failed: true, ..node(Request::None) }, Ok(Standing::UpgradeFailed))]
 #[case::leftover(None, node(own("a")), Err("remove"))]
-#[case::leftover_without_a_controller(None, Seen { upgrades: false, ..node(own("a")) }, Err("remove"))]
+#[case::leftover_without_a_controller(None, SafeLoadOnNode { upgrades: false, ..node(own("a")) }, Err("remove"))]
 #[case::nothing(None, node(Request::None), Ok(Standing::NoRequest))]
 #[case::foreign_stays(None, node(Request::Foreign), Ok(Standing::NoRequest))]
 fn a_decision_follows_the_desired_value_and_the_node(
     #[case] desired: Option<&str>,
-    #[case] seen: Seen,
+    #[case] seen: SafeLoadOnNode,
     #[case] wanted: Result<Standing, &str>,
 ) {
     let desired = desired.map(|name| Desired::Wanted(holders_value(&[name.to_owned()])));

@@ -27,7 +27,7 @@ use super::super::head::Head;
 use super::super::settings::Settings;
 use super::filter;
 use super::wire::{
-    Answer, DATA, END, FAILURE, MOST_BODY, MOST_PIECE, MOST_SETTINGS, Question, Start, framed,
+    DATA, END, FAILURE, HeadMessage, MOST_BODY, MOST_PIECE, MOST_SETTINGS, Question, Start, framed,
     invalid, length_of, read_message, receive, send, write_message,
 };
 
@@ -186,9 +186,9 @@ impl Client {
         let known = reach.and_then(|reach| reach.resolves_to_loopback());
         let mut response = match sent {
             Ok(response) => response,
-            Err(error) => return send(to, &Answer::of(Err(error), known)).await,
+            Err(error) => return send(to, &HeadMessage::new(Err(error), known)).await,
         };
-        send(to, &Answer::of(Ok(&Head::of(&response)), known)).await?;
+        send(to, &HeadMessage::new(Ok(&Head::from_response(&response)), known)).await?;
         let mut goes_on = true;
         while goes_on {
             let mut pieces = Vec::new();

@@ -26,7 +26,7 @@ use super::super::head::Head;
 use super::super::settings::Settings;
 use super::SUBCOMMAND;
 use super::wire::{
-    Answer, DATA, END, FAILURE, MOST_BODY, MOST_MESSAGE, MOST_PIECE, Question, Start, invalid,
+    DATA, END, FAILURE, HeadMessage, MOST_BODY, MOST_MESSAGE, MOST_PIECE, Question, Start, invalid,
     read_message, receive, receive_bytes, send, write_message,
 };
 
@@ -84,7 +84,7 @@ impl DownloadProcesses {
 
     /// Returns the process of a URL's server. Of more than [`MOST_KEPT`] servers, the process of the one that was asked
     /// the longest ago ends with its last response.
-    pub(in super::super) fn of(&self, url: &Url) -> Arc<DownloadProcess> {
+    pub(in super::super) fn process_for(&self, url: &Url) -> Arc<DownloadProcess> {
         let server = url.origin().ascii_serialization();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kept.iter().position(|(name, _)| *name == server).map(|at| kept.remove(at).1);
@@ -129,14 +129,14 @@ impl DownloadProcess {
         let reach = self.settings.reach();
         let body = request.body().map(|body| body.as_bytes().unwrap_or_default());
         let known = reach.and_then(|reach| reach.resolves_to_loopback());
-        let question = Question::of(&request, body.map(<[u8]>::len), known);
+        let question = Question::new(&request, body.map(<[u8]>::len), known);
         if body.is_some_and(|body| body.len() > MOST_BODY) {
             return Err(ClientError::new(Class::Request, "its body has more than 2 GiB"));
         }
         let answer = async {
             send(&mut socket, &question).await?;
             socket.write_all(body.unwrap_or_default()).await?;
-            receive::<Answer>(&mut socket).await
+            receive::<HeadMessage>(&mut socket).await
         };
         // The process has the same limits for each of a few redirections.
         let limit = LATER + HOPS * (self.settings.connect + self.settings.stall);
@@ -309,7 +309,7 @@ fn buffered(socket: UnixStream) -> BufReader<UnixStream> {
 impl ReceivedBody {
     /// Returns the body that arrives from a socket.
     #[cfg(test)]
-    pub(super) fn of(socket: UnixStream, stall: Duration) -> Self {
+    pub(super) fn new(socket: UnixStream, stall: Duration) -> Self {
         Self { socket: buffered(socket), stall, process: None }
     }
 

@@ -1,5 +1,5 @@
 use super::parent::{BEGIN, DownloadProcesses, ReceivedBody};
-use super::wire::{Answer, Question, framed, read_message, receive_bytes};
+use super::wire::{HeadMessage, Question, framed, read_message, receive_bytes};
 
 use std::io::{Cursor, ErrorKind};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn a_request_arrives_as_it_was_sent() {
     for value in [&b"first"[..], b"\xff second"] {
         request.headers_mut().append("x-two", HeaderValue::from_bytes(value).expect("a value"));
     }
-    let frame = framed(&Question::of(&request, Some(4), Some(true))).expect("a frame");
+    let frame = framed(&Question::new(&request, Some(4), Some(true))).expect("a frame");
     let question: Question = read_message(&frame[..], 1 << 10).expect("a question");
     assert_eq!((question.body, question.resolves_to_loopback), (Some(4), Some(true)));
     let arrived = question.into_request(Some(b"body".to_vec())).expect("a request");
@@ -54,8 +54,8 @@ fn a_head_arrives_as_it_was_sent() {
     headers.append("x-two", HeaderValue::from_bytes(b"\xff").expect("a value"));
     let (status, length) = (StatusCode::PARTIAL_CONTENT, Some(7));
     let head = Head { status, headers, url: url(), length };
-    let frame = framed(&Answer::of(Ok(&head), None)).expect("a frame");
-    let answer: Answer = read_message(&frame[..], 1 << 10).expect("an answer");
+    let frame = framed(&HeadMessage::new(Ok(&head), None)).expect("a frame");
+    let answer: HeadMessage = read_message(&frame[..], 1 << 10).expect("an answer");
     let arrived = answer.into_head().expect("a head").expect("no error");
     assert_eq!((arrived.status, arrived.length, arrived.url), (head.status, head.length, head.url));
     assert_eq!(arrived.headers, head.headers);
@@ -68,7 +68,7 @@ fn a_head_arrives_as_it_was_sent() {
 #[case::value(r#"{"Ok":{"status":200,"url":"http://a/","headers":[["a",[10]]],"length":null}}"#)]
 fn a_head_that_is_none_is_refused(#[case] head: &str) {
     let answer = format!(r#"{{"head":{head},"resolves_to_loopback":null}}"#);
-    let answer: Answer = serde_json::from_str(&answer).expect("an answer");
+    let answer: HeadMessage = serde_json::from_str(&answer).expect("an answer");
     assert!(answer.into_head().is_err());
 }
 
@@ -87,7 +87,7 @@ async fn a_frame_that_is_longer_than_its_limit_is_refused_before_it_is_read() {
 
 #[test]
 fn the_settings_arrive_as_they_were_sent() {
-    let reach = Reach::of("Registry.example.com.");
+    let reach = Reach::from_host("Registry.example.com.");
     let sent = settings(Limit::Within(reach, Redirections::FollowedOverHttps));
     let json = serde_json::to_string(&sent).expect("JSON");
     let arrived: Settings = serde_json::from_str(&json).expect("settings");
@@ -96,7 +96,7 @@ fn the_settings_arrive_as_they_were_sent() {
 
 #[test]
 fn a_process_learns_where_a_server_is_once() {
-    let reach = Reach::of("registry.example.com");
+    let reach = Reach::from_host("registry.example.com");
     let local = Url::parse("http://127.0.0.1/token").expect("a URL");
     reach.learn(None);
     assert!(reach.check(&local).is_err());
@@ -129,7 +129,7 @@ async fn what_a_process_sends_as_a_body_is_checked(
     let (ours, mut theirs) = UnixStream::pair().expect("a socket");
     theirs.write_all(&sent).await.expect("sent");
     drop(theirs);
-    let mut body = ReceivedBody::of(ours, Duration::from_secs(5));
+    let mut body = ReceivedBody::new(ours, Duration::from_secs(5));
     let mut bytes = Vec::new();
     let ended = loop {
         match body.chunk().await {
@@ -154,7 +154,7 @@ async fn a_program_that_does_not_download_is_a_failure_of_the_host(
     #[case] cause: &str,
 ) {
     let processes = DownloadProcesses::new(Path::new(program), Arc::new(settings(Limit::Any)));
-    let process = processes.of(&url());
+    let process = processes.process_for(&url());
     let error = process.send(Request::new(Method::GET, url())).await.err().expect("an error");
     assert_eq!(error.class, Class::Host);
     assert!(error.cause.contains(cause), "{error:?}");
@@ -175,14 +175,14 @@ fn the_page_about_deadlines_has_the_wait() {
 async fn a_process_that_ends_at_its_start_may_be_started_again() {
     let settings = Arc::new(settings(Limit::Any));
     let processes = DownloadProcesses::new(Path::new("/bin/true"), settings);
-    let error = processes.of(&url()).begin().await.expect_err("it ends");
+    let error = processes.process_for(&url()).begin().await.expect_err("it ends");
     assert_eq!(error.class, Class::Broken, "{error:?}");
 }
 
 #[tokio::test]
 async fn a_body_that_stands_still_is_given_up() {
     let (ours, _theirs) = UnixStream::pair().expect("a socket");
-    let mut body = ReceivedBody::of(ours, Duration::from_millis(50));
+    let mut body = ReceivedBody::new(ours, Duration::from_millis(50));
     assert_eq!(body.chunk().await.expect_err("silence").class, Class::Silent);
 }
 
@@ -190,7 +190,7 @@ async fn a_body_that_stands_still_is_given_up() {
 fn each_server_has_a_process_of_its_own_and_the_last_ones_are_kept() {
     let settings = Arc::new(settings(Limit::Any));
     let processes = DownloadProcesses::new(Path::new("/nonexistent"), settings);
-    let of = |url: &str| processes.of(&Url::parse(url).expect("a URL"));
+    let of = |url: &str| processes.process_for(&Url::parse(url).expect("a URL"));
     let first = of("https://a.example.com/x");
     assert!(Arc::ptr_eq(&first, &of("https://user@a.example.com:443/y")));
     for other in

@@ -3,7 +3,7 @@
 //! Two kinds of sockets carry them. The control socket is the process's standard input: longshore sends the
 //! [`Settings`] in a frame, the process answers with a [`Start`], and from then on each byte of longshore brings the
 //! socket of one exchange. On that, longshore sends a [`Question`] and the request's body; the process sends an
-//! [`Answer`], and the response's body in pieces. Each piece begins with a byte: [`DATA`] with a frame of bytes,
+//! [`HeadMessage`], and the response's body in pieces. Each piece begins with a byte: [`DATA`] with a frame of bytes,
 //! [`END`], or [`FAILURE`] with a frame of a [`ClientError`].
 //!
 //! A frame has its length in bytes before it (32 bits, little-endian); messages are JSON.
@@ -64,7 +64,7 @@ type Headers = Vec<(String, Vec<u8>)>;
 
 impl Question {
     /// Returns the question for a request with this length of its body.
-    pub(super) fn of(
+    pub(super) fn new(
         request: &Request,
         body: Option<usize>,
         resolves_to_loopback: Option<bool>,
@@ -90,7 +90,7 @@ impl Question {
 
 /// Head of a response, or the error in its place.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct HeadMessage {
     head: Result<WrittenHead, ClientError>,
     /// Knowledge of the server (`Reach::learn`).
     pub(super) resolves_to_loopback: Option<bool>,
@@ -104,8 +104,11 @@ struct WrittenHead {
     length: Option<u64>,
 }
 
-impl Answer {
-    pub(super) fn of(head: Result<&Head, ClientError>, resolves_to_loopback: Option<bool>) -> Self {
+impl HeadMessage {
+    pub(super) fn new(
+        head: Result<&Head, ClientError>,
+        resolves_to_loopback: Option<bool>,
+    ) -> Self {
         let head = head.map(|head| WrittenHead {
             status: head.status.as_u16(),
             url: head.url.to_string(),

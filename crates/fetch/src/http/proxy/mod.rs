@@ -196,13 +196,13 @@ impl Proxies {
                 tracing::warn!("HTTP_PROXY is not read, as by curl: set http_proxy in its place");
             });
         }
-        Ok(Self { rules, ..Self::of(&env)? })
+        Ok(Self { rules, ..Self::from_env(&env)? })
     }
 
     /// Reads the variables (curl's lib/url.c, detect_proxy): small letters come before capital ones, the
     /// scheme's own before that of all, and HTTP_PROXY is not read, because a CGI program gets it from its
     /// client. An empty one counts as absent.
-    fn of(env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Failure> {
+    fn from_env(env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Failure> {
         let first = |names: &[&'static str]| {
             names.iter().find_map(|name| {
                 let value = env(name).filter(|value| !value.is_empty())?;

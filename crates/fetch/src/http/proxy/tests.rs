@@ -65,7 +65,7 @@ fn shown(url: &Url) -> String {
 #[case("socks5://127.0.0.1:18181", Err("SOCKS"))]
 fn values_of_a_variable(#[case] value: &str, #[case] wanted: Result<&str, &str>) {
     let env = |name: &str| (name == "http_proxy").then(|| value.to_owned());
-    let found = Proxies::of(&env);
+    let found = Proxies::from_env(&env);
     match (wanted, found) {
         (Ok(wanted), Ok(found)) => {
             let url = Url::parse("http://archive.example.com/x").expect("a URL");
@@ -107,7 +107,7 @@ fn variables(#[case] set: &[(&str, &str)], #[case] http: Option<u16>, #[case] ht
     let env = |name: &str| {
         set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     };
-    let found = Proxies::of(&env).expect("usable");
+    let found = Proxies::from_env(&env).expect("usable");
     for (scheme, port) in [("http", http), ("https", https)] {
         let url = Url::parse(&format!("{scheme}://archive.example.com/")).expect("a URL");
         assert_eq!(found.for_url(&url).and_then(|proxy| proxy.port()), port, "{scheme}");
@@ -178,7 +178,7 @@ fn a_rule_comes_before_the_variables_and_no_proxy_before_all() {
         rule("direct.example.com", None),
         rule("near.example.com", Some(Q)),
     ];
-    let found = Proxies { rules, ..Proxies::of(&env).expect("usable") };
+    let found = Proxies { rules, ..Proxies::from_env(&env).expect("usable") };
     for (host, wanted) in [
         ("archive.example.com", Some("http://apt.example.com:80")),
         ("ARCHIVE.example.com", Some("http://apt.example.com:80")),

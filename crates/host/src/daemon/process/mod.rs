@@ -152,14 +152,14 @@ fn with_settings(template: &str, set: &[(String, String)]) -> String {
 }
 
 /// A process id, and a pidfd that refers to exactly this process.
-pub(crate) type Found = (u32, OwnedFd);
+pub(crate) type IdentifiedProcess = (u32, OwnedFd);
 
 /// Returns the processes with the mark, from the /proc below `root`. It can hang if a process of
 /// root's hangs (see [`crate::facts::process_files`]).
 ///
 /// # Errors
 /// If /proc cannot be listed, or no pidfd can be opened (Linux 5.3).
-pub(crate) fn find(root: &Path, mark: &str) -> io::Result<Vec<Found>> {
+pub(crate) fn find(root: &Path, mark: &str) -> io::Result<Vec<IdentifiedProcess>> {
     let proc = root.join("proc");
     for _ in 0..LOOKS {
         let found = look_for(&proc, mark)?;
@@ -170,7 +170,7 @@ pub(crate) fn find(root: &Path, mark: &str) -> io::Result<Vec<Found>> {
     Ok(Vec::new())
 }
 
-fn look_for(proc: &Path, mark: &str) -> io::Result<Vec<Found>> {
+fn look_for(proc: &Path, mark: &str) -> io::Result<Vec<IdentifiedProcess>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(proc)? {
         let entry = entry?;
@@ -228,7 +228,7 @@ fn has_mark(process: &Path, mark: &str) -> bool {
 ///
 /// # Errors
 /// If one may not be signalled.
-pub(crate) fn end(found: Vec<Found>, how: Ending) -> io::Result<Vec<OwnedFd>> {
+pub(crate) fn end(found: Vec<IdentifiedProcess>, how: Ending) -> io::Result<Vec<OwnedFd>> {
     let signal = match how {
         Ending::Term => Signal::TERM,
         Ending::Kill => Signal::KILL,

@@ -60,7 +60,7 @@ fn users_among(
     let processes = processes(&root)?;
     let (sender, receiver) = mpsc::channel();
     let look = move || look_at(&devices, &processes, &sender);
-    let mut seen = Seen::default();
+    let mut seen = HolderSearch::default();
     let until = Instant::now() + limit;
     if let Err(unseen) = looker.begin("holders", until, look) {
         return Ok(DriverUsers { users: Vec::new(), unseen: Some(unseen.to_string()) });
@@ -104,13 +104,13 @@ fn look_at(devices: &DriverDevices, processes: &[(u32, PathBuf)], sender: &Sende
 }
 
 #[derive(Default)]
-struct Seen {
+struct HolderSearch {
     users: BTreeMap<u32, DriverUser>,
     refused: BTreeSet<u32>,
     at: u32,
 }
 
-impl Seen {
+impl HolderSearch {
     fn note(&mut self, news: News) {
         match news {
             News::At(pid) => self.at = pid,

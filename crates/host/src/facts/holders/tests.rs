@@ -134,7 +134,7 @@ fn drm_devices_count_where_their_driver_is_nvidia() {
 fn what_was_found_until_the_time_was_over_is_told() {
     let scene = Scene::new();
     scene.link("90/fd/3", "/dev/null");
-    let mut seen = Seen::default();
+    let mut seen = HolderSearch::default();
     for news in [News::At(90), News::Refused, News::At(91)] {
         seen.note(news);
     }

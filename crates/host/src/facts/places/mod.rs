@@ -104,7 +104,7 @@ impl Look<'_> {
             let found = if_there(fs::symlink_metadata(self.root.display(&path)))?;
             // A directory with such a name is not one of that container's files.
             let file = found.filter(|found| !found.is_dir());
-            files.extend(file.map(|found| PlacedFile { path, id: FileId::of(&found) }));
+            files.extend(file.map(|found| PlacedFile { path, id: FileId::from_metadata(&found) }));
         }
         Ok(files)
     }

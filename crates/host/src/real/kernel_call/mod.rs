@@ -92,7 +92,7 @@ struct Caller {
 
 /// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum CallOutcome {
     /// The kernel answered.
     Came(Result<(), Errno>),
     /// The kernel did not answer within this time; the call may still take effect.
@@ -135,10 +135,10 @@ impl KernelCalls {
     }
 
     /// Makes a call about `subject`.
-    pub(super) fn make(&self, subject: &str, call: Call<'_>) -> Answer {
-        let Some(program) = &self.program else { return Answer::Came(call.carry_out()) };
+    pub(super) fn make(&self, subject: &str, call: Call<'_>) -> CallOutcome {
+        let Some(program) = &self.program else { return CallOutcome::Came(call.carry_out()) };
         if call.line().len() as u64 > LONGEST_CALL {
-            return Answer::Came(Err(Errno::E2BIG));
+            return CallOutcome::Came(Err(Errno::E2BIG));
         }
         let mut waiting = self.waiting();
         let within = match call {
@@ -161,7 +161,7 @@ impl KernelCalls {
                 tracing::warn!(
                     "{verb} {subject}: no helper process ({error}), calling without deadline"
                 );
-                return Answer::Came(call.carry_out());
+                return CallOutcome::Came(call.carry_out());
             }
         };
         let said = || {
@@ -169,7 +169,7 @@ impl KernelCalls {
             tracing::warn!("{verb} {subject}: no answer from the kernel for {s} s, waiting");
         };
         let answer = caller.answer(within.saturating_sub(since.elapsed()), within, said);
-        if matches!(answer, Answer::Came(_)) {
+        if matches!(answer, CallOutcome::Came(_)) {
             *waiting = Some(caller);
         }
         answer
@@ -253,7 +253,7 @@ impl Caller {
 
     /// Waits at most `left` for the answer, and calls `waiting` at intervals; `within` is the time
     /// limit of the whole call.
-    fn answer(&mut self, left: Duration, within: Duration, waiting: impl Fn()) -> Answer {
+    fn answer(&mut self, left: Duration, within: Duration, waiting: impl Fn()) -> CallOutcome {
         let since = Instant::now();
         let mut said = Vec::new();
         loop {
@@ -264,16 +264,16 @@ impl Caller {
                     waiting();
                     continue;
                 }
-                Ok(false) => return Answer::NoneWithin(within),
+                Ok(false) => return CallOutcome::NoneWithin(within),
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => return Answer::Lost,
+                Err(_) => return CallOutcome::Lost,
             }
             let mut bytes = [0; LONGEST_ANSWER];
             match self.answers.read(&mut bytes) {
                 Ok(n) if n > 0 => said.extend_from_slice(&bytes[..n]),
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 // The child has ended.
-                Ok(_) | Err(_) => return Answer::Lost,
+                Ok(_) | Err(_) => return CallOutcome::Lost,
             }
             if said.ends_with(b"\n") || said.len() >= LONGEST_ANSWER {
                 return answered(&said);
@@ -283,11 +283,11 @@ impl Caller {
 }
 
 /// Parses a child's answer.
-fn answered(line: &[u8]) -> Answer {
+fn answered(line: &[u8]) -> CallOutcome {
     match std::str::from_utf8(line).ok().and_then(|text| text.trim().parse().ok()) {
-        Some(0) => Answer::Came(Ok(())),
-        Some(errno) => Answer::Came(Err(Errno::from_raw(errno))),
-        None => Answer::Lost,
+        Some(0) => CallOutcome::Came(Ok(())),
+        Some(errno) => CallOutcome::Came(Err(Errno::from_raw(errno))),
+        None => CallOutcome::Lost,
     }
 }
 

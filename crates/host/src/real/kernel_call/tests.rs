@@ -33,19 +33,19 @@ fn unload() -> Call<'static> {
 }
 
 #[rstest]
-#[case("read call; echo 0", Answer::Came(Ok(())))]
-#[case("read call; echo 11; exit 1", Answer::Came(Err(Errno::EAGAIN)))]
+#[case("read call; echo 0", CallOutcome::Came(Ok(())))]
+#[case("read call; echo 11; exit 1", CallOutcome::Came(Err(Errno::EAGAIN)))]
 #[case(
     "read call; test \"$* $call\" = '__kernel-call delete_module nvidia' && echo 0",
-    Answer::Came(Ok(()))
+    CallOutcome::Came(Ok(()))
 )]
-#[case("kill -9 $$", Answer::Lost)]
-#[case("read call; kill -9 $$", Answer::Lost)]
-#[case("echo nonsense", Answer::Lost)]
-#[case("read call; printf 1; sleep 0.1; echo 1", Answer::Came(Err(Errno::EAGAIN)))]
-#[case("read call; printf 0", Answer::Lost)]
-#[case("read call; printf 11111111111111111; exec sleep 20", Answer::Lost)]
-fn the_answer_is_the_childs(#[case] script: &str, #[case] answer: Answer) {
+#[case("kill -9 $$", CallOutcome::Lost)]
+#[case("read call; kill -9 $$", CallOutcome::Lost)]
+#[case("echo nonsense", CallOutcome::Lost)]
+#[case("read call; printf 1; sleep 0.1; echo 1", CallOutcome::Came(Err(Errno::EAGAIN)))]
+#[case("read call; printf 0", CallOutcome::Lost)]
+#[case("read call; printf 11111111111111111; exec sleep 20", CallOutcome::Lost)]
+fn the_answer_is_the_childs(#[case] script: &str, #[case] answer: CallOutcome) {
     let (_dir, calls) = scripted(script, AMPLE);
     assert_eq!(calls.make("nvidia", unload()), answer);
 }
@@ -62,12 +62,12 @@ fn one_child_makes_all_calls_until_it_is_to_rest() {
     let (_script, calls) = scripted(&script, AMPLE);
     calls.prepare();
     for _ in 0..3 {
-        assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+        assert_eq!(calls.make("nvidia", unload()), CallOutcome::Came(Ok(())));
     }
     let first = line(&mut fifo);
     calls.release_idle();
     assert_eq!(line(&mut fifo), "end");
-    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", unload()), CallOutcome::Came(Ok(())));
     assert_ne!(line(&mut fifo), first, "another child");
 }
 
@@ -102,13 +102,13 @@ fn a_child_that_was_killed_while_it_waited_is_replaced() {
         first.display()
     );
     let (_script, calls) = scripted(&script, AMPLE);
-    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", unload()), CallOutcome::Came(Ok(())));
     // Until its end of the pipe is closed a call may still be written into it. poll(2) reports
     // POLLERR for the other end then, whatever events are asked for.
     if let Some(caller) = calls.waiting().as_mut() {
         await_event(caller.calls.as_fd(), PollFlags::empty());
     }
-    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", unload()), CallOutcome::Came(Ok(())));
 }
 
 #[test]
@@ -118,10 +118,10 @@ fn other_deadlines_leave_the_child_what_it_is() {
     let script =
         format!("echo >>{}; read call; echo 0; read call; exec sleep 20", started.display());
     let (_script, calls) = scripted(&script, AMPLE);
-    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", unload()), CallOutcome::Came(Ok(())));
     let within = Duration::from_millis(300);
     let hasty = calls.within(AMPLE, within);
-    assert_eq!(hasty.make("nvidia", unload()), Answer::NoneWithin(within));
+    assert_eq!(hasty.make("nvidia", unload()), CallOutcome::NoneWithin(within));
     assert_eq!(fs::read_to_string(started).unwrap(), "\n");
 }
 
@@ -137,9 +137,9 @@ fn a_call_that_does_not_come_back_is_given_up_and_the_next_has_another_child() {
     let (_script, blocked) = scripted(&script, within);
     let lock = fs::File::from(std::os::fd::OwnedFd::from(reader));
     let blocked = KernelCalls { lock: Some(Arc::new(lock)), ..blocked };
-    assert_eq!(blocked.make("nvidia", unload()), Answer::NoneWithin(within));
+    assert_eq!(blocked.make("nvidia", unload()), CallOutcome::NoneWithin(within));
     let ample = KernelCalls { unload: AMPLE, ..blocked };
-    assert_eq!(ample.make("nvidia", unload()), Answer::Came(Ok(())));
+    assert_eq!(ample.make("nvidia", unload()), CallOutcome::Came(Ok(())));
     // The abandoned child ends as soon as its input comes.
     drop(writer);
 }
@@ -150,7 +150,7 @@ fn a_child_that_does_not_read_keeps_nobody_waiting() {
     let (_script, calls) = scripted("exec sleep 20", within);
     let image = vec![7; 4 << 20];
     let call = Call::Load { image: Image::Bytes(&image), parameters: "".as_ref() };
-    assert_eq!(calls.make("nvidia", call), Answer::NoneWithin(within));
+    assert_eq!(calls.make("nvidia", call), CallOutcome::NoneWithin(within));
     assert!(calls.waiting().is_none(), "the child is not used again");
 }
 
@@ -164,7 +164,7 @@ fn the_child_gets_the_image_whole_and_the_lock() {
     let (_script, calls) = scripted(script, AMPLE);
     let calls = KernelCalls { lock: Some(Arc::new(fs::File::create(&lock).unwrap())), ..calls };
     let call = Call::Load { image: Image::Bytes(&image), parameters: "a= b".as_ref() };
-    assert_eq!(calls.make("nvidia", call), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", call), CallOutcome::Came(Ok(())));
     assert_eq!(fs::read_to_string(lock).unwrap(), "held\n");
 }
 
@@ -181,7 +181,7 @@ fn the_child_gets_the_file_itself() {
     let (_script, calls) = scripted(&script, AMPLE);
     let file = File::open(&module).unwrap();
     let call = Call::Load { image: Image::File(&file), parameters: "a=1".as_ref() };
-    assert_eq!(calls.make("nvidia", call), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", call), CallOutcome::Came(Ok(())));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn where_no_child_can_be_started_the_call_is_made_all_the_same() {
     let calls = KernelCalls { program: Some("/nonexistent".into()), ..KernelCalls::direct() };
     let call = Call::Unmount { target: Path::new("/nonexistent"), flags: MntFlags::empty() };
     let answer = calls.make("nvidia", call);
-    assert!(matches!(answer, Answer::Came(Err(Errno::ENOENT | Errno::EPERM))), "{answer:?}");
+    assert!(matches!(answer, CallOutcome::Came(Err(Errno::ENOENT | Errno::EPERM))), "{answer:?}");
 }
 
 #[rstest]
@@ -245,7 +245,7 @@ fn a_call_that_is_too_long_is_not_sent() {
     let (_script, calls) = scripted(&format!("cat >>{}; echo 0", asked.display()), AMPLE);
     let parameters = "x".repeat(64 << 10);
     let call = Call::Load { image: Image::Bytes(b"image"), parameters: parameters.as_ref() };
-    assert_eq!(calls.make("nvidia", call), Answer::Came(Err(Errno::E2BIG)));
+    assert_eq!(calls.make("nvidia", call), CallOutcome::Came(Err(Errno::E2BIG)));
     assert!(!asked.exists());
 }
 
@@ -306,7 +306,7 @@ fn a_mount_that_does_not_come_back_is_given_up() {
     let within = Duration::from_millis(300);
     let (_script, calls) = scripted("read call; exec sleep 20", within);
     let (source, target) = (Path::new("/a"), Path::new("/b"));
-    assert_eq!(calls.make("x", Call::Bind { source, target }), Answer::NoneWithin(within));
+    assert_eq!(calls.make("x", Call::Bind { source, target }), CallOutcome::NoneWithin(within));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use crate::facts::mounts;
-use crate::real::kernel_call::{Answer, Call, KernelCalls};
+use crate::real::kernel_call::{Call, CallOutcome, KernelCalls};
 
 /// Mode bits of writers other than the owner.
 const WRITTEN_BY_OTHERS: u32 = 0o022;
@@ -207,11 +207,11 @@ impl HostDir {
     }
 }
 
-fn answered(answer: Answer) -> Result<(), NotAttached> {
+fn answered(answer: CallOutcome) -> Result<(), NotAttached> {
     match answer {
-        Answer::Came(answer) => answer.map_err(NotAttached::Refused),
-        Answer::NoneWithin(waited) => Err(NotAttached::Unanswered(waited)),
-        Answer::Lost => Err(NotAttached::Refused(Errno::EINTR)),
+        CallOutcome::Came(answer) => answer.map_err(NotAttached::Refused),
+        CallOutcome::NoneWithin(waited) => Err(NotAttached::Unanswered(waited)),
+        CallOutcome::Lost => Err(NotAttached::Refused(Errno::EINTR)),
     }
 }
 

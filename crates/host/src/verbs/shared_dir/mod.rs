@@ -37,7 +37,7 @@ pub struct SharedDir<'a>(BorrowedFd<'a>);
 
 /// Contents of a name in such a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum NameContents {
     /// Nothing.
     Nothing,
     /// A regular file with these bytes.
@@ -48,7 +48,7 @@ pub enum Found {
 
 impl<'a> SharedDir<'a> {
     /// Takes an open directory; `O_PATH` suffices.
-    pub fn of(dir: &'a impl AsFd) -> Self {
+    pub fn new(dir: &'a impl AsFd) -> Self {
         Self(dir.as_fd())
     }
 
@@ -56,26 +56,26 @@ impl<'a> SharedDir<'a> {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn read(self, name: impl AsRef<OsStr>, most: u64) -> io::Result<Found> {
+    pub fn read(self, name: impl AsRef<OsStr>, most: u64) -> io::Result<NameContents> {
         let found = match openat(self.0, name.as_ref(), FLAGS, Mode::empty()) {
-            Err(Errno::ENOENT) => return Ok(Found::Nothing),
+            Err(Errno::ENOENT) => return Ok(NameContents::Nothing),
             opened => File::from(opened?),
         };
         let kind = found.metadata()?.file_type();
         if kind.is_symlink() {
-            return Ok(Found::Other("a symbolic link".to_owned()));
+            return Ok(NameContents::Other("a symbolic link".to_owned()));
         }
         if !kind.is_file() {
-            return Ok(Found::Other("no regular file".to_owned()));
+            return Ok(NameContents::Other("no regular file".to_owned()));
         }
         let file = match reopen(&found) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Ok(Found::Other("under another program's lease".to_owned()));
+                return Ok(NameContents::Other("under another program's lease".to_owned()));
             }
             opened => opened?,
         };
-        let large = || Found::Other(format!("larger than {}", size(most)));
-        Ok(read_up_to(file, most)?.map_or_else(large, Found::File))
+        let large = || NameContents::Other(format!("larger than {}", size(most)));
+        Ok(read_up_to(file, most)?.map_or_else(large, NameContents::File))
     }
 
     /// Makes a new file, mode 0600, that gets the name once it is complete.

@@ -66,7 +66,7 @@ impl Call {
 }
 
 /// A complete answer.
-pub struct Answer {
+pub struct RegistryResponse {
     /// URL of the answering server, after all redirections.
     pub(crate) url: Url,
     /// Status of the answer.
@@ -75,7 +75,7 @@ pub struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl RegistryResponse {
     /// Returns the text of the registry's error JSON.
     pub(super) fn error_text(&self) -> String {
         let json: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
@@ -102,7 +102,7 @@ pub fn is_of_content(failure: &Failure) -> bool {
 }
 
 /// Returns the failure for an unexpected status.
-pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
+pub(crate) fn unexpected(call: &Call, answer: &RegistryResponse) -> Failure {
     let (call_text, error_text) = (call.redacted(), answer.error_text());
     let cause = format!("{call_text}: the registry says {}{error_text}", answer.status);
     let failure = Failure::new(FailureKind::Download, cause)
@@ -164,7 +164,7 @@ struct CallExchange<'c> {
 
 impl Exchange for CallExchange<'_> {
     type Request = Call;
-    type Answer = Answer;
+    type Received = RegistryResponse;
 
     fn request(&self) -> &Call {
         self.call
@@ -179,12 +179,12 @@ impl Exchange for CallExchange<'_> {
         self.is_answered
     }
 
-    async fn attempt(&mut self) -> Result<Answer, AttemptError> {
+    async fn attempt(&mut self) -> Result<RegistryResponse, AttemptError> {
         let response = self.fetcher.send(self.call, self.builder()).await?;
         let (status, headers) = (response.status(), response.headers().clone());
         let url = response.url().clone();
         let body = self.fetcher.body(self.call, response, self.call.most).bytes().await?;
-        let answer = Answer { url, status, headers, body };
+        let answer = RegistryResponse { url, status, headers, body };
         if !is_busy(answer.status) {
             return Ok(answer);
         }
@@ -213,7 +213,7 @@ pub(crate) async fn send(
     fetcher: &Fetcher,
     call: &Call,
     authorization: Option<HeaderValue>,
-) -> Result<Answer, Failure> {
+) -> Result<RegistryResponse, Failure> {
     let mut exchange = CallExchange { fetcher, call, authorization, is_answered: false };
     Ok(fetcher.exchange(&mut exchange).await?)
 }

@@ -13,9 +13,9 @@ fn call(url: &str) -> Call {
     Call::new(Method::GET, Url::parse(url).expect("a URL"))
 }
 
-fn answer(status: StatusCode, body: &str) -> Answer {
+fn answer(status: StatusCode, body: &str) -> RegistryResponse {
     let url = Url::parse(URL).expect("a URL");
-    Answer { url, status, headers: HeaderMap::new(), body: body.as_bytes().to_vec() }
+    RegistryResponse { url, status, headers: HeaderMap::new(), body: body.as_bytes().to_vec() }
 }
 
 #[test]

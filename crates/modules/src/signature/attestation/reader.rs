@@ -168,7 +168,8 @@ mod tests {
             };
             Ok(image(&layers))
         };
-        let named = |digest: &str| Descriptor { digest: digest.into(), ..Descriptor::of("", b"") };
+        let named =
+            |digest: &str| Descriptor { digest: digest.into(), ..Descriptor::from_bytes("", b"") };
         let images = [vec![named("a"); 10_000], vec![named("b")]].concat();
         let found = AttestationReader::read_all(images.iter(), &read);
         assert_eq!((found.attestations.len(), reads.get()), (42, 2 + 42));

@@ -16,7 +16,10 @@ fn kind(text: &str) -> PredicateType {
 
 impl Scene {
     fn new() -> Self {
-        Self { key: SecretKey::generate(), described: Described::of(&set()).expect("describes") }
+        Self {
+            key: SecretKey::generate(),
+            described: Described::from_set(&set()).expect("describes"),
+        }
     }
 
     fn attest_of(&self, digest: &str, name: &str, predicate: Value) -> Attestation {

@@ -50,7 +50,7 @@ pub fn find(
 /// # Errors
 /// Exit code 13 where the package is damaged or has not the form of a headers package.
 pub(super) fn read(package: &Package, store: &Store) -> Result<Reading, Failure> {
-    Reading::of(&package.name, |path| {
+    Reading::read(&package.name, |path| {
         let reader = store.open_blob(&package.sha256)?;
         let path = format!("usr/src/{}/{path}", tree_of(&package.name));
         let bytes = deb::read_file(&package.name, reader, path.as_ref())?;

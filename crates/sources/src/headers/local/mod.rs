@@ -22,7 +22,7 @@ use longshore_debian::faults;
 use longshore_debian::tree::Tree;
 
 /// Headers of a kernel that are not packages.
-pub(super) struct Found {
+pub(super) struct LocalHeaders {
     pub(super) trees: Trees,
     pub(super) stated: Stated,
     /// The directory that a tar file was unpacked into.
@@ -39,7 +39,7 @@ pub(super) async fn given(
     path: &Path,
     wanted: Wanted<'_>,
     store: &Store,
-) -> Result<Result<Found, String>, Failure> {
+) -> Result<Result<LocalHeaders, String>, Failure> {
     let is_dir = metadata(path)?.is_dir();
     if let Err(why) = check_way(Path::new("/"), path) {
         return Ok(Err(why));
@@ -52,7 +52,7 @@ pub(super) async fn given(
         .await
         .or_fail(FailureKind::Bug, || reading(path))??;
     let found = in_directory(unpacked.path(), wanted);
-    Ok(found.map(|found| Found { unpacked: Some(Arc::new(unpacked)), ..found }))
+    Ok(found.map(|found| LocalHeaders { unpacked: Some(Arc::new(unpacked)), ..found }))
 }
 
 /// Returns the metadata of a configured path.
@@ -85,7 +85,7 @@ pub(super) fn look(path: &Path, wanted: Wanted<'_>) -> Result<String, String> {
 }
 
 /// Returns headers that nobody but root may write to.
-fn checked(found: Found) -> Result<Found, String> {
+fn checked(found: LocalHeaders) -> Result<LocalHeaders, String> {
     found.trees.check_owners().map_err(refused).map(|()| found)
 }
 
@@ -103,7 +103,7 @@ fn refused(error: io::Error) -> String {
 }
 
 /// Reads the headers below the host's /lib/modules.
-pub(super) fn of_host(root: &Path, wanted: Wanted<'_>) -> Result<Found, String> {
+pub(super) fn of_host(root: &Path, wanted: Wanted<'_>) -> Result<LocalHeaders, String> {
     let host = Root::open(root).map_err(|e| e.to_string())?;
     let modules = Path::new("/").join(module_dir(&host, wanted.release));
     let (build, source) = (modules.join("build"), modules.join("source"));
@@ -114,7 +114,7 @@ pub(super) fn of_host(root: &Path, wanted: Wanted<'_>) -> Result<Found, String> 
 
 /// Finds headers in a directory: a root with /lib/modules or /usr/src in it, a directory of several
 /// header trees, or a tree itself.
-fn in_directory(dir: &Path, wanted: Wanted<'_>) -> Result<Found, String> {
+fn in_directory(dir: &Path, wanted: Wanted<'_>) -> Result<LocalHeaders, String> {
     let dir = dir.canonicalize().map_err(|e| e.to_string())?;
     let release = wanted.release;
     if dir.join("Makefile").is_file() {
@@ -157,14 +157,14 @@ pub(super) fn follow(
     wanted: Wanted<'_>,
     build: &Path,
     source: Option<&Path>,
-) -> Result<Found, String> {
+) -> Result<LocalHeaders, String> {
     let system = view.clone();
     let trees = Trees::follow(view, wanted.release, build, source)?;
     let read = |path: &str| {
         let what = || format!("reading {path}");
         trees.read(path).or_fail(FailureKind::Verification, what)
     };
-    let reading = Reading::of("it", read).map_err(|failure| failure.one_line())?;
+    let reading = Reading::read("it", read).map_err(|failure| failure.one_line())?;
     let implied = reading.lacks_version().then(|| implied_version(&system, wanted)).flatten();
     let stated = reading.complete("it", implied).map_err(|failure| failure.one_line())?;
     let release = read("include/generated/utsrelease.h").map_err(|failure| failure.one_line())?;
@@ -177,7 +177,7 @@ pub(super) fn follow(
             let found = &stated.kernel_version;
             Err(format!("it is for {found:?}, and the kernel is {version:?}"))
         }
-        None => Ok(Found { trees, stated, unpacked: None }),
+        None => Ok(LocalHeaders { trees, stated, unpacked: None }),
     }
 }
 

@@ -69,7 +69,7 @@ fn temporary() -> tempfile::TempDir {
 }
 
 /// A copy in a build root, and the paths of its kernel directories.
-fn copied(found: &Found) -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
+fn copied(found: &LocalHeaders) -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
     let root = temporary();
     deb::make_usrmerge_links(root.path()).expect("links");
     found.trees.copy_into(root.path()).expect("copies");

@@ -103,7 +103,7 @@ pub(super) fn closure(
 /// Returns the parts of the headers `package` among the packages of a root, itself first.
 pub(super) fn parts_among(package: &Package, toolchain: &[Package]) -> Vec<Package> {
     let find = |one: &Requirement| toolchain.iter().find(|p| p.name == one.name).cloned();
-    let parts = parts::of(package, find).into_iter().map(|part| part.package);
+    let parts = parts::parts_of(package, find).into_iter().map(|part| part.package);
     std::iter::once(package.clone()).chain(parts).collect()
 }
 
@@ -189,7 +189,7 @@ pub fn all_parts(archive: &Archive, headers: &InArchive) -> Vec<Package> {
 /// Returns the parts of the headers `package`, each in its version if the archive has that, or else
 /// in the newest.
 fn parts_in(archive: &Archive, package: &Package) -> Vec<parts::Part> {
-    parts::of(package, |wanted| {
+    parts::parts_of(package, |wanted| {
         let found = archive.packages(&wanted.name);
         found.iter().find(|p| p.version == package.version).or(found.first()).cloned()
     })

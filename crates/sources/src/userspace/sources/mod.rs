@@ -77,7 +77,7 @@ impl Sources {
 
     /// Returns the package to name in the manifest; a .run file is named for its other files.
     pub(super) fn used(&self) -> Option<PackageUsed> {
-        self.package().map(PackageUsed::of)
+        self.package().map(PackageUsed::from_package)
     }
 
     /// Puts the sources into the driver root `root` in `store`.

@@ -4,7 +4,7 @@ use rstest::rstest;
 use tar::EntryType;
 
 use super::*;
-use crate::tree_entries::Entry;
+use crate::tree_entries::TreeEntry;
 use crate::userspace::assemble::tests::{assembled, assembled_with};
 use crate::userspace::manifest::{Depth, manifest_of, verify};
 use crate::userspace::packed::Packed;
@@ -101,7 +101,7 @@ fn the_tree_has_them_where_other_programs_look(#[case] layout: fn(&Store, &[Memb
     assert_eq!(manifest.sources, Some(Flavour::Open));
     assert_eq!(manifest.packages.last(), Some(&used));
     let mode = |path: &str| match manifest.entries.get(&directory(VERSION).join(path)) {
-        Some(Entry::File { mode, .. } | Entry::Dir { mode }) => *mode,
+        Some(TreeEntry::File { mode, .. } | TreeEntry::Dir { mode }) => *mode,
         other => panic!("{path}: {other:?}"),
     };
     for (path, _) in PLAIN.iter().filter(|(path, _)| *path != "conftest.sh") {
@@ -132,7 +132,7 @@ fn a_tree_with_them_is_another_than_one_without() {
 fn they_are_carried_to_another_store() {
     let ((_dir, store), (_other_dir, other)) = (store(), store());
     let tree = with_sources(&store, debian(&store, &plain(DEBIAN))).expect("assembled");
-    let packed = Packed::of(&tree).expect("packs");
+    let packed = Packed::from_tree(&tree).expect("packs");
     let staged = other.dir("tmp").join("staged");
     fs::create_dir(&staged).expect("made");
     for file in &packed.files {

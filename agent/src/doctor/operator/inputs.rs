@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Asked;
-use super::place::Place;
+use super::place::CandidateRoot;
 
 /// Directory of the operator's files.
 pub(super) const VALIDATIONS: &str = "run/nvidia/validations";
@@ -14,13 +14,13 @@ pub(super) const CONTAINER_READY: &str = "run/nvidia/validations/.driver-ctr-rea
 
 /// Input of all gates.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct GateInputs {
     /// Tree with /proc, /sys and /run/nvidia.
-    pub(super) root: Place,
+    pub(super) root: CandidateRoot,
     /// The host's own file system; None where it is not accessible.
-    pub(super) host: Option<Place>,
+    pub(super) host: Option<CandidateRoot>,
     /// Driver root, or the reason why there is none.
-    pub(super) driver_root: Result<Place, String>,
+    pub(super) driver_root: Result<CandidateRoot, String>,
     pub(super) driver_root_path: PathBuf,
     pub(super) asked: Asked,
     /// True if `/sys/module/nvidia/refcnt` is there.
@@ -31,10 +31,10 @@ pub(super) struct Seen {
     pub(super) switches: Result<Option<BTreeMap<String, bool>>, String>,
 }
 
-impl Seen {
+impl GateInputs {
     pub(super) fn read(
-        root: Place,
-        host: Option<Place>,
+        root: CandidateRoot,
+        host: Option<CandidateRoot>,
         driver_root_path: PathBuf,
         asked: Asked,
     ) -> io::Result<Self> {
@@ -63,7 +63,7 @@ impl Seen {
     }
 
     /// Directory whose `dev` and `sys` the validator reads: the driver root if that has a `dev`.
-    pub(super) fn device_root(&self) -> io::Result<(&str, &Place)> {
+    pub(super) fn device_root(&self) -> io::Result<(&str, &CandidateRoot)> {
         let of_driver = match &self.driver_root {
             Ok(root) if root.names("dev")?.is_some() => Some(root),
             _ => None,
