@@ -37,7 +37,7 @@ pub fn lease(bytes: &[u8]) {
         assert_eq!(again, claim);
     }
     if let Ok(text) = std::str::from_utf8(bytes) {
-        let _ = LeaseVersion::of_mark(text).map(|version| version.mark());
+        let _ = LeaseVersion::from_mark(text).map(|version| version.mark());
     }
 }
 

@@ -89,7 +89,7 @@ impl LeaseBackend for ClaimTag {
 
 fn render(claim: &Claim) -> Result<Vec<u8>, Failure> {
     let text = String::from_utf8_lossy(&json(claim)?).into_owned();
-    let empty = Descriptor::from_bytes(EMPTY_TYPE, EMPTY);
+    let empty = Descriptor::for_bytes(EMPTY_TYPE, EMPTY);
     json(&Manifest {
         schema_version: 2,
         media_type: Some(MANIFEST_TYPE.to_owned()),

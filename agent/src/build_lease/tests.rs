@@ -77,7 +77,7 @@ impl LeaseBackend for Memory {
 
 /// The built product: set when it exists.
 #[derive(Default)]
-struct Product {
+struct FakeProduct {
     there: AtomicBool,
     builds: AtomicUsize,
     /// Inputs of its build.
@@ -88,13 +88,13 @@ struct Product {
     retries: bool,
 }
 
-impl Product {
+impl FakeProduct {
     fn failing(inputs: char) -> Arc<Self> {
         Arc::new(Self { inputs: Some(inputs), fails: true, ..Self::default() })
     }
 }
 
-impl Search for Product {
+impl Search for FakeProduct {
     type Product = ();
 
     async fn look(&self) -> Result<Option<()>, Failure> {
@@ -119,7 +119,7 @@ impl Search for Product {
 /// Runs one agent; its build takes `long` and creates the product, if `well`.
 async fn agent(
     backend: Arc<Memory>,
-    product: Arc<Product>,
+    product: Arc<FakeProduct>,
     long: Duration,
     well: bool,
 ) -> &'static str {
@@ -130,7 +130,7 @@ async fn agent(
 async fn agent_within(
     times: Times,
     backend: Arc<Memory>,
-    product: Arc<Product>,
+    product: Arc<FakeProduct>,
     long: Duration,
     well: bool,
 ) -> &'static str {
@@ -164,7 +164,7 @@ async fn a_board_that_refuses_a_claim_is_asked_twice_more() {
     // A refusal counts as slow, and is not retried, after a twentieth of the lease.
     let times = Times { lease: Duration::from_secs(40), ..TIMES };
     for (refuses, wanted, builds) in [(2, "built", 1), (3, "no backend", 0)] {
-        let (backend, product) = (Arc::new(Memory::default()), Arc::new(Product::default()));
+        let (backend, product) = (Arc::new(Memory::default()), Arc::new(FakeProduct::default()));
         backend.refuses.store(refuses, Ordering::SeqCst);
         let how = agent_within(times, backend, product.clone(), Duration::ZERO, true).await;
         assert_eq!((how, product.builds.load(Ordering::SeqCst)), (wanted, builds), "{refuses}");
@@ -175,7 +175,7 @@ async fn a_board_that_refuses_a_claim_is_asked_twice_more() {
 async fn many_that_start_together_build_once() {
     for keeps in [false, true] {
         let backend = Arc::new(Memory { keeps, ..Memory::default() });
-        let product = Arc::new(Product::default());
+        let product = Arc::new(FakeProduct::default());
         let agents = (0..20).map(|_| agent(backend.clone(), product.clone(), 2 * LEASE, true));
         let ends = futures_util::future::join_all(agents).await;
         assert_eq!(ends.iter().filter(|end| **end == "built").count(), 1, "{ends:?}");
@@ -189,7 +189,7 @@ async fn many_that_start_together_build_once() {
 async fn the_claim_of_a_dead_builder_runs_out_and_one_takes_over() {
     let backend = Arc::new(Memory::default());
     backend.put(other(Stage::Building)).await;
-    let product = Arc::new(Product::default());
+    let product = Arc::new(FakeProduct::default());
     let since = Instant::now();
     let agents = (0..8).map(|_| agent(backend.clone(), product.clone(), LEASE / 10, true));
     let ends = futures_util::future::join_all(agents).await;
@@ -251,7 +251,7 @@ fn is_delayed(took: Duration) -> bool {
 async fn what_fails_on_every_host_delays_those_who_wait_and_come_and_ends_none() {
     for keeps in [false, true] {
         let backend = Arc::new(Memory { keeps, ..Memory::default() });
-        let product = Product::failing('a');
+        let product = FakeProduct::failing('a');
         let agents = (0..20).map(async |_| {
             let since = Instant::now();
             let (backend, product) = (backend.clone(), product.clone());
@@ -283,7 +283,7 @@ async fn an_unsigned_failure_of_another_host_only_delays(#[case] anew: Option<Du
         backend.put(Claim { failures: vec![failure], ..other(Stage::Done) }).await;
     };
     forged(0).await;
-    let product = Arc::new(Product { inputs: Some('a'), ..Product::default() });
+    let product = Arc::new(FakeProduct { inputs: Some('a'), ..FakeProduct::default() });
     let since = Instant::now();
     let agent = agent_within(PATIENT, backend.clone(), product.clone(), LEASE, true);
     let forges = async {
@@ -303,7 +303,7 @@ async fn a_reported_failure_delays_for_the_longest_wait_at_most_and_until_a_set_
     for (appears, wanted) in [(false, "built"), (true, "found")] {
         let backend = Arc::new(Memory::default());
         backend.put(Claim { failures: vec![known('a')], ..other(Stage::Done) }).await;
-        let product = Arc::new(Product { inputs: Some('a'), ..Product::default() });
+        let product = Arc::new(FakeProduct { inputs: Some('a'), ..FakeProduct::default() });
         let since = Instant::now();
         let agent = agent_within(TIMES, backend, product.clone(), LEASE, true);
         let happens = async {
@@ -321,7 +321,7 @@ async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
     let backend = Arc::new(Memory::default());
     let since = Instant::now();
     for inputs in ['a', 'b'] {
-        let product = Product::failing(inputs);
+        let product = FakeProduct::failing(inputs);
         assert_eq!(agent(backend.clone(), product, Duration::ZERO, true).await, "failed");
     }
     assert!(since.elapsed() < 10 * LEASE, "{:?}", since.elapsed());
@@ -333,7 +333,7 @@ async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
     let lease = u64::try_from((20 * LEASE).as_millis()).expect("some seconds");
     let claim = Claim { failures: vec![known('a')], lease, ..other(Stage::Asking) };
     let held = held(&backend, &claims, claim).await;
-    let (product, since) = (Product::failing('a'), Instant::now());
+    let (product, since) = (FakeProduct::failing('a'), Instant::now());
     assert_eq!(agent(backend.clone(), product, LEASE, true).await, "in vain");
     assert!(since.elapsed() >= TIMES.wait);
     held.release().await;
@@ -345,9 +345,10 @@ async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
 async fn who_tries_again_builds_at_once_and_takes_the_failure_off() {
     for (fails, end) in [(false, "built"), (true, "failed")] {
         let backend = Arc::new(Memory::default());
-        agent(backend.clone(), Product::failing('a'), Duration::ZERO, true).await;
+        agent(backend.clone(), FakeProduct::failing('a'), Duration::ZERO, true).await;
         let inputs = Some('a');
-        let again = Arc::new(Product { inputs, fails, retries: true, ..Product::default() });
+        let again =
+            Arc::new(FakeProduct { inputs, fails, retries: true, ..FakeProduct::default() });
         let since = Instant::now();
         assert_eq!(agent(backend.clone(), again, Duration::ZERO, true).await, end);
         assert!(since.elapsed() < 10 * LEASE, "{:?}", since.elapsed());
@@ -382,7 +383,7 @@ fn a_claim_tells_no_more_than_is_understood_and_bounded() {
 #[tokio::test(start_paused = true)]
 async fn builders_that_give_up_are_followed_by_so_many_and_then_by_all() {
     let backend = Arc::new(Memory::default());
-    let product = Arc::new(Product::default());
+    let product = Arc::new(FakeProduct::default());
     let agents = (0..6).map(|_| agent(backend.clone(), product.clone(), LEASE / 2, false));
     let ends = futures_util::future::join_all(agents).await;
     let built = ends.iter().filter(|end| **end == "built").count();
@@ -397,7 +398,7 @@ async fn nobody_waits_longer_than_was_said() {
     let me = Builder::here("modules");
     let times = Times { lease: Duration::from_secs(3600), wait: Duration::ZERO };
     let round = Election { backend, me, times, claims: &Claims::default(), progress: &Silent };
-    let outcome = round.elect(&Product::default()).await;
+    let outcome = round.elect(&FakeProduct::default()).await;
     assert!(matches!(outcome, Outcome::Alone(Alone::InVain(_))));
 }
 
@@ -413,7 +414,7 @@ async fn where_there_is_no_board_everybody_builds() {
 async fn a_board_that_is_away_for_a_moment_is_no_reason_to_build() {
     let backend = Arc::new(Memory::default());
     backend.put(other(Stage::Building)).await;
-    let product = Arc::new(Product::default());
+    let product = Arc::new(FakeProduct::default());
     let waits = agent(backend.clone(), product.clone(), LEASE, true);
     let happens = async {
         sleep(LEASE / 4).await;

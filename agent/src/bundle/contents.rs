@@ -61,7 +61,7 @@ impl Contents {
         let trees: BTreeMap<&PathBuf, &AvailableUserspace> =
             trees.iter().map(|tree| (&tree.root, tree)).collect();
         let packed =
-            trees.values().map(|tree| Packed::from_tree(tree)).collect::<Result<Vec<_>, _>>()?;
+            trees.values().map(|tree| Packed::read(tree)).collect::<Result<Vec<_>, _>>()?;
         // Descriptions come first, so that a reader knows early which blobs follow.
         for set in sets.values() {
             contents.describe_set(set, key, store)?;
@@ -129,7 +129,7 @@ impl Contents {
         mut signatures: Vec<Signature>,
         key: Option<&SecretKey>,
     ) -> Result<(), Failure> {
-        let mut entry = Descriptor::from_bytes(MANIFEST_TYPE, manifest);
+        let mut entry = Descriptor::for_bytes(MANIFEST_TYPE, manifest);
         entry.artifact_type = Some(artifact_type.to_owned());
         if let Some(key) = key {
             // A bundle has no name in a registry; verification ignores it.
@@ -139,7 +139,7 @@ impl Contents {
         self.list(entry, tag);
         self.add_memory(manifest.to_vec());
         let Some(image) = SignatureImage::from_signatures(&signatures)? else { return Ok(()) };
-        self.list(Descriptor::from_bytes(MANIFEST_TYPE, &image.manifest), tag_of_signatures);
+        self.list(Descriptor::for_bytes(MANIFEST_TYPE, &image.manifest), tag_of_signatures);
         self.add_memory(image.manifest);
         image.blobs.into_iter().for_each(|blob| self.add_memory(blob));
         Ok(())

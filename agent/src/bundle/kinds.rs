@@ -35,7 +35,7 @@ pub(super) fn manifest_of(tree: &Packed) -> Result<Vec<u8>, Failure> {
         schema_version: 2,
         media_type: Some(MANIFEST_TYPE.to_owned()),
         artifact_type: Some(TREE_TYPE.to_owned()),
-        config: Descriptor::from_bytes(TREE_CONFIG_TYPE, &tree.manifest),
+        config: Descriptor::for_bytes(TREE_CONFIG_TYPE, &tree.manifest),
         layers: layers.collect(),
         subject: None,
         annotations: annotations.map(|(name, value)| (name.to_owned(), value.clone())).into(),

@@ -37,7 +37,7 @@ pub(super) struct Staging {
 }
 
 /// Kind of a file in a bundle.
-enum BundleFile {
+enum BundleEntryKind {
     /// oci-layout or index.json.
     Small(&'static str),
     Blob(String),
@@ -91,19 +91,19 @@ impl Staging {
     ) -> Result<(), Failure> {
         let (size, place) = (entry.size(), self.place(entry)?);
         let limit = match place {
-            BundleFile::Small(_) => MAX_JSON,
-            BundleFile::Blob(_) => MAX_MODULE,
-            BundleFile::Directory => 0,
-            BundleFile::Extended => MOST_BETWEEN,
+            BundleEntryKind::Small(_) => MAX_JSON,
+            BundleEntryKind::Blob(_) => MAX_MODULE,
+            BundleEntryKind::Directory => 0,
+            BundleEntryKind::Extended => MOST_BETWEEN,
         };
         if size > limit {
             let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
             return Err(self.wrong(format!("{path} says it has {size} bytes")));
         }
         match place {
-            BundleFile::Directory => Ok(()),
-            BundleFile::Extended => self.drain(entry, size),
-            BundleFile::Small(name) => {
+            BundleEntryKind::Directory => Ok(()),
+            BundleEntryKind::Extended => self.drain(entry, size),
+            BundleEntryKind::Small(name) => {
                 let mut bytes = Vec::new();
                 entry.read_to_end(&mut bytes).map_err(|e| unreadable(&self.name, e))?;
                 self.whole(bytes.len() as u64, size)?;
@@ -112,7 +112,7 @@ impl Staging {
                     Some(_) => Err(self.wrong(format!("it holds {name} twice"))),
                 }
             }
-            BundleFile::Blob(sha256) => {
+            BundleEntryKind::Blob(sha256) => {
                 space::require(store.root(), size)?;
                 self.take_blob(entry, sha256, size, task)
             }
@@ -120,22 +120,24 @@ impl Staging {
     }
 
     /// Returns the kind of an entry. Names are few and fixed, so none can lead elsewhere.
-    fn place(&self, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<BundleFile, Failure> {
+    fn place(&self, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<BundleEntryKind, Failure> {
         let kind = entry.header().entry_type();
         if kind.is_pax_global_extensions() || kind.is_pax_local_extensions() {
-            return Ok(BundleFile::Extended);
+            return Ok(BundleEntryKind::Extended);
         }
         let bytes = entry.path_bytes();
         let path = String::from_utf8_lossy(&bytes);
         let plain = path.strip_prefix("./").unwrap_or(&path).trim_end_matches('/');
         let found = match plain {
-            "" | "." | "blobs" | "blobs/sha256" if kind.is_dir() => Some(BundleFile::Directory),
-            "oci-layout" if kind.is_file() => Some(BundleFile::Small("oci-layout")),
-            "index.json" if kind.is_file() => Some(BundleFile::Small("index.json")),
+            "" | "." | "blobs" | "blobs/sha256" if kind.is_dir() => {
+                Some(BundleEntryKind::Directory)
+            }
+            "oci-layout" if kind.is_file() => Some(BundleEntryKind::Small("oci-layout")),
+            "index.json" if kind.is_file() => Some(BundleEntryKind::Small("index.json")),
             _ if kind.is_file() => plain
                 .strip_prefix("blobs/sha256/")
                 .filter(|name| is_sha256(name))
-                .map(|name| BundleFile::Blob(name.to_owned())),
+                .map(|name| BundleEntryKind::Blob(name.to_owned())),
             _ => None,
         };
         found.ok_or_else(|| {

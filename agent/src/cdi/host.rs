@@ -62,7 +62,7 @@ fn exposed_tree(paths: &Paths, host: &dyn Host) -> Result<Tree, Failure> {
 fn driven_gpus(paths: &Paths, host: &dyn Host) -> Result<Vec<DrivenGpu>, Failure> {
     let minors = nodes::minors(&paths.root)
         .or_fail(FailureKind::HostUnsupported, || "reading the driver's list of GPUs")?;
-    let gpus = DrivenGpu::from_gpus(&host.gpus().map_err(unread)?, &minors);
+    let gpus = DrivenGpu::among(&host.gpus().map_err(unread)?, &minors);
     if gpus.is_empty() {
         let cause = "the loaded driver drives no GPU";
         let remedy = "`longshore doctor` names each GPU that it did not take, with the reason";

@@ -63,7 +63,7 @@ pub struct DrivenGpu {
 impl DrivenGpu {
     /// Returns the GPUs among `gpus` that the driver drives, with the minors of their nodes by address,
     /// in the order in which nvidia-smi numbers them: that of the bus.
-    pub fn from_gpus(gpus: &[Gpu], minors: &BTreeMap<String, u32>) -> Vec<Self> {
+    pub fn among(gpus: &[Gpu], minors: &BTreeMap<String, u32>) -> Vec<Self> {
         let driven = gpus.iter().filter(|gpu| gpu.taken == Taken::Driver);
         let mut driven: Vec<Self> = driven
             .map(|Gpu { address, .. }| Self {

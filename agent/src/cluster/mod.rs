@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use evictor::{EvictorQuestion, ask_evictor, run_evictor};
 pub use report::DriverReport;
 
-use longshore_cluster::{Account, Cluster, Error, ErrorKind, FILES, Limits};
+use longshore_cluster::{Account, ApiErrorKind, Cluster, Error, FILES, Limits};
 use longshore_cluster::{OwnImage, Pace, Requests, Standing};
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
@@ -175,9 +175,9 @@ const MISSING: &str = "set POD_NAME and POD_NAMESPACE by fieldRef (metadata.name
 /// Sorts a failed call.
 fn not_read(error: &Error) -> VersionUnknown {
     match error.kind {
-        ErrorKind::Forbidden => VersionUnknown::Denied(refusal(error, FORBIDDEN)),
-        ErrorKind::Missing => VersionUnknown::Denied(refusal(error, MISSING)),
-        ErrorKind::Name => VersionUnknown::Refused(refusal(error, MISSING)),
+        ApiErrorKind::Forbidden => VersionUnknown::Denied(refusal(error, FORBIDDEN)),
+        ApiErrorKind::Missing => VersionUnknown::Denied(refusal(error, MISSING)),
+        ApiErrorKind::Name => VersionUnknown::Refused(refusal(error, MISSING)),
         _ => VersionUnknown::Unanswered(failed(error)),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{Error, ErrorKind, Owner};
+use longshore_cluster::{ApiErrorKind, Error, Owner};
 use longshore_core::environment::Env;
 use longshore_core::failure::Failure;
 use tokio::time::timeout;
@@ -103,10 +103,12 @@ fn judged(answer: Result<Owner, Error>) -> Successor {
     };
     match error.kind {
         // The pod was deleted by force, or its name is not the host name.
-        ErrorKind::Missing | ErrorKind::Name => Successor::None(format!(
+        ApiErrorKind::Missing | ApiErrorKind::Name => Successor::None(format!(
             "{error} (a pod on the host's network needs POD_NAME and POD_NAMESPACE by fieldRef)"
         )),
-        ErrorKind::Forbidden | ErrorKind::Unauthorized => Successor::Refused(error.to_string()),
+        ApiErrorKind::Forbidden | ApiErrorKind::Unauthorized => {
+            Successor::Refused(error.to_string())
+        }
         _ => Successor::Unanswered(error.to_string()),
     }
 }

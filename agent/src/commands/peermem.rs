@@ -37,7 +37,7 @@ impl SideCar {
     /// 16 if nvidia_peermem is not loaded though what it needs is.
     pub fn run(self) -> Result<ExitCode, Failure> {
         let host_mofed = std::env::var("USE_HOST_MOFED").is_ok_and(|value| value == "true");
-        let look = || PeermemState::read(Path::new("/"), host_mofed);
+        let look = || PeermemInputs::read(Path::new("/"), host_mofed);
         match self {
             SideCar::Probe => probe(look()).map(|()| ExitCode::Done),
             SideCar::Reload => stay(look, &ends()?, INTERVAL).map(|()| ExitCode::Done),
@@ -47,7 +47,7 @@ impl SideCar {
 
 /// State of the host, as far as nvidia_peermem depends on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct PeermemState {
+struct PeermemInputs {
     /// The network driver is loaded.
     mlx5: bool,
     /// The network driver is installed: loaded on the host, or declared ready by its container.
@@ -58,7 +58,7 @@ struct PeermemState {
     peermem: bool,
 }
 
-impl PeermemState {
+impl PeermemInputs {
     /// Reads the state below `root`. A link counts as nothing: other containers write below /run.
     fn read(root: &Path, host_mofed: bool) -> Self {
         let is_file =
@@ -75,9 +75,9 @@ impl PeermemState {
 
     fn missing(self) -> Option<&'static str> {
         match self {
-            PeermemState { mofed: false, .. } => Some("the network driver (MOFED)"),
-            PeermemState { driver: false, .. } => Some("the NVIDIA driver"),
-            PeermemState { peermem: false, .. } => {
+            PeermemInputs { mofed: false, .. } => Some("the network driver (MOFED)"),
+            PeermemInputs { driver: false, .. } => Some("the NVIDIA driver"),
+            PeermemInputs { peermem: false, .. } => {
                 Some("nvidia_peermem, which the driver's agent loads")
             }
             _ => None,
@@ -85,7 +85,7 @@ impl PeermemState {
     }
 }
 
-fn probe(seen: PeermemState) -> Result<(), Failure> {
+fn probe(seen: PeermemInputs) -> Result<(), Failure> {
     if seen.mlx5 && !seen.peermem { Err(not_loaded()) } else { Ok(()) }
 }
 
@@ -98,7 +98,7 @@ fn not_loaded() -> Failure {
 
 /// Stays until a signal ends it; logs what is being waited for.
 fn stay(
-    look: impl Fn() -> PeermemState,
+    look: impl Fn() -> PeermemInputs,
     ends: &Receiver<()>,
     interval: Duration,
 ) -> Result<(), Failure> {
@@ -157,14 +157,14 @@ mod tests {
     const DRIVER: &str = "run/nvidia/validations/.driver-ctr-ready";
     const PEERMEM: &str = "sys/module/nvidia_peermem/refcnt";
 
-    fn seen(files: &[&str], host_mofed: bool) -> PeermemState {
+    fn seen(files: &[&str], host_mofed: bool) -> PeermemInputs {
         let dir = tempfile::tempdir().expect("a directory");
         for file in files {
             let path = dir.path().join(file);
             fs::create_dir_all(path.parent().expect("a parent")).expect("made");
             fs::write(path, "0\n").expect("written");
         }
-        PeermemState::read(dir.path(), host_mofed)
+        PeermemInputs::read(dir.path(), host_mofed)
     }
 
     #[rstest]
@@ -193,12 +193,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir_all(dir.path().join("run/nvidia/validations")).expect("made");
         symlink("/proc/self/status", dir.path().join(DRIVER)).expect("linked");
-        assert!(!PeermemState::read(dir.path(), false).driver);
+        assert!(!PeermemInputs::read(dir.path(), false).driver);
     }
 
     #[test]
     fn it_stays_until_a_signal_and_fails_only_where_a_ready_driver_lacks_the_module() {
-        let loaded = PeermemState { mlx5: true, mofed: true, driver: true, peermem: true };
+        let loaded = PeermemInputs { mlx5: true, mofed: true, driver: true, peermem: true };
         let (sender, ends) = mpsc::channel();
         let looks = RefCell::new(0);
         let look = || {
@@ -206,11 +206,11 @@ mod tests {
             if *looks.borrow() == 3 {
                 sender.send(()).expect("received");
             }
-            if *looks.borrow() == 1 { PeermemState::default() } else { loaded }
+            if *looks.borrow() == 1 { PeermemInputs::default() } else { loaded }
         };
         stay(look, &ends, Duration::ZERO).expect("stopped");
         assert!(*looks.borrow() >= 3);
-        let without = || PeermemState { peermem: false, ..loaded };
+        let without = || PeermemInputs { peermem: false, ..loaded };
         stay(without, &ends, Duration::ZERO).expect_err("not loaded");
     }
 }

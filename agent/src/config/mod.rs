@@ -252,7 +252,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     if !config.signatures.required {
         sources::refuse_plain_http(&config.registries, &config.logins.insecure)?;
     }
-    config.own_signature = OwnSignature::from_config(&config, env);
+    config.own_signature = OwnSignature::judge(&config, env);
     Ok(config)
 }
 

@@ -40,7 +40,7 @@ pub enum OwnSignature {
 impl OwnSignature {
     /// Judges the publish key by the required signatures. Its password comes from `COSIGN_PASSWORD`. Without a key,
     /// and where no signature is required, no file is read.
-    pub(super) fn from_config(config: &Config, env: Env<'_>) -> Self {
+    pub(super) fn judge(config: &Config, env: Env<'_>) -> Self {
         let (Some(publish), true) = (&config.publish, config.signatures.required) else {
             return Self::None;
         };

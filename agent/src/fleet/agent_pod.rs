@@ -28,14 +28,14 @@ pub struct AgentOf {
 }
 
 /// The agent's pod of a node, as far as there is one.
-pub(super) struct AgentPod {
+pub(super) struct AgentLocation {
     /// Namespace of the agents.
     pub(super) namespace: String,
     /// The pod, and the name of the agent's container in it.
     pub(super) pod: Option<(Pod, String)>,
 }
 
-impl AgentPod {
+impl AgentLocation {
     /// Option that names the namespace.
     pub(super) fn in_namespace(&self) -> String {
         format!("--namespace={}", self.namespace)
@@ -49,7 +49,7 @@ impl AgentOf {
     /// # Errors
     /// Exit code 2 where the namespace is not known, or a name is none; 32 where kubectl fails, or there is no such
     /// node.
-    pub(super) async fn find(&self, kubectl: &Kubectl) -> Result<AgentPod, Failure> {
+    pub(super) async fn find(&self, kubectl: &Kubectl) -> Result<AgentLocation, Failure> {
         let node = self.read_node(kubectl).await?;
         let place = node.place().map(str::to_owned);
         let of_status =
@@ -80,7 +80,7 @@ impl AgentOf {
         }
         // Of several, as while one is replaced, one that runs.
         pods.sort_by_key(|(pod, name)| (!pod.runs(name), pod.is_deleted(), pod.has_ended()));
-        Ok(AgentPod { namespace, pod: pods.into_iter().next() })
+        Ok(AgentLocation { namespace, pod: pods.into_iter().next() })
     }
 
     /// Failure of a node on which no agent reported: one whose agents failed before they could, or may not. Names the

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::agent_pod::{AgentOf, AgentPod};
+use super::agent_pod::{AgentLocation, AgentOf};
 use super::debug_pod::{DebugPods, OneShot, OneShotEnd};
 use super::kubectl::{Kubectl, LARGEST_ANSWER, why};
 use super::{NAME, bounded};
@@ -94,7 +94,7 @@ pub async fn doctor(
 /// Runs it in the agent's container; None where that has ended meanwhile.
 async fn in_pod(
     kubectl: &Kubectl,
-    found: &AgentPod,
+    found: &AgentLocation,
     pod: &str,
     container: &str,
     arguments: &[&str],
@@ -121,7 +121,7 @@ fn diagnosis(code: i32, text: &str) -> Option<Diagnosis> {
 async fn daemon_set(
     kubectl: &Kubectl,
     asked: &AgentOf,
-    found: &AgentPod,
+    found: &AgentLocation,
 ) -> Result<DaemonSet, Failure> {
     let words = ["get", "daemonsets", &found.in_namespace(), "--output=json"];
     let list: Value = kubectl.read(&words, LARGEST, "a list of DaemonSets").await?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use longshore_cluster::{Account, Cluster, Error, ErrorKind, Fleet, Limits};
+use longshore_cluster::{Account, ApiErrorKind, Cluster, Error, Fleet, Limits};
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
 
@@ -61,7 +61,7 @@ impl InCluster {
 pub(super) fn failed(error: &Error) -> Failure {
     let failure = Failure::new(FailureKind::Kubectl, error.to_string());
     match error.kind {
-        ErrorKind::Forbidden => match Fleet::missing_right(error) {
+        ApiErrorKind::Forbidden => match Fleet::missing_right(error) {
             Some(right) => failure.remedy(format!(
                 "add the rule `{right}` to a role of the pod's service account ({})",
                 if right.group.is_empty() {
@@ -72,9 +72,9 @@ pub(super) fn failed(error: &Error) -> Failure {
             )),
             None => failure.remedy(REACH),
         },
-        ErrorKind::Unauthorized => failure.remedy(TOKEN),
-        ErrorKind::Account => failure.remedy(OUTSIDE),
-        ErrorKind::TooLarge => failure.remedy(SIZE),
+        ApiErrorKind::Unauthorized => failure.remedy(TOKEN),
+        ApiErrorKind::Account => failure.remedy(OUTSIDE),
+        ApiErrorKind::TooLarge => failure.remedy(SIZE),
         _ => failure.remedy(REACH),
     }
 }

@@ -26,7 +26,7 @@ pub struct HostRoot {
 impl HostRoot {
     /// Returns the host root among `paths`; None if it is the agent's own root, or cannot be
     /// inspected.
-    pub(super) fn from_paths(paths: &Paths) -> Option<Self> {
+    pub(super) fn look_up(paths: &Paths) -> Option<Self> {
         if paths.host_root == paths.root {
             return None;
         }

@@ -246,7 +246,7 @@ fn resumed(found: Option<State>, paths: &Paths) -> Result<State, Failure> {
         tracing::info!("the host was booted since: {void} entries of the last boot are void");
         state = State::fresh(boot_id.clone());
     }
-    let host_root = HostRoot::from_paths(paths);
+    let host_root = HostRoot::look_up(paths);
     match &state.host_root {
         Some(then) if state.entries.iter().any(JournalEntry::is_live) => {
             then.check(host_root.as_ref())?;

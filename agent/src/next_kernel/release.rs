@@ -10,8 +10,8 @@ use longshore_debian::version;
 /// Returns the kernel of the next boot: the newest release of the running one's flavour that is newer than
 /// it; None where the running kernel is the newest.
 pub fn next<'a>(running: &str, installed: impl IntoIterator<Item = &'a String>) -> Option<&'a str> {
-    let own = Release::new(running);
-    let newer = installed.into_iter().map(|name| (Release::new(name), name.as_str()));
+    let own = Release::parse(running);
+    let newer = installed.into_iter().map(|name| (Release::parse(name), name.as_str()));
     let newer = newer.filter(|(release, _)| {
         release.flavour == own.flavour && release.compare(&own) == Ordering::Greater
     });
@@ -30,7 +30,7 @@ struct Release {
 impl Release {
     /// Divides a release. Debian's, Ubuntu's and SUSE's flavour are the last words between hyphens; Red Hat's
     /// begins with the distribution's mark, whose number changes with each minor release.
-    fn new(release: &str) -> Self {
+    fn parse(release: &str) -> Self {
         let words: Vec<&str> = release.split('-').collect();
         let is_of_flavour =
             |word: &&&str| begins_with_letter(word) && !is_candidate(word) || is_page_size(word);
@@ -122,7 +122,7 @@ mod tests {
     #[case("", "", "")]
     fn parts(#[case] release: &str, #[case] version: &str, #[case] flavour: &str) {
         let wanted = Release { version: version.into(), flavour: flavour.into() };
-        assert_eq!(Release::new(release), wanted);
+        assert_eq!(Release::parse(release), wanted);
     }
 
     #[rstest]
@@ -164,7 +164,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_name_makes_it_panic(name in "[ -~]{0,70}|\\PC{0,20}") {
-            let _ = Release::new(&name);
+            let _ = Release::parse(&name);
         }
     }
 }

@@ -17,7 +17,7 @@ use longshore_host::facts::Kernel;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
 use longshore_modules::registry::set_index::IndexRule;
-use longshore_modules::registry::{Judge, Registry, RegistrySource, SearchResult, SetRequest};
+use longshore_modules::registry::{Judge, Registry, RegistrySource, SetRequest, SetsFound};
 use longshore_modules::sets::SetStore;
 use longshore_modules::sets::index_versions::IndexVersions;
 use longshore_modules::signature::{Evidence, NotSigned, Trust, refusal};
@@ -205,7 +205,7 @@ impl<'a> Prebuilt<'a> {
     }
 
     /// Searches a registry for the configured driver's sets for `kernel`.
-    async fn find(&self, registry: &Registry, kernel: &Kernel) -> SearchResult<Unfit> {
+    async fn find(&self, registry: &Registry, kernel: &Kernel) -> SetsFound<Unfit> {
         let requested = SetRequest {
             driver: self.config.driver.version.as_deref(),
             flavour: self.config.driver.flavour,

@@ -12,8 +12,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 
 use longshore_core::disk::Disk;
-use longshore_core::root::{FileInDirectory, Root, is_absent, reopen};
-use longshore_host::verbs::shared_dir::{NameContents, SharedDir};
+use longshore_core::root::{ResolvedName, Root, is_absent, reopen};
+use longshore_host::verbs::shared_dir::{SharedDir, SharedFile};
 use longshore_runtimes::Files;
 
 /// Size limit of a configuration.
@@ -44,18 +44,18 @@ impl Files for HostFiles<'_> {
 }
 
 /// Reads a file; None where it is absent. Refuses links, pipes and devices.
-pub(super) fn read(place: &FileInDirectory) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn read(place: &ResolvedName) -> io::Result<Option<Vec<u8>>> {
     match SharedDir::new(&place.dir).read(&place.name, MOST)? {
-        NameContents::Nothing => Ok(None),
-        NameContents::File(bytes) => Ok(Some(bytes)),
-        NameContents::Other(why) => {
+        SharedFile::Nothing => Ok(None),
+        SharedFile::File(bytes) => Ok(Some(bytes)),
+        SharedFile::Other(why) => {
             Err(io::Error::new(ErrorKind::InvalidData, format!("it is {why}")))
         }
     }
 }
 
 /// Opens the present file, for its owner and attributes.
-fn open(place: &FileInDirectory) -> io::Result<Option<File>> {
+fn open(place: &ResolvedName) -> io::Result<Option<File>> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     match openat(&place.dir, place.name.as_os_str(), flags, Mode::empty()) {
         Err(Errno::ENOENT) => Ok(None),
@@ -68,7 +68,7 @@ fn open(place: &FileInDirectory) -> io::Result<Option<File>> {
 ///
 /// # Errors
 /// The kernel's error; nothing is changed then, but for a last sync that failed.
-pub(super) fn replace(place: &FileInDirectory, bytes: &[u8], disk: Disk) -> io::Result<()> {
+pub(super) fn replace(place: &ResolvedName, bytes: &[u8], disk: Disk) -> io::Result<()> {
     clear(place);
     let new = SharedDir::new(&place.dir).create(&place.name)?;
     fill(place, new.file(), bytes, disk)?;
@@ -77,11 +77,11 @@ pub(super) fn replace(place: &FileInDirectory, bytes: &[u8], disk: Disk) -> io::
 }
 
 /// Removes the new file of a process that was killed before it was renamed.
-pub(super) fn clear(place: &FileInDirectory) {
+pub(super) fn clear(place: &ResolvedName) {
     SharedDir::new(&place.dir).sweep(&place.name);
 }
 
-fn fill(place: &FileInDirectory, mut file: &File, bytes: &[u8], disk: Disk) -> io::Result<()> {
+fn fill(place: &ResolvedName, mut file: &File, bytes: &[u8], disk: Disk) -> io::Result<()> {
     file.write_all(bytes)?;
     match open(place)? {
         None => file.set_permissions(Permissions::from_mode(MODE))?,
@@ -112,12 +112,12 @@ fn copy_attributes(from: &File, to: &File) {
 }
 
 /// Removes a file durably.
-pub(super) fn remove(place: &FileInDirectory, disk: Disk) -> io::Result<()> {
+pub(super) fn remove(place: &ResolvedName, disk: Disk) -> io::Result<()> {
     unlinkat(&place.dir, place.name.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
     sync_dir(place, disk)
 }
 
 /// Syncs the directory: that of a place is open for its path alone.
-fn sync_dir(place: &FileInDirectory, disk: Disk) -> io::Result<()> {
+fn sync_dir(place: &ResolvedName, disk: Disk) -> io::Result<()> {
     disk.sync(&SharedDir::new(&place.dir).to_sync()?)
 }

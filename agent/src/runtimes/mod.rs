@@ -31,9 +31,9 @@ use crate::config::Config;
 use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::{Paths, STORE};
-use longshore_core::root::{FileInDirectory, Root};
+use longshore_core::root::{ResolvedName, Root};
 use longshore_runtimes::{Edit, Runtime, difference};
-use saved::{ORIGINALS, Originals, Saved, SavedFileState};
+use saved::{EditedFileState, ORIGINALS, Originals, Saved};
 pub use target::{Restart, Target};
 
 /// Time limit of a program that prints its version or configuration.
@@ -189,7 +189,7 @@ impl HostRuntimes {
     /// Makes the directory of a file, in one that exists.
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         let Some(dir) = path.parent().filter(|dir| dir.parent().is_some()) else { return Ok(()) };
-        let FileInDirectory { dir, name, .. } = self.root.place(dir)?;
+        let ResolvedName { dir, name, .. } = self.root.place(dir)?;
         match mkdirat(&dir, name.as_os_str(), Mode::from_bits_truncate(0o755)) {
             Ok(()) | Err(Errno::EEXIST) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -213,9 +213,9 @@ impl HostRuntimes {
         host_files::clear(&place);
         let present = host_files::read(&place).map_err(failed)?;
         let reverted = match saved.compare(present.as_deref()) {
-            SavedFileState::Before => Reverted::AsBefore,
-            SavedFileState::Changed if !force => return Err(edited(runtime, &saved, present)),
-            SavedFileState::After | SavedFileState::Changed => {
+            EditedFileState::Before => Reverted::AsBefore,
+            EditedFileState::Changed if !force => return Err(edited(runtime, &saved, present)),
+            EditedFileState::After | EditedFileState::Changed => {
                 let pending = originals.pending(runtime).map_err(unread)?;
                 originals.mark(runtime, &with(&pending, &saved.path)).map_err(unread)?;
                 self.restore(&saved, &place).map_err(failed)?;
@@ -226,13 +226,13 @@ impl HostRuntimes {
         Ok(reverted)
     }
 
-    fn restore(&self, saved: &Saved, place: &FileInDirectory) -> io::Result<()> {
+    fn restore(&self, saved: &Saved, place: &ResolvedName) -> io::Result<()> {
         if let Some(before) = &saved.before {
             return host_files::replace(place, before.as_bytes(), self.disk);
         }
         host_files::remove(place, self.disk)?;
         if let (true, Some(dir)) = (saved.made_dir, saved.path.parent()) {
-            let FileInDirectory { dir, name, .. } = self.root.place(dir)?;
+            let ResolvedName { dir, name, .. } = self.root.place(dir)?;
             // It stays where others have files in it.
             let _ = unlinkat(&dir, name.as_os_str(), UnlinkatFlags::RemoveDir);
         }

@@ -49,7 +49,7 @@ pub(super) struct Saved {
 
 /// State of a file, compared with its saved original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SavedFileState {
+pub(super) enum EditedFileState {
     /// As it was before the edit.
     Before,
     /// As the edit left it.
@@ -70,14 +70,14 @@ impl Saved {
         }
     }
 
-    pub(super) fn compare(&self, present: Option<&[u8]>) -> SavedFileState {
+    pub(super) fn compare(&self, present: Option<&[u8]>) -> EditedFileState {
         let digest = present.map(sha256);
         if digest == self.before_sha256 {
-            SavedFileState::Before
+            EditedFileState::Before
         } else if digest.as_ref() == Some(&self.after_sha256) {
-            SavedFileState::After
+            EditedFileState::After
         } else {
-            SavedFileState::Changed
+            EditedFileState::Changed
         }
     }
 

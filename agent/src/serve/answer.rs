@@ -83,15 +83,15 @@ pub(super) struct Answers {
     ready: Arc<Semaphore>,
 }
 
-/// An answer before it is a response.
-struct UnsentResponse {
+/// An answer in its parts.
+struct PlainAnswer {
     status: StatusCode,
     kind: &'static str,
     body: String,
 }
 
-fn text(status: StatusCode, body: impl Into<String>) -> UnsentResponse {
-    UnsentResponse { status, kind: TEXT, body: body.into() }
+fn text(status: StatusCode, body: impl Into<String>) -> PlainAnswer {
+    PlainAnswer { status, kind: TEXT, body: body.into() }
 }
 
 impl Subject {
@@ -136,7 +136,7 @@ impl Answers {
         self.respond(answer)
     }
 
-    async fn other<B>(&self, path: &str, request: &Request<B>) -> UnsentResponse {
+    async fn other<B>(&self, path: &str, request: &Request<B>) -> PlainAnswer {
         match path {
             "/readyz" => self.readiness().await,
             METRICS => match self.refused(request).await {
@@ -152,7 +152,7 @@ impl Answers {
     }
 
     /// Returns the answer to a client that may not read the metrics; None where it may.
-    async fn refused<B>(&self, request: &Request<B>) -> Option<UnsentResponse> {
+    async fn refused<B>(&self, request: &Request<B>) -> Option<PlainAnswer> {
         let Served::Metrics(Some(reviews)) = &self.served else { return None };
         Some(match reviews.access(request.headers(), METRICS).await {
             Access::Allowed => return None,
@@ -169,7 +169,7 @@ impl Answers {
         })
     }
 
-    fn respond(&self, answer: UnsentResponse) -> Response<Full<Bytes>> {
+    fn respond(&self, answer: PlainAnswer) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::from(answer.body));
         *response.status_mut() = answer.status;
         let headers = response.headers_mut();
@@ -191,7 +191,7 @@ impl Answers {
         response
     }
 
-    async fn health(&self) -> UnsentResponse {
+    async fn health(&self) -> PlainAnswer {
         if self.subject.liveness.answers(HEALTH_LIMIT).await {
             return text(StatusCode::OK, "ok\n");
         }
@@ -200,7 +200,7 @@ impl Answers {
         text(StatusCode::SERVICE_UNAVAILABLE, body)
     }
 
-    async fn readiness(&self) -> UnsentResponse {
+    async fn readiness(&self) -> PlainAnswer {
         let live = self.live().await;
         if live.ready {
             return text(StatusCode::OK, "ready\n");
@@ -229,7 +229,7 @@ impl Answers {
         live
     }
 
-    async fn metrics(&self, format: Format) -> UnsentResponse {
+    async fn metrics(&self, format: Format) -> PlainAnswer {
         let live = self.live().await;
         let sampler = Arc::clone(&self.subject.sampler);
         let looked = in_time(&self.looks, move || Ok(sampler.look())).await;
@@ -238,10 +238,10 @@ impl Answers {
             metrics::HostSample::default()
         });
         let body = exposition::write(&metrics::families(&live, &seen), format);
-        UnsentResponse { status: StatusCode::OK, kind: format.content_type(), body }
+        PlainAnswer { status: StatusCode::OK, kind: format.content_type(), body }
     }
 
-    async fn status(&self) -> UnsentResponse {
+    async fn status(&self) -> PlainAnswer {
         let live = self.live().await;
         let paths = self.subject.paths.clone();
         let report = in_time(&self.looks, move || status::of_agent(&paths, live)).await;
@@ -249,7 +249,7 @@ impl Answers {
             serde_json::to_string_pretty(&report).or_fail(FailureKind::Bug, || "writing the status")
         });
         match body {
-            Ok(body) => UnsentResponse { status: StatusCode::OK, kind: JSON, body: body + "\n" },
+            Ok(body) => PlainAnswer { status: StatusCode::OK, kind: JSON, body: body + "\n" },
             Err(failure) => {
                 text(StatusCode::INTERNAL_SERVER_ERROR, format!("{}\n", failure.one_line()))
             }

@@ -38,7 +38,7 @@ pub struct Unproved {
 
 impl Unproved {
     /// Returns the limits of the host whose /proc is below `root`.
-    pub fn new(root: &Path) -> Self {
+    pub fn read(root: &Path) -> Self {
         Self { majors: nodes::driver_majors(root), mode: nodes::mode_of_driver(root) }
     }
 }

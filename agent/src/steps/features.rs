@@ -17,7 +17,7 @@ use super::{
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::Code;
 use longshore_host::facts::gpus::Taken;
-use longshore_host::verbs::published::{HostFile, Published};
+use longshore_host::verbs::published::{Published, PublishedFile};
 use longshore_host::{Host, VerbError};
 
 /// Directory on the host.
@@ -54,8 +54,8 @@ pub struct FeaturesBefore {
 }
 
 impl WriteFeatures {
-    fn place(&self) -> HostFile<'_> {
-        HostFile { root: &self.host_root, dir: Path::new(DIRECTORY), name: FILE }
+    fn place(&self) -> PublishedFile<'_> {
+        PublishedFile { root: &self.host_root, dir: Path::new(DIRECTORY), name: FILE }
     }
 
     /// Returns the lines that do not depend on time and devices.

@@ -15,7 +15,7 @@ use longshore_core::digest::digest_of;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::finding::{Code, Finding};
 use longshore_core::paths::Paths;
-use longshore_host::verbs::published::{HostFile, Published};
+use longshore_host::verbs::published::{Published, PublishedFile};
 use longshore_host::{Host, VerbError};
 
 /// Publish the CDI spec of the driver that the host has then; undone by removing it.
@@ -43,8 +43,8 @@ pub struct NotPublished {
 }
 
 impl PublishSpec {
-    fn place(&self) -> HostFile<'_> {
-        HostFile { root: &self.host_root, dir: Path::new(DIRECTORY), name: FILE }
+    fn place(&self) -> PublishedFile<'_> {
+        PublishedFile { root: &self.host_root, dir: Path::new(DIRECTORY), name: FILE }
     }
 
     /// Makes the file's content, checked as its readers do.
@@ -199,7 +199,7 @@ fn unpublished(error: VerbError) -> Failure {
 }
 
 /// State of an entry in whose place another file is: one that was not published yet did nothing.
-fn theirs(place: &HostFile<'_>, progress: &Progress<'_>) -> EntryState {
+fn theirs(place: &PublishedFile<'_>, progress: &Progress<'_>) -> EntryState {
     if *progress.state == EntryState::Intended {
         return EntryState::Undone;
     }

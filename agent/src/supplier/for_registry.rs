@@ -16,7 +16,7 @@ use longshore_modules::artifact::image::Described;
 use longshore_modules::module_signing::Signer;
 use longshore_modules::registry::call::is_of_content;
 use longshore_modules::registry::set_index::IndexSummary;
-use longshore_modules::registry::{Judge, Registry, SearchResult};
+use longshore_modules::registry::{Judge, Registry, SetsFound};
 use longshore_modules::signature::Trust;
 use longshore_modules::signature::set_index::SetIndex;
 use longshore_modules::signature::statement::PredicateType;
@@ -201,7 +201,7 @@ enum NotServed {
 ///
 /// # Errors
 /// The registry's failure, or that the only such set is denied.
-fn served(found: SearchResult<NotServed>, registry: &str) -> Result<Option<String>, NotMade> {
+fn served(found: SetsFound<NotServed>, registry: &str) -> Result<Option<String>, NotMade> {
     let denied = found.refused.iter().find(|(_, why)| *why == NotServed::Denied);
     let denied = denied.map(|(set, _)| found_denied(set, registry));
     let taken = found.into_taken().map_err(NotMade::of_registry)?;
@@ -312,7 +312,7 @@ mod tests {
         #[case] failed: Option<Failure>,
         #[case] wanted: Result<Option<&str>, &str>,
     ) {
-        let found = SearchResult {
+        let found = SetsFound {
             taken: taken.iter().map(|version| set(version)).collect(),
             refused: refused.iter().map(|(version, why)| (set(version), *why)).collect(),
             unlisted: Vec::new(),

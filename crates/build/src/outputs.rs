@@ -34,7 +34,7 @@ pub(crate) struct OutputEntry {
 
 /// Kind of an entry.
 #[derive(Debug)]
-pub(crate) enum OutputKind {
+pub(crate) enum OutputEntryKind {
     Directory,
     Link(PathBuf),
     File,
@@ -135,12 +135,12 @@ impl OutputDir {
     ///
     /// # Errors
     /// The errno of the system call.
-    pub(crate) fn kind(&self, entry: &OutputEntry) -> io::Result<Option<OutputKind>> {
+    pub(crate) fn kind(&self, entry: &OutputEntry) -> io::Result<Option<OutputEntryKind>> {
         Ok(match entry {
-            _ if entry.is_dir() => Some(OutputKind::Directory),
-            _ if entry.is_file() => Some(OutputKind::File),
+            _ if entry.is_dir() => Some(OutputEntryKind::Directory),
+            _ if entry.is_file() => Some(OutputEntryKind::File),
             _ if kind(&entry.stat) == SFlag::S_IFLNK => {
-                Some(OutputKind::Link(readlinkat(&self.dir, entry.name.as_os_str())?.into()))
+                Some(OutputEntryKind::Link(readlinkat(&self.dir, entry.name.as_os_str())?.into()))
             }
             _ => None,
         })

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::text::is_name;
 
 /// Directory in which the kubelet mounts the service account.
@@ -42,7 +42,7 @@ impl Account {
         }
         let port = given("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
         let port: u16 = port.parse().map_err(|e| {
-            Error::new(CALL, ErrorKind::Account, format!("KUBERNETES_SERVICE_PORT: {e}"))
+            Error::new(CALL, ApiErrorKind::Account, format!("KUBERNETES_SERVICE_PORT: {e}"))
         })?;
         let host = match host.parse::<IpAddr>() {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
@@ -62,7 +62,7 @@ impl Account {
     pub(crate) fn config(&self) -> Result<kube::Config, Error> {
         let url = self.url.parse();
         let url =
-            url.map_err(|e| Error::new(CALL, ErrorKind::Account, format!("{}: {e}", self.url)))?;
+            url.map_err(|e| Error::new(CALL, ApiErrorKind::Account, format!("{}: {e}", self.url)))?;
         let mut config = kube::Config::new(url);
         config.root_cert_file = Some(self.files.join("ca.crt"));
         let file = self.files.join("token");
@@ -71,7 +71,7 @@ impl Account {
             // kube sends a file's content as it is, and each call fails then as a broken connection does.
             trimmed if trimmed.contains(char::is_control) => {
                 let why = format!("{} has control characters", file.display());
-                return Err(Error::new(CALL, ErrorKind::Account, why));
+                return Err(Error::new(CALL, ApiErrorKind::Account, why));
             }
             // Without a file the token is read again where it is refused. The kubelet writes none with a newline.
             trimmed if trimmed != token => config.auth_info.token = Some(trimmed.to_owned().into()),
@@ -132,6 +132,6 @@ mod tests {
         let dir = files(&["token", "ca.crt"]);
         let env = |_: &str| Some("seventy".to_owned());
         let error = Account::of_pod(&env, dir.path()).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Account);
+        assert_eq!(error.kind, ApiErrorKind::Account);
     }
 }

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::testing::{Api, SHORT, ScriptedAnswer, cluster_at, refused};
-use crate::{Account, Cluster, ErrorKind, Limits, OwnImage};
+use crate::{Account, ApiErrorKind, Cluster, Limits, OwnImage};
 
 const NAMES: [&str; 2] = ["nvidia-driver-ctr", "longshore"];
 const POD: &str = "GET /api/v1/namespaces/gpu-operator/pods/driver-x7k2p";
@@ -28,7 +28,7 @@ fn pod(container: &str) -> ScriptedAnswer {
     ScriptedAnswer::Body(200, body.to_string())
 }
 
-async fn own_image(api: &Api, limits: Limits) -> Result<Option<OwnImage>, ErrorKind> {
+async fn own_image(api: &Api, limits: Limits) -> Result<Option<OwnImage>, ApiErrorKind> {
     let cluster = api.cluster(limits);
     let namespace = cluster.namespace().unwrap();
     cluster.own_image(namespace, "driver-x7k2p", &NAMES).await.map_err(|error| error.kind)
@@ -53,20 +53,20 @@ async fn a_pod_without_such_a_container_has_no_image() {
 
 /// Answers, the result (true: an image), and the number of requests.
 #[rstest]
-#[case::forbidden([refused(403)], Err(ErrorKind::Forbidden), 1)]
-#[case::missing([refused(404)], Err(ErrorKind::Missing), 1)]
-#[case::conflict([refused(409)], Err(ErrorKind::Status(409)), 1)]
+#[case::forbidden([refused(403)], Err(ApiErrorKind::Forbidden), 1)]
+#[case::missing([refused(404)], Err(ApiErrorKind::Missing), 1)]
+#[case::conflict([refused(409)], Err(ApiErrorKind::Status(409)), 1)]
 #[case::busy([refused(429), refused(503), pod("longshore")], Ok(true), 3)]
-#[case::broken([refused(500), refused(502), refused(504)], Err(ErrorKind::Status(504)), 3)]
+#[case::broken([refused(500), refused(502), refused(504)], Err(ApiErrorKind::Status(504)), 3)]
 #[case::no_json([ScriptedAnswer::Body(200, "<html>".into()), pod("longshore")], Ok(true), 2)]
-#[case::no_status([ScriptedAnswer::Body(403, "<html>".into())], Err(ErrorKind::Forbidden), 1)]
+#[case::no_status([ScriptedAnswer::Body(403, "<html>".into())], Err(ApiErrorKind::Forbidden), 1)]
 #[case::another_shape([ScriptedAnswer::Body(200, r#"{"spec":{"containers":7}}"#.into()), pod("longshore")], Ok(true), 2)]
 #[case::cut([ScriptedAnswer::Cut(vec!["{".into()]), pod("longshore")], Ok(true), 2)]
-#[case::too_large([ScriptedAnswer::Body(200, " ".repeat(9 << 20)), pod("longshore")], Err(ErrorKind::TooLarge), 1)]
+#[case::too_large([ScriptedAnswer::Body(200, " ".repeat(9 << 20)), pod("longshore")], Err(ApiErrorKind::TooLarge), 1)]
 #[tokio::test]
 async fn an_answer_leads_to_its_result<const N: usize>(
     #[case] answers: [ScriptedAnswer; N],
-    #[case] wanted: Result<bool, ErrorKind>,
+    #[case] wanted: Result<bool, ApiErrorKind>,
     #[case] requests: usize,
 ) {
     let api = Api::with(answers);
@@ -88,7 +88,7 @@ async fn a_message_of_the_server_is_one_short_line() {
 async fn a_server_that_does_not_answer_is_given_up() {
     let api = Api::with([ScriptedAnswer::Silence, ScriptedAnswer::Silence]);
     let limits = Limits { call: Duration::from_millis(300), tries: 2, ..SHORT };
-    assert_eq!(own_image(&api, limits).await, Err(ErrorKind::Late));
+    assert_eq!(own_image(&api, limits).await, Err(ApiErrorKind::Late));
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn a_server_that_is_away_is_unreachable() {
     drop(listener);
     let cluster = cluster_at(&port, api.files.path(), SHORT);
     let error = cluster.own_image("a", "b", &NAMES).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Unreachable);
+    assert_eq!(error.kind, ApiErrorKind::Unreachable);
     assert!(error.to_string().contains("refused"), "{error}");
 }
 
@@ -107,7 +107,7 @@ async fn a_server_that_is_away_is_unreachable() {
 async fn a_server_with_a_foreign_certificate_is_not_asked() {
     let (api, other) = (Api::with([pod("longshore")]), Api::with([]));
     fs::copy(other.files.path().join("ca.crt"), api.files.path().join("ca.crt")).unwrap();
-    assert_eq!(own_image(&api, SHORT).await, Err(ErrorKind::Unreachable));
+    assert_eq!(own_image(&api, SHORT).await, Err(ApiErrorKind::Unreachable));
     assert!(api.requests().is_empty());
 }
 
@@ -127,11 +127,11 @@ async fn a_refused_token_is_read_again() {
 #[case::as_the_kubelet("abc", Ok("Bearer abc"))]
 #[case::newline("abc\n", Ok("Bearer abc"))]
 #[case::spaces(" abc \r\n", Ok("Bearer abc"))]
-#[case::two_lines("abc\nabc\n", Err(ErrorKind::Account))]
+#[case::two_lines("abc\nabc\n", Err(ApiErrorKind::Account))]
 #[tokio::test]
 async fn a_token_is_sent_without_the_newline_of_its_file(
     #[case] content: &str,
-    #[case] wanted: Result<&str, ErrorKind>,
+    #[case] wanted: Result<&str, ApiErrorKind>,
 ) {
     let api = Api::with([pod("longshore")]);
     fs::write(api.files.path().join("token"), content).unwrap();
@@ -151,7 +151,7 @@ async fn a_name_that_is_none_is_never_sent() {
     let cluster = api.cluster(SHORT);
     for (namespace, pod) in [("a/b", "c"), ("a", "../secrets/x"), ("", "c"), ("a", "c?x=y")] {
         let error = cluster.own_image(namespace, pod, &NAMES).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Name);
+        assert_eq!(error.kind, ApiErrorKind::Name);
     }
     assert!(api.requests().is_empty());
 }

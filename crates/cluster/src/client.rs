@@ -14,7 +14,7 @@ use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
 use crate::account::Account;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 
 /// Limits of time and size, and the pauses between tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub struct Cluster {
     pub(crate) limits: Limits,
     client: Mutex<kube::Client>,
     /// Refused calls that were reported.
-    reported: Mutex<BTreeSet<(&'static str, ErrorKind)>>,
+    reported: Mutex<BTreeSet<(&'static str, ApiErrorKind)>>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -137,7 +137,7 @@ impl Cluster {
 
     /// Reads the token again after a call that failed because it was refused.
     pub(crate) fn renew_after(&self, failed: &Error) {
-        if failed.kind == ErrorKind::Unauthorized
+        if failed.kind == ApiErrorKind::Unauthorized
             && let Err(error) = self.renew()
         {
             tracing::debug!("{error}");
@@ -169,7 +169,7 @@ impl Cluster {
                 Err(error) => error,
             };
             // A refused token is refused the next time, too.
-            let is_patient = error.kind != ErrorKind::Unauthorized
+            let is_patient = error.kind != ApiErrorKind::Unauthorized
                 && until.is_some_and(|until| Instant::now() < until);
             if !error.kind.may_pass() || tries >= self.limits.tries && !is_patient {
                 return Err(error);
@@ -178,7 +178,7 @@ impl Cluster {
                 tracing::warn!("{error}; it is repeated until the time limit");
             }
             tracing::debug!("{error}; it is repeated");
-            if error.kind == ErrorKind::Unauthorized {
+            if error.kind == ApiErrorKind::Unauthorized {
                 self.renew()?;
             }
             tries += 1;
@@ -216,7 +216,7 @@ impl Cluster {
 fn connect(account: &Account, largest: usize) -> Result<kube::Client, Error> {
     const CALL: &str = "preparing the connection to the API server";
     let builder = ClientBuilder::try_from(account.config()?);
-    let builder = builder.map_err(|e| Error::new(CALL, ErrorKind::Account, e))?;
+    let builder = builder.map_err(|e| Error::new(CALL, ApiErrorKind::Account, e))?;
     let limited = MapResponseBodyLayer::new(move |body| Limited::new(body, largest));
     Ok(builder.with_layer(&limited).build())
 }

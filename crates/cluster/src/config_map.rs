@@ -8,7 +8,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind, check_names};
+use crate::error::{ApiErrorKind, Error, check_names};
 
 const READ: &str = "reading the ConfigMap (get configmaps)";
 const WRITE: &str = "writing the ConfigMap (patch configmaps)";
@@ -49,7 +49,8 @@ impl Cluster {
         });
         let found = read.await?;
         let version = found.metadata.resource_version.filter(|version| !version.is_empty());
-        let garbled = || Error::new(READ, ErrorKind::Garbled, "an answer that is not of the API");
+        let garbled =
+            || Error::new(READ, ApiErrorKind::Garbled, "an answer that is not of the API");
         let version = version.ok_or_else(garbled)?;
         Ok(ConfigMapText { text: found.data.unwrap_or_default().remove(*key), version })
     }
@@ -76,7 +77,7 @@ impl Cluster {
         });
         match write.await {
             Ok(_) => Ok(true),
-            Err(error) if error.kind == ErrorKind::Status(409) => Ok(false),
+            Err(error) if error.kind == ApiErrorKind::Status(409) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -122,17 +123,17 @@ mod tests {
     }
 
     #[rstest]
-    #[case::forbidden(vec![refused(403)], ErrorKind::Forbidden)]
-    #[case::missing(vec![refused(404)], ErrorKind::Missing)]
-    #[case::broken(vec![refused(500), refused(500), refused(500)], ErrorKind::Status(500))]
+    #[case::forbidden(vec![refused(403)], ApiErrorKind::Forbidden)]
+    #[case::missing(vec![refused(404)], ApiErrorKind::Missing)]
+    #[case::broken(vec![refused(500), refused(500), refused(500)], ApiErrorKind::Status(500))]
     #[case::without_a_version(
         vec![object(&json!({}), &Value::Null)],
-        ErrorKind::Garbled
+        ApiErrorKind::Garbled
     )]
     #[tokio::test]
     async fn a_failure_is_told_by_its_kind(
         #[case] answers: Vec<ScriptedAnswer>,
-        #[case] kind: ErrorKind,
+        #[case] kind: ApiErrorKind,
     ) {
         let server = Server::with(answers);
         let failed = server.cluster(SHORT).read_config_map(&place()).await.expect_err("refused");
@@ -157,12 +158,12 @@ mod tests {
 
     #[rstest]
     #[case::another_was_faster(409, Ok(false))]
-    #[case::missing(404, Err(ErrorKind::Missing))]
-    #[case::forbidden(403, Err(ErrorKind::Forbidden))]
+    #[case::missing(404, Err(ApiErrorKind::Missing))]
+    #[case::forbidden(403, Err(ApiErrorKind::Forbidden))]
     #[tokio::test]
     async fn a_refused_write_is_not_repeated(
         #[case] code: u16,
-        #[case] expected: Result<bool, ErrorKind>,
+        #[case] expected: Result<bool, ApiErrorKind>,
     ) {
         let server = Server::with([refused(code)]);
         let written = server.cluster(SHORT).write_config_map(&place(), "a", &read()).await;
@@ -177,9 +178,9 @@ mod tests {
         for (namespace, name) in [("a/b", "a"), ("gpu", "../x"), ("", "a"), ("gpu", "c?x")] {
             let place = ConfigMapKey { namespace: namespace.into(), name: name.into(), ..place() };
             let failed = cluster.read_config_map(&place).await.expect_err("refused");
-            assert_eq!(failed.kind, ErrorKind::Name);
+            assert_eq!(failed.kind, ApiErrorKind::Name);
             let failed = cluster.write_config_map(&place, "a", &read()).await.expect_err("refused");
-            assert_eq!(failed.kind, ErrorKind::Name);
+            assert_eq!(failed.kind, ApiErrorKind::Name);
         }
         assert!(server.requests().is_empty());
     }

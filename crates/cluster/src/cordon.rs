@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::names;
 use crate::text::is_version;
 
@@ -114,7 +114,7 @@ impl NodeCordon {
         let version = version.filter(|_| node.metadata.name.as_deref() == Some(name));
         let Some(version) = version else {
             let why = "an answer about another node, or without a version";
-            return Err(Error::new(call, ErrorKind::Garbled, why));
+            return Err(Error::new(call, ApiErrorKind::Garbled, why));
         };
         let annotations = node.metadata.annotations.as_ref();
         let record = annotations.and_then(|all| all.get(names::CORDONED));

@@ -20,13 +20,13 @@ pub struct Error {
     /// The call.
     pub call: &'static str,
     /// Kind of failure.
-    pub kind: ErrorKind,
+    pub kind: ApiErrorKind,
     why: String,
 }
 
 /// Kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ErrorKind {
+pub enum ApiErrorKind {
     /// Name of a node, pod or namespace that is none.
     Name,
     /// The service account's files cannot be used.
@@ -51,8 +51,8 @@ pub enum ErrorKind {
     TooLarge,
 }
 
-impl ErrorKind {
-    fn of_status(code: u16) -> Self {
+impl ApiErrorKind {
+    fn from_status(code: u16) -> Self {
         match code {
             401 => Self::Unauthorized,
             403 => Self::Forbidden,
@@ -80,40 +80,40 @@ impl ErrorKind {
 }
 
 impl Error {
-    pub(crate) fn new(call: &'static str, kind: ErrorKind, why: impl fmt::Display) -> Self {
+    pub(crate) fn new(call: &'static str, kind: ApiErrorKind, why: impl fmt::Display) -> Self {
         Self { call, kind, why: in_line(&why.to_string(), SHOWN) }
     }
 
     pub(crate) fn late(call: &'static str, limit: Duration) -> Self {
-        Self::new(call, ErrorKind::Late, format!("no answer of the API server within {limit:?}"))
+        Self::new(call, ApiErrorKind::Late, format!("no answer of the API server within {limit:?}"))
     }
 
     /// Takes the failure of a status that the server sent.
-    pub(crate) fn of_status(call: &'static str, status: &kube::core::Status) -> Self {
+    pub(crate) fn from_status(call: &'static str, status: &kube::core::Status) -> Self {
         let mut why = format!("the API server answered {}: {}", status.code, status.message);
         // The name of a PodDisruptionBudget is in the cause alone.
         let details = status.details.iter().flat_map(|details| &details.causes);
         if let Some(cause) = details.into_iter().find(|cause| cause.reason == BUDGET) {
             why = format!("{why} {}", cause.message);
         }
-        Self::new(call, ErrorKind::of_status(status.code), why)
+        Self::new(call, ApiErrorKind::from_status(status.code), why)
     }
 
     pub(crate) fn from_kube(call: &'static str, error: &kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::of_status(call, status),
+            kube::Error::Api(status) => Self::from_status(call, status),
             kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => Self::new(
                 call,
-                ErrorKind::Garbled,
+                ApiErrorKind::Garbled,
                 format!("an answer that is not of the API: {error}"),
             ),
-            kube::Error::Auth(_) => Self::new(call, ErrorKind::Account, error),
+            kube::Error::Auth(_) => Self::new(call, ApiErrorKind::Account, error),
             error if is_too_large(error) => Self::new(
                 call,
-                ErrorKind::TooLarge,
+                ApiErrorKind::TooLarge,
                 "the API server's answer is beyond the size limit",
             ),
-            _ => Self::new(call, ErrorKind::Unreachable, with_causes(error)),
+            _ => Self::new(call, ApiErrorKind::Unreachable, with_causes(error)),
         }
     }
 }
@@ -140,7 +140,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 /// Refuses a name that is no part of a path.
 pub(crate) fn check_names(call: &'static str, names: &[&str]) -> Result<(), Error> {
     match names.iter().find(|name| !is_name(name)) {
-        Some(wrong) => Err(Error::new(call, ErrorKind::Name, format!("`{wrong}` is no name"))),
+        Some(wrong) => Err(Error::new(call, ApiErrorKind::Name, format!("`{wrong}` is no name"))),
         None => Ok(()),
     }
 }
@@ -152,16 +152,16 @@ mod tests {
     #[test]
     fn the_kind_tells_what_to_do_next() {
         for (code, kind, refusal, passes) in [
-            (0, ErrorKind::Garbled, false, true),
-            (401, ErrorKind::Unauthorized, false, true),
-            (403, ErrorKind::Forbidden, true, false),
-            (404, ErrorKind::Missing, true, false),
-            (410, ErrorKind::Gone, false, false),
-            (409, ErrorKind::Status(409), false, false),
-            (429, ErrorKind::Status(429), false, true),
-            (503, ErrorKind::Status(503), false, true),
+            (0, ApiErrorKind::Garbled, false, true),
+            (401, ApiErrorKind::Unauthorized, false, true),
+            (403, ApiErrorKind::Forbidden, true, false),
+            (404, ApiErrorKind::Missing, true, false),
+            (410, ApiErrorKind::Gone, false, false),
+            (409, ApiErrorKind::Status(409), false, false),
+            (429, ApiErrorKind::Status(429), false, true),
+            (503, ApiErrorKind::Status(503), false, true),
         ] {
-            let found = ErrorKind::of_status(code);
+            let found = ApiErrorKind::from_status(code);
             assert_eq!((found, found.is_refusal(), found.may_pass()), (kind, refusal, passes));
         }
     }

@@ -32,7 +32,7 @@ pub use all_nodes::{Fleet, NodePatch, PodsOf, Right};
 pub use client::{Cluster, Limits};
 pub use config_map::{ConfigMapKey, ConfigMapText};
 pub use cordon::CordonRecord;
-pub use error::{Error, ErrorKind};
+pub use error::{ApiErrorKind, Error};
 pub use evict::{
     AskPace, BadRequest, BlockedPod, Cordoned, DRAIN_FORMAT, DrainFailure, DrainState, DrainStatus,
     EvictEvent, EvictPace, EvictRequest, Evictions, Hindrance, REQUEST_FORMAT,
@@ -43,7 +43,7 @@ pub use lease::{LeaseRecord, LeaseVersion, StoredLease};
 pub use leftovers::{Leftover, NodeLeftovers};
 pub use node_kernels::{FollowedNodes, KernelsOfNode, NodeKernels};
 pub use owner::Owner;
-pub use pods::{PodOnNode, PodRef};
+pub use pods::{ActingPod, PodRef};
 pub use report::{
     Event, Events, Holder, HolderStatus, LARGEST_STATUS, LastFailure, NextKernel, NodeStatus,
     Options, Reason, Regarding, Report, Reporter, STATUS_FORMAT, Unreadable,

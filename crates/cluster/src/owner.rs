@@ -12,7 +12,7 @@ use kube::core::{NotUsed, Object};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind, check_names};
+use crate::error::{ApiErrorKind, Error, check_names};
 use crate::text::is_name;
 
 const POD: &str = "reading the own pod (get pods)";
@@ -128,7 +128,7 @@ impl Cluster {
         let found = self.once(POD, pods.get_metadata(pod)).await?;
         let Some(name) = daemon_set(&found.metadata) else { return Ok(Owner::None) };
         if !is_name(&name) {
-            return Err(Error::new(OWNER, ErrorKind::Garbled, format!("`{name}` is no name")));
+            return Err(Error::new(OWNER, ApiErrorKind::Garbled, format!("`{name}` is no name")));
         }
         let kind = ApiResource::erase::<DaemonSet>(&());
         let sets: Api<Set> = Api::namespaced_with(self.client(), namespace, &kind);
@@ -144,7 +144,7 @@ impl Cluster {
                     false => Owner::Exists(name),
                 })
             }
-            Err(error) if error.kind == ErrorKind::Missing => Ok(Owner::Gone(name)),
+            Err(error) if error.kind == ApiErrorKind::Missing => Ok(Owner::Gone(name)),
             Err(error) => Err(error),
         }
     }
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{Api as Server, SHORT, ScriptedAnswer, refused};
-    use crate::{ErrorKind, Limits};
+    use crate::{ApiErrorKind, Limits};
 
     const GET_POD: &str = "GET /api/v1/namespaces/gpu/pods/driver-x7k2p";
     const GET_SET: &str = "GET /apis/apps/v1/namespaces/gpu/daemonsets/driver";
@@ -263,7 +263,7 @@ mod tests {
         namespace(&json!({ "deletionTimestamp": "2026-11-23T03:00:00Z" }))
     }
 
-    fn driver(of: fn(String) -> Owner) -> Result<Owner, ErrorKind> {
+    fn driver(of: fn(String) -> Owner) -> Result<Owner, ApiErrorKind> {
         Ok(of("driver".to_owned()))
     }
 
@@ -280,15 +280,15 @@ mod tests {
     #[case::not_its_controller(vec![pod_of("DaemonSet", "apps/v1", false)], Ok(Owner::None), &[GET_POD])]
     #[case::another_kind(vec![pod_of("DaemonSet", "apps.kruise.io/v1alpha1", true)], Ok(Owner::None), &[GET_POD])]
     #[case::no_owner(vec![object(&json!({ "name": "driver-x7k2p" }))], Ok(Owner::None), &[GET_POD])]
-    #[case::no_pod(vec![refused(404)], Err(ErrorKind::Missing), &[GET_POD])]
-    #[case::forbidden(vec![pod(), refused(403)], Err(ErrorKind::Forbidden), &[GET_POD, GET_SET])]
-    #[case::unauthorized(vec![refused(401)], Err(ErrorKind::Unauthorized), &[GET_POD])]
-    #[case::broken(vec![pod(), refused(503)], Err(ErrorKind::Status(503)), &[GET_POD, GET_SET])]
-    #[case::garbled(vec![ScriptedAnswer::Body(200, "<html>".into())], Err(ErrorKind::Garbled), &[GET_POD])]
+    #[case::no_pod(vec![refused(404)], Err(ApiErrorKind::Missing), &[GET_POD])]
+    #[case::forbidden(vec![pod(), refused(403)], Err(ApiErrorKind::Forbidden), &[GET_POD, GET_SET])]
+    #[case::unauthorized(vec![refused(401)], Err(ApiErrorKind::Unauthorized), &[GET_POD])]
+    #[case::broken(vec![pod(), refused(503)], Err(ApiErrorKind::Status(503)), &[GET_POD, GET_SET])]
+    #[case::garbled(vec![ScriptedAnswer::Body(200, "<html>".into())], Err(ApiErrorKind::Garbled), &[GET_POD])]
     #[tokio::test]
     async fn an_answer_tells_of_the_daemon_set(
         #[case] answers: Vec<ScriptedAnswer>,
-        #[case] wanted: Result<Owner, ErrorKind>,
+        #[case] wanted: Result<Owner, ApiErrorKind>,
         #[case] lines: &[&str],
     ) {
         let server = Server::with(answers);
@@ -340,7 +340,7 @@ mod tests {
         let server = Server::with([ScriptedAnswer::Silence]);
         let limits = Limits { call: Duration::from_millis(100), ..SHORT };
         let found = server.cluster(limits).owner("gpu", "driver-x7k2p", Some("node-1")).await;
-        assert_eq!(found.unwrap_err().kind, ErrorKind::Late);
+        assert_eq!(found.unwrap_err().kind, ApiErrorKind::Late);
         assert_eq!(server.lines(), [GET_POD]);
     }
 
@@ -348,7 +348,7 @@ mod tests {
     async fn a_name_that_is_none_is_never_sent() {
         let server = Server::with([]);
         let found = server.cluster(SHORT).owner("gpu", "../x", None).await;
-        assert_eq!(found.unwrap_err().kind, ErrorKind::Name);
+        assert_eq!(found.unwrap_err().kind, ApiErrorKind::Name);
         assert!(server.requests().is_empty());
     }
 }

@@ -35,7 +35,7 @@ pub struct PodRef {
 
 /// A node, and the pod of the program that acts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodOnNode {
+pub struct ActingPod {
     /// Name of the node.
     pub node: String,
     /// Namespace of the pod.

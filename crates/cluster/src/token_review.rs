@@ -12,7 +12,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::{Api, PostParams};
 
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::text::in_line;
 
 const AUTHENTICATE: &str = "reviewing a client's token (create tokenreviews)";
@@ -52,7 +52,11 @@ impl Cluster {
         let user = match (status.authenticated, status.error, user) {
             (Some(true), None, Some(user)) => user,
             (Some(true), None, None) => {
-                return Err(Error::new(AUTHENTICATE, ErrorKind::Garbled, "a user without a name"));
+                return Err(Error::new(
+                    AUTHENTICATE,
+                    ApiErrorKind::Garbled,
+                    "a user without a name",
+                ));
             }
             _ => return Ok(TokenVerdict::Unauthenticated),
         };
@@ -118,7 +122,7 @@ mod tests {
         json!({ "authenticated": true, "user": user })
     }
 
-    async fn review(answers: Vec<ScriptedAnswer>) -> (Result<TokenVerdict, ErrorKind>, Server) {
+    async fn review(answers: Vec<ScriptedAnswer>) -> (Result<TokenVerdict, ApiErrorKind>, Server) {
         let server = Server::with(answers);
         let verdict = server.cluster(SHORT).review_token("a-token", "/metrics").await;
         (verdict.map_err(|error| error.kind), server)
@@ -164,14 +168,14 @@ mod tests {
 
     /// Answers, and the kind of the error: nothing is allowed without an answer.
     #[rstest]
-    #[case::may_not_ask(vec![refused(403)], ErrorKind::Forbidden)]
-    #[case::may_not_ask_for_rights(vec![token(&known()), refused(403)], ErrorKind::Forbidden)]
-    #[case::broken(vec![refused(500), refused(500), refused(500)], ErrorKind::Status(500))]
-    #[case::garbled(vec![token(&json!({ "authenticated": true, "user": {} }))], ErrorKind::Garbled)]
+    #[case::may_not_ask(vec![refused(403)], ApiErrorKind::Forbidden)]
+    #[case::may_not_ask_for_rights(vec![token(&known()), refused(403)], ApiErrorKind::Forbidden)]
+    #[case::broken(vec![refused(500), refused(500), refused(500)], ApiErrorKind::Status(500))]
+    #[case::garbled(vec![token(&json!({ "authenticated": true, "user": {} }))], ApiErrorKind::Garbled)]
     #[tokio::test]
     async fn a_cluster_that_does_not_say_allows_nothing(
         #[case] answers: Vec<ScriptedAnswer>,
-        #[case] kind: ErrorKind,
+        #[case] kind: ApiErrorKind,
     ) {
         assert_eq!(review(answers).await.0, Err(kind));
     }

@@ -111,7 +111,7 @@ mod tests {
         let dir = crate::testing::for_all();
         let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         crate::testing::loosen(dir.path(), &store.dir("tmp"));
-        let _holder = crate::testing::Holder::new(&store.dir("tmp"));
+        let _holder = crate::testing::Holder::start(&store.dir("tmp"));
         let claimed = claim(&store, "build").expect("claim");
         let mode = fs::metadata(claimed.path()).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o700, "no other user may open, and so lock, it");

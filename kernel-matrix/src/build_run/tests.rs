@@ -108,7 +108,7 @@ fn a_key_is_of_the_packages_and_the_stated_inputs() {
     older_gone.drivers[0].revisions.pop();
     let keys = [
         of(&lock, &inputs),
-        of(&lock, &Digest::from_bytes(&[2; 32])),
+        of(&lock, &Digest::from_sha256(&[2; 32])),
         of(&other_headers, &inputs),
         of(&older_gone, &inputs),
     ];

@@ -49,7 +49,7 @@ pub(crate) fn push(options: &PushOptions, ending: &Ending) -> Result<bool, Error
     let (sets, unnamed) = push::passed(&read.collect::<Result<Vec<_>, Error>>()?);
     let program = longshore(options.longshore.as_deref())?;
     let push = Push {
-        target: Target::parse(&program, &options.to)?,
+        target: Target::from_reference(&program, &options.to)?,
         store: &cache.dir(Supply::Archive.store()),
         signer: options.sign_key.as_deref().map(Signer::from_key_file).transpose()?,
         attests: options.attest,

@@ -62,7 +62,7 @@ impl Reuse {
     ) -> Result<BTreeMap<String, Digest>, Error> {
         let mut keys = BTreeMap::new();
         let Some(reference) = &self.registry else { return Ok(keys) };
-        let target = Target::parse(builds.program, reference)?;
+        let target = Target::from_reference(builds.program, reference)?;
         let (mut left, count) = (Vec::new(), cells.len());
         for cell in cells.drain(..) {
             if ending.signal().is_some() {

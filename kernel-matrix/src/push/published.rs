@@ -50,7 +50,7 @@ impl<'a> Target<'a> {
     ///
     /// # Errors
     /// The reference has a tag or a digest: these follow from the cells.
-    pub fn parse(program: &'a Path, reference: &Reference) -> Result<Self, Error> {
+    pub fn from_reference(program: &'a Path, reference: &Reference) -> Result<Self, Error> {
         if reference.tag.is_some() || reference.digest.is_some() {
             let why = "leave tag and digest out, they follow from the cells";
             return Err(Error::Matrix(format!("registry {reference}: {why}")));

@@ -75,7 +75,7 @@ impl Scene {
     fn push(&self, passed: &Passed, signs: bool) -> Outcome {
         let public = tempfile::NamedTempFile::new_in(self.dir.path()).unwrap();
         let signer = signs.then(|| Signer { secret: "cosign.key".into(), public });
-        let target = Target::parse(&self.program, &REPOSITORY.parse().unwrap()).unwrap();
+        let target = Target::from_reference(&self.program, &REPOSITORY.parse().unwrap()).unwrap();
         Push { target, store: Path::new("/store"), signer, attests: self.attests }.push(passed)
     }
 
@@ -103,7 +103,7 @@ fn passed_cell() -> Passed {
     let set: longshore_modules::artifact::ModuleSet = serde_json::from_str(&set("")).unwrap();
     Passed {
         name: Line::new("cell"),
-        key: Digest::from_bytes(&[1; 32]),
+        key: Digest::from_sha256(&[1; 32]),
         set: Digest::try_from(set.key.digest()).unwrap(),
         test_result: TestResult::default(),
         release: Line::new("6.1"),
@@ -193,7 +193,7 @@ fn another_set_under_the_cells_key_is_not_overwritten() {
     let scene = Scene::new();
     let passed = passed_cell();
     assert_eq!(scene.push(&passed, false), Outcome::Pushed);
-    let other = Passed { set: Digest::from_bytes(&[2; 32]), ..passed };
+    let other = Passed { set: Digest::from_sha256(&[2; 32]), ..passed };
     let Outcome::Failed(why) = scene.push(&other, false) else { panic!("pushed") };
     assert!(why.contains("is of another set"), "{why}");
 }
@@ -210,7 +210,7 @@ fn another_set_is_not_overwritten_after_the_agents_tag_moved(#[case] agents: Opt
         Some(listed) => fs::write(tag, listed.replace("SET", &set("b"))).unwrap(),
         None => fs::remove_file(tag).unwrap(),
     }
-    let other = Passed { set: Digest::from_bytes(&[2; 32]), ..passed.clone() };
+    let other = Passed { set: Digest::from_sha256(&[2; 32]), ..passed.clone() };
     let Outcome::Failed(why) = scene.push(&other, false) else { panic!("pushed") };
     assert!(why.contains("is of another set"), "{why}");
     assert_eq!(scene.pushes().len(), 2, "nothing more was pushed");
@@ -222,7 +222,7 @@ fn another_set_is_not_overwritten_after_the_agents_tag_moved(#[case] agents: Opt
 fn sets_that_passed_are_pushed_and_those_without_a_name_are_reported() {
     let mut results = sample::results();
     for (at, cell) in results.cells.iter_mut().enumerate() {
-        let own = Digest::from_bytes(&[u8::try_from(at).unwrap(); 32]);
+        let own = Digest::from_sha256(&[u8::try_from(at).unwrap(); 32]);
         cell.key = Some(own.clone());
         if let Some(resolved) = &mut cell.resolved {
             resolved.set = Some(own);
@@ -261,10 +261,10 @@ fn a_set_that_failed_in_a_guest_is_not_pushed_though_it_compiled() {
     let cells = &mut results.cells;
     let compiled =
         cells.iter().position(|c| matches!(c.verdict, Verdict::Compiled { .. })).unwrap();
-    cells[compiled].key = Some(Digest::from_bytes(&[1; 32]));
+    cells[compiled].key = Some(Digest::from_sha256(&[1; 32]));
     let mut booted = cells[compiled].clone();
     booted.name = Line::new("booted");
-    cells[compiled].resolved.as_mut().unwrap().set = Some(Digest::from_bytes(&[3; 32]));
+    cells[compiled].resolved.as_mut().unwrap().set = Some(Digest::from_sha256(&[3; 32]));
     booted.resolved.clone_from(&cells[compiled].resolved);
     let name = cells[compiled].name.clone();
     cells.retain(|cell| cell.name == name);
@@ -304,7 +304,8 @@ fn a_registry_is_named_without_a_tag() {
     for reference in
         ["registry.example.com/m:t", &format!("registry.example.com/m@sha256:{}", "a".repeat(64))]
     {
-        let error = Target::parse(program, &reference.parse().unwrap()).unwrap_err().to_string();
+        let error =
+            Target::from_reference(program, &reference.parse().unwrap()).unwrap_err().to_string();
         assert!(error.contains("leave tag and digest out"), "{error}");
     }
 }
@@ -316,8 +317,8 @@ fn one(run: &str, name: &str, verdict: Verdict, key: u8, set: u8) -> Results {
     results.cells.truncate(1);
     let cell = &mut results.cells[0];
     (cell.name, cell.verdict, cell.key) =
-        (Line::new(name), verdict, Some(Digest::from_bytes(&[key; 32])));
-    cell.resolved.as_mut().unwrap().set = Some(Digest::from_bytes(&[set; 32]));
+        (Line::new(name), verdict, Some(Digest::from_sha256(&[key; 32])));
+    cell.resolved.as_mut().unwrap().set = Some(Digest::from_sha256(&[set; 32]));
     results
 }
 
@@ -326,7 +327,7 @@ fn a_test_result_names_every_cell_that_booted_the_set() {
     let compiled = || Verdict::Compiled { patches: Vec::new() };
     let patched = Verdict::WorksPatched { patches: vec![Line::new("p")] };
     let mut t4 = one("run-1", "a-round-trip-t4", Verdict::Works {}, 20, 1);
-    t4.cells[0].resolved.as_mut().unwrap().compile_key = Some(Digest::from_bytes(&[1; 32]));
+    t4.cells[0].resolved.as_mut().unwrap().compile_key = Some(Digest::from_sha256(&[1; 32]));
     let mut unproven = one("run-2", "unproven", Verdict::Works {}, 1, 1);
     unproven.cells[0].unproven = true;
     let all = [
@@ -349,7 +350,7 @@ fn a_test_result_names_every_cell_that_booted_the_set() {
     let used = |name: &str, digit: u8, run: &str| {
         serde_json::json!({
             "name": name,
-            "digest": { "sha256": Digest::from_bytes(&[digit; 32]) },
+            "digest": { "sha256": Digest::from_sha256(&[digit; 32]) },
             "annotations": {
                 "run": run, "longshore": "0.1.0", "commit": "0123456789abcdef0123456789abcdef01234567",
             },

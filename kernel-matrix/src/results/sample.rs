@@ -14,7 +14,7 @@ fn line(text: &str) -> Line {
 }
 
 fn digest(digit: u8) -> Digest {
-    Digest::from_bytes(&[digit; 32])
+    Digest::from_sha256(&[digit; 32])
 }
 
 /// Returns the sample: two drivers by four kernels, a cell of each kind of verdict.

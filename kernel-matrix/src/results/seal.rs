@@ -110,7 +110,7 @@ impl Key {
     pub fn hmac(&self, text: &[u8]) -> Digest {
         let mut mac = Hmac::<Sha256>::new(&self.0.into());
         mac.update(text);
-        Digest::from_bytes(&mac.finalize().into_bytes().into())
+        Digest::from_sha256(&mac.finalize().into_bytes().into())
     }
 
     fn id(&self) -> Digest {

@@ -92,8 +92,8 @@ fn beginning(text: &str, bytes: usize) -> &str {
 pub struct Digest(String);
 
 impl Digest {
-    /// Returns the digest of these bytes.
-    pub fn from_bytes(bytes: &[u8; 32]) -> Self {
+    /// Takes the 32 bytes of a sha256.
+    pub fn from_sha256(bytes: &[u8; 32]) -> Self {
         Self(digest::hex(bytes))
     }
 

@@ -104,7 +104,7 @@ mod tests {
     fn results() -> Results {
         let mut results = sample::results();
         for (at, cell) in results.cells.iter_mut().enumerate() {
-            cell.key = Some(Digest::from_bytes(&[u8::try_from(at).unwrap(); 32]));
+            cell.key = Some(Digest::from_sha256(&[u8::try_from(at).unwrap(); 32]));
         }
         results
     }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(outcome.reused_from, Some(Line::new("later")));
         let outcome = earlier.outcome(&keys[1], "x").unwrap();
         assert_eq!(outcome.reused_from, Some(Line::new("first")));
-        assert_eq!(earlier.outcome(&Digest::from_bytes(&[99; 32]), "x"), None);
+        assert_eq!(earlier.outcome(&Digest::from_sha256(&[99; 32]), "x"), None);
     }
 
     #[test]

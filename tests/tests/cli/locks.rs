@@ -35,7 +35,7 @@ fn import(scene: &Scene) -> Command {
 #[test]
 fn a_lock_on_the_directory_of_unfinished_files_keeps_nobody_waiting() {
     let scene = open_to_all();
-    let _holder = Holder::new(&scene.path("store/tmp"));
+    let _holder = Holder::start(&scene.path("store/tmp"));
     let since = Instant::now();
     let ended = finish(&mut import(&scene));
     // It reached the file.
@@ -46,7 +46,7 @@ fn a_lock_on_the_directory_of_unfinished_files_keeps_nobody_waiting() {
 #[test]
 fn a_lock_that_a_stranger_holds_is_waited_for_no_longer_than_its_deadline() {
     let scene = open_to_all();
-    let holder = Holder::new(&scene.path("store/lock"));
+    let holder = Holder::start(&scene.path("store/lock"));
     let mut command = import(&scene);
     let ended = finish(command.env("LONGSHORE_LOCK_DEADLINE", "500ms"));
     let who = format!("held by pid {}, perl", holder.0.id());
@@ -58,7 +58,7 @@ fn whoever_waits_for_a_lock_ends_on_sigterm_within_a_second() {
     for run in [false, true] {
         let scene = open_to_all();
         let lock = scene.path("store/lock");
-        let _holder = Holder::new(&lock);
+        let _holder = Holder::start(&lock);
         let child = start(&mut match run {
             true => scene.agent(&["run", "--root", &fixture("bookworm-t4")]),
             false => import(&scene),

@@ -97,16 +97,16 @@ fn results(name: &str, verdict: Verdict, set: &ModuleSet, key: u8) -> Results {
         machine: Machine { cores: 2, qemu: Line::new("10.0"), backend: Line::new("vfio-user") },
         agent: AgentUsed {
             version: Line::new("0.1.0"),
-            program: Some(Digest::from_bytes(&[7; 32])),
+            program: Some(Digest::from_sha256(&[7; 32])),
             commit: Some(Line::new(&"c".repeat(40))),
-            image: Some(Digest::from_bytes(&[8; 32])),
+            image: Some(Digest::from_sha256(&[8; 32])),
         },
-        lock: Some(Digest::from_bytes(&[9; 32])),
+        lock: Some(Digest::from_sha256(&[9; 32])),
         shard: None,
     };
     let cell = CellResult {
         name: Line::new(name),
-        key: Some(Digest::from_bytes(&[key; 32])),
+        key: Some(Digest::from_sha256(&[key; 32])),
         verdict,
         resolved: Some(ResolvedCell {
             kernel_release: Line::new(&set.key.kernel_release),
@@ -140,7 +140,7 @@ fn push(address: &str, store: &Path, key: &Path, passed: &Passed) -> Outcome {
 fn push_with(address: &str, store: &Path, key: &Path, passed: &Passed, attests: bool) -> Outcome {
     let program = Path::new(env!("CARGO_BIN_EXE_longshore-under-test"));
     let reference = format!("http://{address}/nvidia/modules").parse().expect("a reference");
-    let target = Target::parse(program, &reference).expect("without a tag");
+    let target = Target::from_reference(program, &reference).expect("without a tag");
     let signer = Some(Signer::from_key_file(key).expect("a key"));
     Push { target, store, signer, attests }.push(passed)
 }
@@ -278,7 +278,7 @@ async fn a_set_that_booted_has_a_test_result_that_agents_can_demand() {
     let names = serde_json::json!(["bookworm-535-open-round-trip-t4"]);
     assert_eq!(predicate["passedTests"], names);
     let image = &predicate["configuration"][1];
-    assert_eq!(image["digest"]["sha256"], Digest::from_bytes(&[8; 32]).as_str());
+    assert_eq!(image["digest"]["sha256"], Digest::from_sha256(&[8; 32]).as_str());
     assert_eq!(image["annotations"]["run"], "20261123T010000Z-0badcafe");
 }
 
@@ -303,7 +303,7 @@ async fn a_set_under_its_key_is_not_overwritten_after_the_agents_tag_moved() {
     let there = async |tag: &str| {
         registry.look_up(tag).await.expect("answers").map(|found| found.set.key.compiler)
     };
-    let by_key = format!("key-{}", Digest::from_bytes(&[1; 32]).as_str());
+    let by_key = format!("key-{}", Digest::from_sha256(&[1; 32]).as_str());
     assert_eq!(there(&by_key).await.as_deref(), Some("gcc-a"));
     assert_eq!(
         there(&scene.set.key.tag()).await.as_deref(),

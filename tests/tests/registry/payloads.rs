@@ -118,7 +118,7 @@ async fn signatures_of_strangers_are_read_and_not_kept() {
     let layers = payloads.map(|payload| {
         attacked.put_blob(payload.as_bytes());
         let layer = attacked.layer(0, MAX_PAYLOAD);
-        let digest = Descriptor::from_bytes("", payload.as_bytes()).digest;
+        let digest = Descriptor::for_bytes("", payload.as_bytes()).digest;
         json!({"mediaType": layer["mediaType"], "digest": digest, "size": MAX_PAYLOAD,
                "annotations": layer["annotations"]})
     });

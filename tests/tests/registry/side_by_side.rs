@@ -14,7 +14,7 @@ const AT_A_TIME: usize = 4;
 
 /// Downloads of modules under way, and their maximum.
 #[derive(Default)]
-struct Seen {
+struct DownloadCount {
     now: usize,
     most: usize,
 }
@@ -24,10 +24,10 @@ struct Seen {
 fn registry(
     files: BTreeMap<String, Vec<u8>>,
     modules: Vec<String>,
-) -> (SocketAddr, Arc<Mutex<Seen>>) {
+) -> (SocketAddr, Arc<Mutex<DownloadCount>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = listener.local_addr().expect("address");
-    let seen = Arc::new(Mutex::new(Seen::default()));
+    let seen = Arc::new(Mutex::new(DownloadCount::default()));
     let (counted, enough) = (Arc::clone(&seen), Arc::new(Condvar::new()));
     let (files, modules) = (Arc::new(files), Arc::new(modules));
     // It ends with the test's process, as does the thread that waits for a connection.
@@ -43,7 +43,7 @@ fn registry(
                     seen.now += 1;
                     seen.most = seen.most.max(seen.now);
                     enough.notify_all();
-                    let few = |seen: &mut Seen| seen.most < AT_A_TIME;
+                    let few = |seen: &mut DownloadCount| seen.most < AT_A_TIME;
                     drop(enough.wait_while(seen, few).expect("a lock"));
                 }
                 let body = files.get(&name).map_or(&[][..], Vec::as_slice);

@@ -119,7 +119,7 @@ impl<R: LeaseBackend> LeaseBackend for ClaimObject<R> {
         let wrong = |e| Failure::new(FailureKind::Bug, "writing a claim as JSON").with_source(e);
         let text = serde_json::to_string(claim).map_err(wrong)?;
         let over = match over {
-            Some(mark) => LeaseVersion::of_mark(mark),
+            Some(mark) => LeaseVersion::from_mark(mark),
             None => self.last().invalid.clone(),
         };
         let record = LeaseRecord {
@@ -135,7 +135,7 @@ impl<R: LeaseBackend> LeaseBackend for ClaimObject<R> {
     }
 
     async fn withdraw(&self, mark: &str) -> Result<bool, Failure> {
-        let Some(version) = LeaseVersion::of_mark(mark) else { return Ok(true) };
+        let Some(version) = LeaseVersion::from_mark(mark) else { return Ok(true) };
         match self.cluster.remove_lease(&self.namespace, &self.name, &version).await {
             Ok(()) => Ok(true),
             // An account with write access may lack delete access.

@@ -63,14 +63,14 @@ fn backend(cluster: Cluster) -> ClaimObject<Publishes> {
 
 /// The product: set when it is built.
 #[derive(Default)]
-struct Product {
+struct FakeProduct {
     there: AtomicBool,
     building: AtomicUsize,
     most: AtomicUsize,
     fails: bool,
 }
 
-impl Search for Product {
+impl Search for FakeProduct {
     type Product = ();
 
     async fn look(&self) -> Result<Option<()>, Failure> {
@@ -91,7 +91,7 @@ impl Search for Product {
 /// Runs one agent; its build takes `long`, and creates the product or fails on every host.
 async fn agent(
     claim: ClaimObject<Publishes>,
-    product: &Product,
+    product: &FakeProduct,
     times: Times,
     long: Duration,
 ) -> &'static str {
@@ -129,7 +129,7 @@ fn counted(ends: &[&'static str]) -> BTreeMap<&'static str, usize> {
 /// Agents that all begin at the same moment.
 async fn together(
     server: &Leases,
-    product: &Product,
+    product: &FakeProduct,
     times: Times,
     count: usize,
 ) -> BTreeMap<&'static str, usize> {
@@ -140,7 +140,7 @@ async fn together(
 
 #[tokio::test]
 async fn of_a_thousand_one_builds_and_nothing_is_left() {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     // A busy machine serves a thousand reads well within a lease.
     let times = Times { lease: 14 * LEASE, wait: Duration::from_secs(120) };
     let ends = together(&server, &product, times, 1000).await;
@@ -154,7 +154,7 @@ async fn of_a_thousand_one_builds_and_nothing_is_left() {
 #[case::busy(Fault::Status(429))]
 #[tokio::test]
 async fn faults_in_every_third_answer_do_not_make_two_build(#[case] fault: Fault) {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     let mut count = 0;
     server.fail_by(move |method| {
         count += 1;
@@ -169,7 +169,7 @@ async fn faults_in_every_third_answer_do_not_make_two_build(#[case] fault: Fault
 
 #[tokio::test]
 async fn conflicts_without_end_are_waited_for_no_longer_than_was_said() {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     server.fail_by(|method| (method == "POST").then_some(Fault::Status(409)));
     let times = Times { wait: LEASE, ..TIMES };
     let ends = agent(backend(server.cluster(QUICK)), &product, times, LEASE);
@@ -184,7 +184,7 @@ async fn conflicts_without_end_are_waited_for_no_longer_than_was_said() {
 #[case::hangs(Fault::Silence)]
 #[tokio::test]
 async fn a_server_that_refuses_or_hangs_is_no_backend(#[case] fault: Fault) {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     server.fail_by(move |_| Some(fault.clone()));
     let limits = Limits { call: Duration::from_millis(100), tries: 2, ..QUICK };
     let begun = Instant::now();
@@ -234,7 +234,7 @@ async fn agents_that_a_cluster_refuses_agree_by_the_registry(
     #[case] hangs: usize,
 ) {
     let (server, registry) = (Leases::default(), Arc::new(Registry::default()));
-    let product = Product::default();
+    let product = FakeProduct::default();
     let fault = if hangs > 0 { Fault::Silence } else { Fault::Status(403) };
     server.fail_by(move |asked| method.is_none_or(|m| m == asked).then(|| fault.clone()));
     let limits = Limits { call: Duration::from_millis(100), tries: 2, ..QUICK };
@@ -261,7 +261,7 @@ async fn agents_that_a_cluster_refuses_agree_by_the_registry(
 
 #[tokio::test]
 async fn who_cannot_publish_claims_nothing() {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     let cluster = server.cluster(QUICK);
     let claim = ClaimObject::new(cluster, NAMESPACE.to_owned(), KEY, Publishes(false));
     assert_eq!(agent(claim, &product, TIMES, LEASE).await, "no backend");
@@ -285,7 +285,7 @@ fn of_another(stage: Stage, renewed: &str) -> serde_json::Value {
 #[case("2199-01-01T00:00:00.000000Z")]
 #[tokio::test]
 async fn a_claim_runs_out_by_the_reader_s_own_clock(#[case] renewed: &str) {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     let name = name_of(KEY);
     server.put(&name, of_another(Stage::Building, renewed));
     let begun = Instant::now();
@@ -297,7 +297,7 @@ async fn a_claim_runs_out_by_the_reader_s_own_clock(#[case] renewed: &str) {
 
 #[tokio::test]
 async fn people_see_who_builds_and_the_number_of_holders() {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     let name = name_of(KEY);
     server.put(&name, of_another(Stage::Done, "2026-01-01T00:00:00.000000Z"));
     let builds = agent(backend(server.cluster(QUICK)), &product, TIMES, 2 * LEASE);
@@ -327,7 +327,7 @@ async fn people_see_who_builds_and_the_number_of_holders() {
 #[case::a_megabyte(json!({"metadata": {"annotations": {CLAIM: "x".repeat(1 << 20)}}}))]
 #[tokio::test]
 async fn an_object_without_a_valid_claim_is_overwritten(#[case] object: serde_json::Value) {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     server.put(&name_of(KEY), object);
     let ends = together(&server, &product, TIMES, 10).await;
     assert_eq!(ends, BTreeMap::from([("built", 1), ("found", 9)]));
@@ -336,7 +336,8 @@ async fn an_object_without_a_valid_claim_is_overwritten(#[case] object: serde_js
 
 #[tokio::test]
 async fn a_failure_of_every_host_is_kept_for_those_who_come_and_delays_them() {
-    let (server, product) = (Leases::default(), Product { fails: true, ..Product::default() });
+    let (server, product) =
+        (Leases::default(), FakeProduct { fails: true, ..FakeProduct::default() });
     let claim = || backend(server.cluster(QUICK));
     assert_eq!(agent(claim(), &product, TIMES, Duration::ZERO).await, "failed");
     let object = &server.objects()[&name_of(KEY)];
@@ -348,7 +349,7 @@ async fn a_failure_of_every_host_is_kept_for_those_who_come_and_delays_them() {
 
 #[tokio::test]
 async fn an_account_that_may_not_delete_leaves_an_ended_claim() {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     server.fail_by(|method| (method == "DELETE").then_some(Fault::Status(403)));
     let ends = together(&server, &product, TIMES, 5).await;
     assert_eq!(ends, BTreeMap::from([("built", 1), ("found", 4)]));
@@ -362,7 +363,7 @@ async fn an_account_that_may_not_delete_leaves_an_ended_claim() {
 
 #[tokio::test]
 async fn a_claim_that_somebody_deletes_is_written_anew() {
-    let (server, product) = (Leases::default(), Product::default());
+    let (server, product) = (Leases::default(), FakeProduct::default());
     let builds = agent(backend(server.cluster(QUICK)), &product, TIMES, 2 * LEASE);
     let deletes = async {
         while server.objects().is_empty() {

@@ -191,10 +191,8 @@ fn gpus_are_numbered_in_the_order_of_the_bus() {
         found("0000:03:00.0", Taken::Nobody),
     ];
     let minors = BTreeMap::from([("0001:01:00.0".to_owned(), 7), ("0000:02:00.0".to_owned(), 1)]);
-    let driven: Vec<_> = DrivenGpu::from_gpus(&gpus, &minors)
-        .into_iter()
-        .map(|gpu| (gpu.address, gpu.minor))
-        .collect();
+    let driven: Vec<_> =
+        DrivenGpu::among(&gpus, &minors).into_iter().map(|gpu| (gpu.address, gpu.minor)).collect();
     let expected = [("0000:0a:00.0", None), ("0001:01:00.0", Some(7)), ("10000:01:00.0", None)];
     assert_eq!(driven, expected.map(|(address, minor)| (address.to_owned(), minor)));
 }

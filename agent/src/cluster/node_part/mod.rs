@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{
-    AskPace, Event, EvictEvent, Evictions, PodOnNode, Reason, Regarding, Reporter,
+    ActingPod, AskPace, Event, EvictEvent, Evictions, Reason, Regarding, Reporter,
 };
 use longshore_core::failure::Failure;
 
@@ -30,7 +30,7 @@ impl Pod {
         let (Some(namespace), Some(pod), Some(node)) = (namespace, name, node) else {
             return Ok(None);
         };
-        let place = PodOnNode { node, namespace, pod };
+        let place = ActingPod { node, namespace, pod };
         let pace = AskPace { deadline, ..AskPace::default() };
         let telemetry = telemetry.clone();
         telemetry.drain(|_| ());

@@ -58,7 +58,7 @@ impl DriverReport {
         match pod {
             Ok(found) => {
                 let (reporter, pod) = found?;
-                Some(Self::new(reporter, Source::new(telemetry, &config.paths, pod), LAST))
+                Some(Self::start(reporter, Source::new(telemetry, &config.paths, pod), LAST))
             }
             Err(failure) => {
                 tracing::warn!("the driver is not reported to the cluster: {}", failure.one_line());
@@ -72,10 +72,10 @@ impl DriverReport {
     pub(crate) fn to(cluster: longshore_cluster::Cluster, telemetry: &Telemetry) -> Self {
         let begun = Reporter::begin(cluster, "n".to_owned(), Options::default());
         let source = Source::new(telemetry, &Paths::below("/nowhere".as_ref()), None);
-        Self::new(begun.expect("a name"), source, Duration::from_millis(50))
+        Self::start(begun.expect("a name"), source, Duration::from_millis(50))
     }
 
-    fn new(reporter: Reporter, source: Source, limit: Duration) -> Self {
+    fn start(reporter: Reporter, source: Source, limit: Duration) -> Self {
         let reporter = Arc::new(reporter);
         let (reported, mut from) = (Arc::clone(&reporter), source.clone());
         let task = tokio::spawn(async move { from.follow(&reported).await });

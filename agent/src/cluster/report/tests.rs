@@ -350,7 +350,7 @@ fn event() -> ScriptedAnswer {
 fn report_of(api: &Api, limits: Limits, telemetry: &Telemetry, limit: Duration) -> DriverReport {
     let cluster = api.cluster(limits);
     let reporter = Reporter::begin(cluster, "n".to_owned(), Options::default()).unwrap();
-    DriverReport::new(
+    DriverReport::start(
         reporter,
         Source::new(telemetry, &Paths::below("/nowhere".as_ref()), None),
         limit,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Asked;
-use super::place::CandidateRoot;
+use super::place::ConfinedRoot;
 
 /// Directory of the operator's files.
 pub(super) const VALIDATIONS: &str = "run/nvidia/validations";
@@ -16,11 +16,11 @@ pub(super) const CONTAINER_READY: &str = "run/nvidia/validations/.driver-ctr-rea
 #[derive(Debug)]
 pub(super) struct GateInputs {
     /// Tree with /proc, /sys and /run/nvidia.
-    pub(super) root: CandidateRoot,
+    pub(super) root: ConfinedRoot,
     /// The host's own file system; None where it is not accessible.
-    pub(super) host: Option<CandidateRoot>,
+    pub(super) host: Option<ConfinedRoot>,
     /// Driver root, or the reason why there is none.
-    pub(super) driver_root: Result<CandidateRoot, String>,
+    pub(super) driver_root: Result<ConfinedRoot, String>,
     pub(super) driver_root_path: PathBuf,
     pub(super) asked: Asked,
     /// True if `/sys/module/nvidia/refcnt` is there.
@@ -33,8 +33,8 @@ pub(super) struct GateInputs {
 
 impl GateInputs {
     pub(super) fn read(
-        root: CandidateRoot,
-        host: Option<CandidateRoot>,
+        root: ConfinedRoot,
+        host: Option<ConfinedRoot>,
         driver_root_path: PathBuf,
         asked: Asked,
     ) -> io::Result<Self> {
@@ -63,7 +63,7 @@ impl GateInputs {
     }
 
     /// Directory whose `dev` and `sys` the validator reads: the driver root if that has a `dev`.
-    pub(super) fn device_root(&self) -> io::Result<(&str, &CandidateRoot)> {
+    pub(super) fn device_root(&self) -> io::Result<(&str, &ConfinedRoot)> {
         let of_driver = match &self.driver_root {
             Ok(root) if root.names("dev")?.is_some() => Some(root),
             _ => None,

@@ -26,7 +26,7 @@ use longshore_core::finding::Verdict;
 use longshore_host::HostFacts;
 
 use inputs::GateInputs;
-use place::CandidateRoot;
+use place::ConfinedRoot;
 
 /// Format of the report.
 const FORMAT: u32 = 1;
@@ -139,7 +139,7 @@ fn read(config: &Config, asked: Asked) -> Result<OperatorReport, Failure> {
     let paths = &config.paths;
     let facts = HostFacts::read(&paths.root, &paths.host_root)?;
     let open = |path| {
-        CandidateRoot::root(path).or_fail(FailureKind::HostUnsupported, || "opening the root")
+        ConfinedRoot::root(path).or_fail(FailureKind::HostUnsupported, || "opening the root")
     };
     let root = open(&paths.root)?;
     let host = match plan::is_host_hidden(config, &facts) {

@@ -38,12 +38,12 @@ pub(super) enum ResolvedEntry {
 
 /// A directory that counts as a root.
 #[derive(Debug)]
-pub(super) struct CandidateRoot {
+pub(super) struct ConfinedRoot {
     dir: OwnedFd,
     rule: ResolveFlag,
 }
 
-impl CandidateRoot {
+impl ConfinedRoot {
     /// Opens the root of a file system: absolute links resolve inside it, as after chroot(2).
     pub(super) fn root(path: &Path) -> io::Result<Self> {
         let dir: OwnedFd = File::open(path)?.into();
@@ -163,7 +163,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    fn scene() -> (tempfile::TempDir, CandidateRoot) {
+    fn scene() -> (tempfile::TempDir, ConfinedRoot) {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("tree/lib")).unwrap();
         fs::write(dir.path().join("outside"), "secret").unwrap();
@@ -175,7 +175,7 @@ mod tests {
         symlink("gone", dir.path().join("tree/dangling")).unwrap();
         nix::unistd::mkfifo(&dir.path().join("tree/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         fs::write(dir.path().join("tree/large"), vec![b'a'; 65 << 10]).unwrap();
-        let place = CandidateRoot::root(dir.path()).unwrap();
+        let place = ConfinedRoot::root(dir.path()).unwrap();
         (dir, place)
     }
 

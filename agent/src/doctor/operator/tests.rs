@@ -86,7 +86,7 @@ impl Change {
 }
 
 fn seen(root: &Path, asked: Asked) -> GateInputs {
-    let open = || CandidateRoot::root(root).unwrap();
+    let open = || ConfinedRoot::root(root).unwrap();
     GateInputs::read(open(), Some(open()), "/run/nvidia/driver".into(), asked).unwrap()
 }
 

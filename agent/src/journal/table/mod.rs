@@ -1,5 +1,5 @@
 //! Table of the entries that this program can have written: one rule for every kind of step
-//! ([`Kind::check`](crate::steps::Kind::check)), with its paths, names and values. A record with
+//! ([`StepKind::check`](crate::steps::StepKind::check)), with its paths, names and values. A record with
 //! any other entry is refused whole, before anything of it is undone.
 
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(super) struct Table {
 /// Names the first one that no agent writes.
 pub(super) fn check(state: &State, paths: &Paths, proof: Proof) -> Result<(), String> {
     let mut table = Table::new(state, paths);
-    table.bounds.unproved = (proof == Proof::Vouched).then(|| Unproved::new(&paths.root));
+    table.bounds.unproved = (proof == Proof::Vouched).then(|| Unproved::read(&paths.root));
     let named = |entry: &JournalEntry| format!("entry {} ({})", entry.seq, entry.step.kind());
     let mut last = 0;
     for entry in &state.entries {

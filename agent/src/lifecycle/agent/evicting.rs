@@ -63,13 +63,13 @@ mod tests {
     use super::*;
     use longshore_cluster::names::{CORDONED, EVICT_REQUEST};
     use longshore_cluster::testing::{AnnotatedNode, SHORT};
-    use longshore_cluster::{AskPace, PodOnNode};
+    use longshore_cluster::{ActingPod, AskPace};
     use serde_json::json;
 
     const LONG: Duration = Duration::from_secs(60);
 
     fn evicting(node: &AnnotatedNode, evicts: bool) -> EvictsUsers {
-        let place = PodOnNode { node: "n".into(), namespace: "gpu".into(), pod: "driver".into() };
+        let place = ActingPod { node: "n".into(), namespace: "gpu".into(), pod: "driver".into() };
         let soon = Duration::from_millis(1);
         let pace = AskPace { first: soon, longest: soon, ..AskPace::default() };
         let cluster = node.api.cluster(SHORT);

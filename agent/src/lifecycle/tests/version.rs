@@ -8,7 +8,7 @@ use crate::config::DriverConfig;
 /// Scripted answers about the pod's image; none are left: outside of a cluster.
 #[derive(Default)]
 pub(super) struct Images {
-    pub(super) answers: Mutex<VecDeque<Answer>>,
+    pub(super) answers: Mutex<VecDeque<VersionAnswer>>,
     pub(super) kept: Mutex<Option<String>>,
     /// Versions of the configurations that providers were made for.
     pub(super) wanted: Mutex<Vec<Option<String>>>,
@@ -17,7 +17,7 @@ pub(super) struct Images {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Answer {
+pub(super) enum VersionAnswer {
     Tag(&'static str),
     Refused,
     Denied,
@@ -33,15 +33,15 @@ impl Images {
         let failure = |text| Failure::new(FailureKind::Preflight, text);
         match next {
             None => Ok(None),
-            Some(Answer::Tag(version)) => Ok(Some(version.to_owned())),
-            Some(Answer::Refused) => Err(VersionUnknown::Refused(failure("forbidden"))),
-            Some(Answer::Denied) => Err(VersionUnknown::Denied(failure("forbidden"))),
-            Some(Answer::Away) => Err(VersionUnknown::Unanswered(failure("no answer"))),
+            Some(VersionAnswer::Tag(version)) => Ok(Some(version.to_owned())),
+            Some(VersionAnswer::Refused) => Err(VersionUnknown::Refused(failure("forbidden"))),
+            Some(VersionAnswer::Denied) => Err(VersionUnknown::Denied(failure("forbidden"))),
+            Some(VersionAnswer::Away) => Err(VersionUnknown::Unanswered(failure("no answer"))),
         }
     }
 }
 
-fn scene(answers: &[Answer]) -> Scene {
+fn scene(answers: &[VersionAnswer]) -> Scene {
     let mut scene = Scene::new();
     scene.conduct.asks_again = Duration::from_millis(1);
     scene.conduct.parent = Some("/run".into());
@@ -49,7 +49,7 @@ fn scene(answers: &[Answer]) -> Scene {
     scene
 }
 
-fn answers(scene: &Scene, answers: &[Answer]) {
+fn answers(scene: &Scene, answers: &[VersionAnswer]) {
     *scene.images_of_pod.answers.lock().unwrap() = answers.iter().copied().collect();
 }
 
@@ -69,7 +69,7 @@ async fn until_asked(scene: &Scene, times: usize) {
 
 #[tokio::test]
 async fn the_tag_s_version_is_planned_and_kept_for_later_configurations() {
-    let scene = scene(&[Answer::Tag("535")]);
+    let scene = scene(&[VersionAnswer::Tag("535")]);
     scene.die_when_ready(plan("535")).await;
     assert_eq!(wanted(&scene), [some("535")]);
     assert_eq!(*scene.images_of_pod.kept.lock().unwrap(), some("535"));
@@ -77,9 +77,9 @@ async fn the_tag_s_version_is_planned_and_kept_for_later_configurations() {
 
 #[tokio::test]
 async fn a_refusal_ends_the_agent_and_leaves_an_installed_driver() {
-    let scene = scene(&[Answer::Tag("535")]);
+    let scene = scene(&[VersionAnswer::Tag("535")]);
     scene.die_when_ready(plan("535")).await;
-    answers(&scene, &[Answer::Refused]);
+    answers(&scene, &[VersionAnswer::Refused]);
     let failure = scene.live(At::Never, vec![Ok(plan("550"))]).await.unwrap_err();
     assert_eq!(failure.code(), ExitCode::Preflight);
     assert_eq!(scene.live_driver().as_deref(), Some("535"));
@@ -88,7 +88,12 @@ async fn a_refusal_ends_the_agent_and_leaves_an_installed_driver() {
 
 #[tokio::test]
 async fn without_an_answer_the_question_is_repeated_and_the_status_has_the_reason() {
-    let scene = scene(&[Answer::Away, Answer::Away, Answer::Away, Answer::Tag("535")]);
+    let scene = scene(&[
+        VersionAnswer::Away,
+        VersionAnswer::Away,
+        VersionAnswer::Away,
+        VersionAnswer::Tag("535"),
+    ]);
     let watch = async {
         until_asked(&scene, 2).await;
         let live = scene.telemetry.live();
@@ -105,25 +110,25 @@ async fn without_an_answer_the_question_is_repeated_and_the_status_has_the_reaso
 
 #[tokio::test]
 async fn a_cluster_that_refuses_is_asked_again_for_a_while() {
-    let denied = scene(&[Answer::Denied]);
+    let denied = scene(&[VersionAnswer::Denied]);
     let failure = denied.live(At::Never, vec![Ok(plan("535"))]).await.unwrap_err();
     assert_eq!(failure.code(), ExitCode::Preflight);
     assert!(denied.images_of_pod.asked.load(Ordering::Relaxed) > 2);
     assert!(wanted(&denied).is_empty());
-    let scene = scene(&[Answer::Denied, Answer::Denied, Answer::Tag("535")]);
+    let scene = scene(&[VersionAnswer::Denied, VersionAnswer::Denied, VersionAnswer::Tag("535")]);
     scene.die_when_ready(plan("535")).await;
-    answers(&scene, &[Answer::Denied]);
+    answers(&scene, &[VersionAnswer::Denied]);
     scene.die_when_ready(plan("535")).await;
     assert_eq!(wanted(&scene), [some("535"), some("535")], "the record's driver is served");
 }
 
 #[rstest]
-#[case::answered(Answer::Tag("550"), "550")]
-#[case::not_answered(Answer::Away, "535")]
-#[case::refused(Answer::Refused, "535")]
+#[case::answered(VersionAnswer::Tag("550"), "550")]
+#[case::not_answered(VersionAnswer::Away, "535")]
+#[case::refused(VersionAnswer::Refused, "535")]
 #[tokio::test]
 async fn a_configuration_that_names_no_driver_any_more_takes_the_tag_s_or_is_not_taken(
-    #[case] answer: Answer,
+    #[case] answer: VersionAnswer,
     #[case] driver: &str,
 ) {
     let scene = scene(&[answer]);
@@ -149,7 +154,7 @@ async fn a_configuration_that_names_no_driver_any_more_takes_the_tag_s_or_is_not
 
 #[tokio::test]
 async fn a_stop_ends_the_wait_for_an_answer() {
-    let scene = scene(&[Answer::Away]);
+    let scene = scene(&[VersionAnswer::Away]);
     let before = scene.host.state();
     let watch = async {
         until_asked(&scene, 3).await;
@@ -163,7 +168,7 @@ async fn a_stop_ends_the_wait_for_an_answer() {
 
 #[tokio::test]
 async fn a_setting_that_names_the_driver_ends_the_wait_for_an_answer() {
-    let scene = scene(&[Answer::Away]);
+    let scene = scene(&[VersionAnswer::Away]);
     let mut next = config(&scene.paths);
     (next.driver.version, next.driver.is_named) = (some("535"), true);
     scene.configs.lock().unwrap().push_back(Ok(next));
@@ -179,10 +184,10 @@ async fn a_setting_that_names_the_driver_ends_the_wait_for_an_answer() {
 
 #[tokio::test]
 async fn without_an_answer_the_record_s_driver_is_served_until_the_tag_names_another() {
-    let scene = scene(&[Answer::Tag("535")]);
+    let scene = scene(&[VersionAnswer::Tag("535")]);
     scene.die_when_ready(plan("535")).await;
     let loads = scene.module_verbs();
-    answers(&scene, &[Answer::Away, Answer::Away, Answer::Tag("550")]);
+    answers(&scene, &[VersionAnswer::Away, VersionAnswer::Away, VersionAnswer::Tag("550")]);
     let mut next = config(&scene.paths);
     next.driver.version = some("550");
     scene.configs.lock().unwrap().push_back(Ok(next));
@@ -205,14 +210,14 @@ async fn without_an_answer_the_record_s_driver_is_served_until_the_tag_names_ano
 
 #[tokio::test]
 async fn a_driver_that_another_program_unloaded_is_not_the_record_s_any_more() {
-    let scene = scene(&[Answer::Tag("535")]);
+    let scene = scene(&[VersionAnswer::Tag("535")]);
     scene.die_when_ready(plan("535")).await;
     scene.host.change(|state| {
         state.loaded.clear();
         state.instances.clear();
         state.mounts.clear();
     });
-    answers(&scene, &[Answer::Away, Answer::Away, Answer::Tag("550")]);
+    answers(&scene, &[VersionAnswer::Away, VersionAnswer::Away, VersionAnswer::Tag("550")]);
     let watch = async { scene.stop_at_ready().await };
     let (ended, ()) = tokio::join!(scene.live(At::Never, vec![Ok(plan("550"))]), watch);
     assert_eq!(ended.unwrap(), ExitCode::Done);
@@ -221,7 +226,7 @@ async fn a_driver_that_another_program_unloaded_is_not_the_record_s_any_more() {
 
 #[tokio::test]
 async fn a_named_driver_asks_for_no_tag() {
-    let scene = scene(&[Answer::Refused]);
+    let scene = scene(&[VersionAnswer::Refused]);
     let mut named = config(&scene.paths);
     named.driver = DriverConfig { version: some("535"), is_named: true, ..named.driver };
     let agent = scene.live_by(named, At::Never, vec![Ok(plan("535"))]);

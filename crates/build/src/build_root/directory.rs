@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::bounds::{Count, DEEPEST, LIMITS};
 use super::unpack::{Refusal, Unpacking};
-use crate::outputs::{OutputDir, OutputKind};
+use crate::outputs::{OutputDir, OutputEntryKind};
 use longshore_core::digest::{add_field, hex};
 
 /// Directories at its top that a running system fills, and no build reads.
@@ -31,7 +31,7 @@ type Outcome<T> = Result<T, Refusal>;
 pub(super) struct Directory {
     dir: OutputDir,
     /// By path, so that a directory comes before its contents.
-    entries: BTreeMap<PathBuf, OutputKind>,
+    entries: BTreeMap<PathBuf, OutputEntryKind>,
     /// Bytes of all files together.
     pub(super) size: u64,
 }
@@ -65,7 +65,7 @@ impl Directory {
                 let Some(kind) = opened.kind(&entry).map_err(|e| refusal(&path, &e))? else {
                     continue;
                 };
-                if matches!(kind, OutputKind::Directory) {
+                if matches!(kind, OutputEntryKind::Directory) {
                     next.push(not_too_deep(&path)?);
                 }
                 read.entries.insert(path, kind);
@@ -108,16 +108,16 @@ impl Directory {
         for (path, kind) in &self.entries {
             add_field(&mut hash, path.as_os_str().as_encoded_bytes());
             match kind {
-                OutputKind::Directory => {
+                OutputEntryKind::Directory => {
                     add_field(&mut hash, b"directory");
                     visit(path, Node::Directory)?;
                 }
-                OutputKind::Link(target) => {
+                OutputEntryKind::Link(target) => {
                     add_field(&mut hash, b"link");
                     add_field(&mut hash, target.as_os_str().as_encoded_bytes());
                     visit(path, Node::Link(target))?;
                 }
-                OutputKind::File => self.visit_file(path, &mut hash, &mut visit)?,
+                OutputEntryKind::File => self.visit_file(path, &mut hash, &mut visit)?,
             }
         }
         Ok(hex(&hash.finalize()))

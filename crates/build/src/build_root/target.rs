@@ -36,7 +36,7 @@ pub(super) struct Target {
 
 /// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EntryType {
+enum TargetEntry {
     Directory,
     /// A file or link, with its identity.
     Leaf(u64, u64),
@@ -56,7 +56,7 @@ impl Target {
     /// Makes a directory, in the place of anything else that has its name.
     pub(super) fn make_dir(&mut self, path: &Path, mode: u32) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
-        if found(dir, name)? != Some(EntryType::Directory) {
+        if found(dir, name)? != Some(TargetEntry::Directory) {
             self.remove(path)?;
             let (dir, name) = self.parent(path)?;
             mkdirat(dir, name, Mode::from_bits_truncate(0o700))?;
@@ -88,8 +88,8 @@ impl Target {
         let (dir, name) = self.parent(of)?;
         let (source, source_name) = (dir.try_clone()?, name.to_owned());
         let wanted = match found(&source, &source_name)? {
-            Some(leaf @ EntryType::Leaf(..)) => leaf,
-            Some(EntryType::Directory) => return Err(Errno::EISDIR.into()),
+            Some(leaf @ TargetEntry::Leaf(..)) => leaf,
+            Some(TargetEntry::Directory) => return Err(Errno::EISDIR.into()),
             None => return Err(Errno::ENOENT.into()),
         };
         let (dir, name) = self.parent(path)?;
@@ -121,7 +121,7 @@ impl Target {
     pub(super) fn remove_literal_leaf(&mut self, path: &Path) -> io::Result<()> {
         let (parent, name) = split(path)?;
         let Some(dir) = self.literal(parent)? else { return Ok(()) };
-        if found(&dir, name)? == Some(EntryType::Directory) {
+        if found(&dir, name)? == Some(TargetEntry::Directory) {
             return Ok(());
         }
         self.last = None;
@@ -234,10 +234,10 @@ fn split(path: &Path) -> io::Result<(&Path, &OsStr)> {
     named.ok_or_else(|| Errno::EISDIR.into())
 }
 
-fn found(dir: &OwnedFd, name: &OsStr) -> io::Result<Option<EntryType>> {
+fn found(dir: &OwnedFd, name: &OsStr) -> io::Result<Option<TargetEntry>> {
     match fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-        Ok(stat) if is_dir(&stat) => Ok(Some(EntryType::Directory)),
-        Ok(stat) => Ok(Some(EntryType::Leaf(stat.st_dev, stat.st_ino))),
+        Ok(stat) if is_dir(&stat) => Ok(Some(TargetEntry::Directory)),
+        Ok(stat) => Ok(Some(TargetEntry::Leaf(stat.st_dev, stat.st_ino))),
         Err(Errno::ENOENT) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
@@ -250,9 +250,9 @@ fn is_dir(stat: &FileStat) -> bool {
 fn remove(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
     match found(dir, name)? {
         None => Ok(()),
-        Some(EntryType::Leaf(..)) => Ok(unlinkat(dir, name, UnlinkatFlags::NoRemoveDir)?),
+        Some(TargetEntry::Leaf(..)) => Ok(unlinkat(dir, name, UnlinkatFlags::NoRemoveDir)?),
         // It opens the last part of the path, and all below, without following a link.
-        Some(EntryType::Directory) => {
+        Some(TargetEntry::Directory) => {
             let open = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
             fs::remove_dir_all(open.join(name))
         }

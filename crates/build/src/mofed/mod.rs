@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::outputs::{OutputDir, OutputEntry, OutputKind};
+use super::outputs::{OutputDir, OutputEntry, OutputEntryKind};
 use longshore_core::digest::{add_field, hex};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -131,15 +131,15 @@ struct Limits {
 struct Tree {
     dir: OutputDir,
     /// By path, so that a directory comes before its contents.
-    entries: BTreeMap<PathBuf, OutputKind>,
+    entries: BTreeMap<PathBuf, OutputEntryKind>,
 }
 
 impl Tree {
     fn read(dir: OutputDir, limits: Limits) -> io::Result<Self> {
-        let entries = BTreeMap::from([(PathBuf::from(SYMBOLS), OutputKind::File)]);
+        let entries = BTreeMap::from([(PathBuf::from(SYMBOLS), OutputEntryKind::File)]);
         dir.file(SYMBOLS).map_err(|e| with_path(Path::new(SYMBOLS), &e))?;
         let (mut tree, mut bytes) = (Self { dir, entries }, 0u64);
-        tree.entries.insert(HEADERS.into(), OutputKind::Directory);
+        tree.entries.insert(HEADERS.into(), OutputEntryKind::Directory);
         let mut next = vec![PathBuf::from(HEADERS)];
         while let Some(at) = next.pop() {
             let left = limits.entries.saturating_sub(tree.entries.len());
@@ -152,7 +152,7 @@ impl Tree {
                 }
                 entry.owner().check(&path)?;
                 let kind = kind(&opened, &entry, &path)?;
-                next.extend(matches!(kind, OutputKind::Directory).then(|| path.clone()));
+                next.extend(matches!(kind, OutputEntryKind::Directory).then(|| path.clone()));
                 tree.entries.insert(path, kind);
             }
         }
@@ -169,12 +169,12 @@ impl Tree {
         for (path, kind) in &self.entries {
             field(path.as_os_str().as_encoded_bytes());
             match kind {
-                OutputKind::Directory => field(b"directory"),
-                OutputKind::Link(target) => {
+                OutputEntryKind::Directory => field(b"directory"),
+                OutputEntryKind::Link(target) => {
                     field(b"link");
                     field(target.as_os_str().as_encoded_bytes());
                 }
-                OutputKind::File => {
+                OutputEntryKind::File => {
                     field(b"file");
                     field(&self.contents(path)?);
                 }
@@ -190,9 +190,9 @@ impl Tree {
         for (path, kind) in &self.entries {
             let to = target.join(path);
             match kind {
-                OutputKind::Directory => make_dir(&to)?,
-                OutputKind::Link(target) => symlink(target, &to)?,
-                OutputKind::File => {
+                OutputEntryKind::Directory => make_dir(&to)?,
+                OutputEntryKind::Link(target) => symlink(target, &to)?,
+                OutputEntryKind::File => {
                     let mut file = File::create_new(&to)?;
                     file.write_all(&self.contents(path)?)?;
                     file.set_permissions(fs::Permissions::from_mode(0o644))?;
@@ -208,9 +208,9 @@ fn make_dir(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
-fn kind(dir: &OutputDir, entry: &OutputEntry, path: &Path) -> io::Result<OutputKind> {
+fn kind(dir: &OutputDir, entry: &OutputEntry, path: &Path) -> io::Result<OutputEntryKind> {
     match dir.kind(entry)? {
-        Some(OutputKind::Link(target)) if !stays_inside(path, &target) => {
+        Some(OutputEntryKind::Link(target)) if !stays_inside(path, &target) => {
             Err(refused(path, "is a link that leads out of the tree"))
         }
         kind => kind.ok_or_else(|| refused(path, "is neither a file nor a directory nor a link")),

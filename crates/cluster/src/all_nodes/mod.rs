@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::text::is_name;
 
 /// Number of objects that one answer may have; half of them where it is larger than the limit.
@@ -94,7 +94,7 @@ impl Fleet {
     /// Returns the right that a refused call needs; None for other failures.
     pub fn missing_right(error: &Error) -> Option<Right> {
         let found = RIGHTS.iter().find(|(call, _)| *call == error.call);
-        found.filter(|_| error.kind == ErrorKind::Forbidden).map(|(_, right)| *right)
+        found.filter(|_| error.kind == ApiErrorKind::Forbidden).map(|(_, right)| *right)
     }
 
     /// Lists the nodes; `read` takes the items of each page, which is a list in JSON.
@@ -161,7 +161,7 @@ impl Fleet {
                 request.patch_subresource("status", name, &params, &Patch::Strategic(patch))
             }
         });
-        unless(ErrorKind::Status(409), asked.await)
+        unless(ApiErrorKind::Status(409), asked.await)
     }
 
     /// Reads a DaemonSet; None where there is none of that name.
@@ -171,7 +171,7 @@ impl Fleet {
     pub async fn daemon_set(&self, namespace: &str, name: &str) -> Result<Option<String>, Error> {
         let path = sets(GET_SET, namespace, name)?;
         let asked = self.ask(GET_SET, || Request::new(&path).get(name, &GetParams::default()));
-        unless(ErrorKind::Missing, asked.await)
+        unless(ApiErrorKind::Missing, asked.await)
     }
 
     /// Deletes the DaemonSet with this uid, which stays until its pods are gone. One that is gone, or has been made
@@ -190,7 +190,9 @@ impl Fleet {
         let params = DeleteParams::foreground().preconditions(only);
         match self.ask(DELETE_SET, || Request::new(&path).delete(name, &params)).await {
             // The server answers 409 where the precondition does not hold.
-            Err(error) if !matches!(error.kind, ErrorKind::Missing | ErrorKind::Status(409)) => {
+            Err(error)
+                if !matches!(error.kind, ApiErrorKind::Missing | ApiErrorKind::Status(409)) =>
+            {
                 Err(error)
             }
             _ => Ok(()),
@@ -208,7 +210,7 @@ impl Fleet {
         let mut lists = 1;
         loop {
             match self.list_once(call, path, only.clone(), &read).await {
-                Err(error) if error.kind == ErrorKind::Gone && lists < MOST_LISTS => lists += 1,
+                Err(error) if error.kind == ApiErrorKind::Gone && lists < MOST_LISTS => lists += 1,
                 ended => return ended,
             }
         }
@@ -222,12 +224,12 @@ impl Fleet {
         read: &impl Fn(&[u8]) -> Result<Vec<T>, serde_json::Error>,
     ) -> Result<Vec<T>, Error> {
         let mut found = Vec::new();
-        let garbled = |why: String| Error::new(call, ErrorKind::Garbled, why);
+        let garbled = |why: String| Error::new(call, ApiErrorKind::Garbled, why);
         let (mut size, mut asked) = (PAGE, 0);
         while asked < MOST_OBJECTS {
             page = page.limit(size);
             let text = match self.ask(call, || Request::new(path).list(&page)).await {
-                Err(error) if error.kind == ErrorKind::TooLarge && size > 1 => {
+                Err(error) if error.kind == ApiErrorKind::TooLarge && size > 1 => {
                     size /= 2;
                     continue;
                 }
@@ -280,7 +282,7 @@ fn named(call: &'static str, name: &str) -> Result<(), Error> {
     match is_name(name) {
         true => Ok(()),
         false => {
-            Err(Error::new(call, ErrorKind::Name, format!("`{name}` is no name of an object")))
+            Err(Error::new(call, ApiErrorKind::Name, format!("`{name}` is no name of an object")))
         }
     }
 }
@@ -293,7 +295,7 @@ fn sets(call: &'static str, namespace: &str, name: &str) -> Result<String, Error
 }
 
 /// Takes a failure of this kind for an answer without an object.
-fn unless<T>(kind: ErrorKind, asked: Result<T, Error>) -> Result<Option<T>, Error> {
+fn unless<T>(kind: ApiErrorKind, asked: Result<T, Error>) -> Result<Option<T>, Error> {
     match asked {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind == kind => Ok(None),

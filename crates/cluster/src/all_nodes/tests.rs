@@ -55,14 +55,14 @@ async fn a_list_whose_next_page_is_forgotten_begins_anew() {
         false => page(0..50, false),
     });
     let error = fleet(&forgetful).nodes(names).await.unwrap_err();
-    assert_eq!((error.kind, forgetful.requests().len()), (ErrorKind::Gone, 6));
+    assert_eq!((error.kind, forgetful.requests().len()), (ApiErrorKind::Gone, 6));
 }
 
 #[tokio::test]
 async fn a_list_without_an_end_is_left() {
     let api = Api::by(|_| page(0..1, false));
     let error = fleet(&api).nodes(names).await.unwrap_err();
-    assert_eq!((error.kind, api.requests().len()), (ErrorKind::Garbled, 200));
+    assert_eq!((error.kind, api.requests().len()), (ApiErrorKind::Garbled, 200));
     assert!(error.to_string().contains("has not ended after 10000 objects"), "{error}");
 }
 
@@ -71,12 +71,12 @@ async fn a_list_without_an_end_is_left() {
 #[case::small(&[10; 60], &[50, 50], Ok(61))]
 #[case::halved(&[1000; 10], &[50, 25, 12, 6, 3, 3, 3, 3], Ok(11))]
 #[case::large(&[3000; 3], &[50, 25, 12, 6, 3, 1, 1, 1, 1], Ok(4))]
-#[case::too_large(&[10, 9000], &[50, 25, 12, 6, 3, 1, 1, 1], Err(ErrorKind::TooLarge))]
+#[case::too_large(&[10, 9000], &[50, 25, 12, 6, 3, 1, 1, 1], Err(ApiErrorKind::TooLarge))]
 #[tokio::test]
 async fn a_page_that_is_too_large_is_halved(
     #[case] sizes: &[usize],
     #[case] limits: &[usize],
-    #[case] wanted: Result<usize, ErrorKind>,
+    #[case] wanted: Result<usize, ApiErrorKind>,
 ) {
     let sizes = [&[10], sizes].concat();
     let number = |line: &str, name: &str| {
@@ -161,7 +161,7 @@ async fn a_refusal_has_the_right_that_is_missing() {
         assert!(error.to_string().contains(&named), "{error}");
         let api = Api::by(|_| refused(401));
         let error = call(&fleet(&api), number).await.unwrap_err();
-        assert_eq!((error.kind, api.requests().len()), (ErrorKind::Unauthorized, 3));
+        assert_eq!((error.kind, api.requests().len()), (ApiErrorKind::Unauthorized, 3));
         assert!(error.to_string().contains(&format!("({} {})", right.verb, right.resource)));
         assert_eq!(Fleet::missing_right(&error), None);
     }
@@ -193,11 +193,11 @@ async fn a_patch_has_its_type_and_a_conflict_is_no_failure() {
 #[case::accepted(ScriptedAnswer::Body(200, "{}".into()), None)]
 #[case::gone(refused(404), None)]
 #[case::made_anew(refused(409), None)]
-#[case::refused(refused(403), Some(ErrorKind::Forbidden))]
+#[case::refused(refused(403), Some(ApiErrorKind::Forbidden))]
 #[tokio::test]
 async fn a_deletion_is_of_one_uid_and_waits_for_pods(
     #[case] answer: ScriptedAnswer,
-    #[case] wanted: Option<ErrorKind>,
+    #[case] wanted: Option<ApiErrorKind>,
 ) {
     let api = Api::with([answer]);
     let deleted = fleet(&api).delete_daemon_set("gpu", "driver", "7").await;
@@ -229,7 +229,7 @@ async fn a_server_that_is_away_is_asked_until_the_time_limit() {
     assert_eq!(patient.nodes(names).await.unwrap().len(), 2);
     let away = Api::by(|_| ScriptedAnswer::Body(503, status(503, "starting")));
     let error = fleet(&away).nodes(names).await.unwrap_err();
-    assert_eq!((error.kind, away.requests().len()), (ErrorKind::Status(503), 3));
+    assert_eq!((error.kind, away.requests().len()), (ApiErrorKind::Status(503), 3));
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn a_name_that_is_none_is_not_sent() {
         fleet.daemon_set("a", "b?c").await.unwrap_err().kind,
         fleet.delete_daemon_set("a/b", "c", "7").await.unwrap_err().kind,
     ];
-    assert_eq!(kinds, [ErrorKind::Name; 6]);
+    assert_eq!(kinds, [ApiErrorKind::Name; 6]);
     assert!(api.requests().is_empty());
 }
 
@@ -252,6 +252,6 @@ async fn a_name_that_is_none_is_not_sent() {
 async fn an_answer_that_is_no_list_is_told() {
     let api = Api::by(|_| ScriptedAnswer::Body(200, "{\"kind\": \"Node\"}".into()));
     let error = fleet(&api).nodes(names).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Garbled);
+    assert_eq!(error.kind, ApiErrorKind::Garbled);
     assert!(error.to_string().contains("not the list: missing field `items`"), "{error}");
 }

@@ -6,7 +6,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::names::{CORDONED, EVICT_REQUEST, EVICTIONS, STATUS};
 use crate::text::is_name;
 
@@ -46,7 +46,7 @@ impl DrainNode {
 
 fn of_node(call: Call, name: &str, meta: &ObjectMeta) -> Result<DrainNode, Error> {
     let node = DrainNode::from_meta(meta).filter(|node| node.name == name);
-    node.ok_or_else(|| Error::new(call, ErrorKind::Garbled, "an answer about another node"))
+    node.ok_or_else(|| Error::new(call, ApiErrorKind::Garbled, "an answer about another node"))
 }
 
 impl Cluster {

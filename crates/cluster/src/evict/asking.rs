@@ -13,9 +13,9 @@ use super::outcome::{Cordoned, DrainStatus};
 use super::request::{EvictRequest, reason_of};
 use super::{EvictEvent, ReportEvent};
 use crate::client::{Cluster, Limits, Pauses};
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::names::EVICT_REQUEST;
-use crate::pods::PodOnNode;
+use crate::pods::ActingPod;
 use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
 use crate::text::is_name;
 
@@ -72,7 +72,7 @@ impl Evictions {
     /// A name that is none.
     pub fn begin(
         cluster: Cluster,
-        place: PodOnNode,
+        place: ActingPod,
         pace: AskPace,
         asks: bool,
         report: impl Fn(&EvictEvent) + Send + Sync + 'static,
@@ -82,7 +82,7 @@ impl Evictions {
                 let why = format!("`{name}` is no name of a node, namespace or pod");
                 return Err(Error::new(
                     "requesting evictions from the own node",
-                    ErrorKind::Name,
+                    ApiErrorKind::Name,
                     why,
                 ));
             }
@@ -138,7 +138,7 @@ fn looks(cluster: &Cluster, pace: &AskPace) -> Pauses {
 /// Reconciler of the request on the own node.
 struct EvictRequestReconciler {
     cluster: Cluster,
-    place: PodOnNode,
+    place: ActingPod,
     pace: AskPace,
     may_request: bool,
     active: Arc<AtomicBool>,
@@ -159,7 +159,7 @@ struct EvictRequestReconciler {
     /// End of the wait for the uncordon; None once it was reported.
     uncordoned_by: Option<Instant>,
     /// Failure that was reported.
-    failure: Option<ErrorKind>,
+    failure: Option<ApiErrorKind>,
 }
 
 impl Reconcile for EvictRequestReconciler {
@@ -186,7 +186,7 @@ impl Reconcile for EvictRequestReconciler {
         let is_refusal = error.kind.is_refusal();
         let is_left = self.is_cordoned || self.request.is_some();
         let settled = (is_refusal && *desired == Desired::Nothing)
-            .then_some(!is_left || error.kind == ErrorKind::Missing);
+            .then_some(!is_left || error.kind == ApiErrorKind::Missing);
         if !matches!(desired, Desired::Wanted(_)) {
             tracing::debug!("{error}; an earlier request is looked for again");
         } else if self.failure.replace(error.kind) != Some(error.kind) {
@@ -195,7 +195,7 @@ impl Reconcile for EvictRequestReconciler {
         }
         self.cluster.renew_after(&error);
         let pause = match error.kind {
-            ErrorKind::Forbidden => self.pace.refused,
+            ApiErrorKind::Forbidden => self.pace.refused,
             // A missing node as well: an API server that was just started answers so.
             _ => self.pauses.next_pause(),
         };
@@ -229,7 +229,7 @@ impl EvictRequestReconciler {
 
     /// Returns the request for a change: that of the same change which this agent, or one before, made already goes on.
     fn request_for(&self, reason: &str, pods: &BTreeSet<String>, node: &DrainNode) -> EvictRequest {
-        let PodOnNode { namespace, pod, .. } = &self.place;
+        let ActingPod { namespace, pod, .. } = &self.place;
         let own = format!("{namespace}/{pod}");
         let on_node = || EvictRequest::of_annotation(node.request.as_deref()?).ok();
         let same = |request: &EvictRequest| request.reason == reason;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::pods::Hindrance;
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::pods::PodRef;
 
 const EVICT: &str = "evicting a pod (create pods/eviction)";
@@ -44,7 +44,7 @@ impl Cluster {
                     let older = self.evict_by("policy/v1beta1", pod).await;
                     match (newer, older) {
                         // The server does not know the older version.
-                        (newer, Err(older)) if older.kind == ErrorKind::Status(400) => newer,
+                        (newer, Err(older)) if older.kind == ApiErrorKind::Status(400) => newer,
                         // It is the pod that the server does not know, of either version.
                         (Err(newer), Err(older)) if (newer.kind, older.kind) == GONE => Err(older),
                         (_, older) => {
@@ -84,27 +84,28 @@ impl Cluster {
 }
 
 /// Answers with each version of the API about a pod that is gone, where the versions are not told apart.
-const GONE: (ErrorKind, ErrorKind) = (ErrorKind::Missing, ErrorKind::Missing);
+const GONE: (ApiErrorKind, ApiErrorKind) = (ApiErrorKind::Missing, ApiErrorKind::Missing);
 
 /// True for an answer of a server that may not know this version of the API: 400 of Kubernetes 1.20, which
 /// cannot decode it.
 fn may_be_unknown(error: &Error) -> bool {
-    matches!(error.kind, ErrorKind::Missing | ErrorKind::Status(400))
+    matches!(error.kind, ApiErrorKind::Missing | ApiErrorKind::Status(400))
 }
 
 /// True for an answer about the pod: the server knows this version of the API.
 fn is_of_pod(error: &Error) -> bool {
-    matches!(error.kind, ErrorKind::Status(409 | 429))
+    matches!(error.kind, ApiErrorKind::Status(409 | 429))
 }
 
 fn sorted(error: Error) -> Evicted {
     match error.kind {
-        ErrorKind::Missing => Evicted::Gone,
-        ErrorKind::Status(429) => Evicted::Not(Hindrance::Budget(error.to_string())),
-        ErrorKind::Forbidden => Evicted::Not(Hindrance::Forbidden(error.to_string())),
-        ErrorKind::Late | ErrorKind::Unreachable | ErrorKind::Unauthorized | ErrorKind::Account => {
-            Evicted::Unanswered(error)
-        }
+        ApiErrorKind::Missing => Evicted::Gone,
+        ApiErrorKind::Status(429) => Evicted::Not(Hindrance::Budget(error.to_string())),
+        ApiErrorKind::Forbidden => Evicted::Not(Hindrance::Forbidden(error.to_string())),
+        ApiErrorKind::Late
+        | ApiErrorKind::Unreachable
+        | ApiErrorKind::Unauthorized
+        | ApiErrorKind::Account => Evicted::Unanswered(error),
         _ => Evicted::Not(Hindrance::Failed(error.to_string())),
     }
 }

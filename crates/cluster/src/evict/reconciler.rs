@@ -14,8 +14,8 @@ use super::rate::Rate;
 use super::{EvictEvent, ReportEvent};
 use crate::client::{Cluster, Limits, Pauses};
 use crate::cordon::{CordonChange, CordonRecord, NodeCordon};
-use crate::error::{Error, ErrorKind};
-use crate::pods::{PodOnNode, PodRef};
+use crate::error::{ApiErrorKind, Error};
+use crate::pods::{ActingPod, PodRef};
 use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
 
 /// Time after which a refused call is made again where no change waits, as a multiple of the usual one.
@@ -61,7 +61,7 @@ struct Reported {
     blocked: Blocked,
     cordoned: bool,
     rest: Option<Rest>,
-    failure: Option<ErrorKind>,
+    failure: Option<ApiErrorKind>,
 }
 
 /// Desired cordon of a node and evictions from it, for a change of its driver. The same change with other users goes
@@ -72,7 +72,7 @@ pub(crate) type Drain = Handle<Desired<Change>>;
 /// Reconciler of the drain of one node.
 pub(crate) struct DrainReconciler {
     cluster: Arc<Cluster>,
-    place: PodOnNode,
+    place: ActingPod,
     pace: EvictPace,
     rate: Arc<Rate>,
     report: ReportEvent,
@@ -172,10 +172,10 @@ impl Reconcile for DrainReconciler {
     fn fails(&mut self, desired: &Self::Desired, error: Error) -> Next {
         let is_change = matches!(desired, Desired::Wanted(_));
         let mut settled = None;
-        if error.kind == ErrorKind::Status(409) {
+        if error.kind == ApiErrorKind::Status(409) {
             tracing::debug!("{error}; another program changed the node, which is read again");
         } else if error.kind.is_refusal() {
-            let is_left = self.is_cordoned && error.kind != ErrorKind::Missing;
+            let is_left = self.is_cordoned && error.kind != ApiErrorKind::Missing;
             settled = (!is_change).then_some(!is_left);
             self.reports_failure(is_change, &error, EvictEvent::Refused);
         } else {
@@ -184,7 +184,7 @@ impl Reconcile for DrainReconciler {
         }
         let refused = if is_change { self.pace.refused } else { self.pace.refused * SELDOM };
         let then = match error.kind {
-            ErrorKind::Forbidden => Then::after(refused),
+            ApiErrorKind::Forbidden => Then::after(refused),
             // A missing node as well: an API server that was just started answers so.
             _ => Then::Backoff,
         };
@@ -201,7 +201,7 @@ impl DrainReconciler {
     /// `report` is called with each event. It needs a tokio runtime.
     pub(crate) fn begin(
         cluster: Arc<Cluster>,
-        place: PodOnNode,
+        place: ActingPod,
         pace: EvictPace,
         rate: Arc<Rate>,
         report: impl Fn(&EvictEvent) + Send + Sync + 'static,

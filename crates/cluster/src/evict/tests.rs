@@ -11,7 +11,7 @@ use super::decision::Change;
 use super::rate::Rate;
 use super::reconciler::{Drain, DrainReconciler};
 use super::*;
-use crate::pods::PodOnNode;
+use crate::pods::ActingPod;
 use crate::testing::{Api, Request, SHORT, ScriptedAnswer, pass, refused};
 use crate::{Limits, names};
 
@@ -222,7 +222,7 @@ impl Scene {
             let _ = sender.send(event.clone());
         };
         let place =
-            PodOnNode { node: "node-1".into(), namespace: "gpu".into(), pod: "evictor".into() };
+            ActingPod { node: "node-1".into(), namespace: "gpu".into(), pod: "evictor".into() };
         let (cluster, rate) = (Arc::new(self.api.cluster(limits)), Arc::new(Rate::new(10_000)));
         let evictions = DrainReconciler::begin(cluster, place, pace, rate, tell);
         Agent { evictions, reported, own: own.to_owned() }

@@ -20,7 +20,7 @@ pub use health::Health;
 pub use slots::Share;
 
 use crate::client::{Cluster, Pauses};
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::evict::annotated::DrainNode;
 use crate::evict::rate::Rate;
 use crate::evict::{EvictPace, EvictRequest};
@@ -138,7 +138,7 @@ impl Evictor {
     /// Reports a failure of the list or the watch; a watch that has to begin anew is none.
     fn fails(&mut self, error: &Error) {
         match error.kind {
-            ErrorKind::Gone | ErrorKind::Garbled | ErrorKind::TooLarge => {
+            ApiErrorKind::Gone | ApiErrorKind::Garbled | ApiErrorKind::TooLarge => {
                 tracing::debug!("{error}; the nodes are listed again")
             }
             _ => {

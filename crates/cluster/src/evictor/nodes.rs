@@ -12,7 +12,7 @@ use tracing::subscriber::NoSubscriber;
 
 use super::Health;
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::evict::annotated::DrainNode;
 
 const LIST: &str = "listing the nodes (list nodes)";
@@ -50,7 +50,7 @@ impl Cluster {
                 async move { nodes.list_metadata(params).await }
             });
             let listed = match listed.await {
-                Err(error) if error.kind == ErrorKind::TooLarge && size > 1 => {
+                Err(error) if error.kind == ApiErrorKind::TooLarge && size > 1 => {
                     size /= 2;
                     continue;
                 }
@@ -64,14 +64,15 @@ impl Cluster {
             match listed.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) => page = page.continue_token(&next),
                 None => {
-                    let none = || Error::new(LIST, ErrorKind::Garbled, "a list without a version");
+                    let none =
+                        || Error::new(LIST, ApiErrorKind::Garbled, "a list without a version");
                     let version = listed.metadata.resource_version.ok_or_else(none)?;
                     return Ok((found, version));
                 }
             }
         }
         let why = format!("the list has not ended after {MOST_NODES} nodes");
-        Err(Error::new(LIST, ErrorKind::Garbled, why))
+        Err(Error::new(LIST, ApiErrorKind::Garbled, why))
     }
 
     /// Watches the nodes from this version until the server closes the watch: the next one goes on from there. After
@@ -92,7 +93,7 @@ impl Cluster {
             match timeout(SIGN, next).await {
                 Ok(Some(Ok(event))) => hear(heard(event, version)?),
                 // A connection that broke, or grew beyond the size limit, is resumed from the last version.
-                Ok(Some(Err(error))) if error.kind != ErrorKind::Garbled => {
+                Ok(Some(Err(error))) if error.kind != ApiErrorKind::Garbled => {
                     tracing::debug!("{error}; it is resumed");
                     return Ok(());
                 }
@@ -107,7 +108,8 @@ impl Cluster {
 
 /// Takes an event, and its version.
 fn heard(event: WatchEvent<PartialObjectMeta<Node>>, version: &mut String) -> Result<Heard, Error> {
-    let garbled = || Error::new(WATCH, ErrorKind::Garbled, "an event without a node or a version");
+    let garbled =
+        || Error::new(WATCH, ApiErrorKind::Garbled, "an event without a node or a version");
     match event {
         WatchEvent::Added(node) | WatchEvent::Modified(node) => {
             *version = node.metadata.resource_version.clone().ok_or_else(garbled)?;
@@ -121,6 +123,6 @@ fn heard(event: WatchEvent<PartialObjectMeta<Node>>, version: &mut String) -> Re
             version.clone_from(&mark.metadata.resource_version);
             Ok(Heard::Nothing)
         }
-        WatchEvent::Error(status) => Err(Error::of_status(WATCH, &status)),
+        WatchEvent::Error(status) => Err(Error::from_status(WATCH, &status)),
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::evict::{AskPace, DrainState, DrainStatus, EvictEvent, Evictions};
 use crate::names::{CORDONED, EVICT_REQUEST, EVICTIONS, STATUS};
-use crate::pods::PodOnNode;
+use crate::pods::ActingPod;
 use crate::testing::{Api, Request, SHORT, ScriptedAnswer, refused, status};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -271,7 +271,7 @@ impl Scene {
             let _ = sender.send(event.clone());
         };
         let place =
-            PodOnNode { node: node.into(), namespace: "gpu".into(), pod: format!("of-{node}") };
+            ActingPod { node: node.into(), namespace: "gpu".into(), pod: format!("of-{node}") };
         let cluster = self.api.cluster(SHORT);
         let evictions = Evictions::begin(cluster, place, pace, true, tell).unwrap();
         Agent { evictions, reported }
@@ -644,7 +644,7 @@ async fn an_agent_that_requests_nothing_withdraws_and_waits_for_no_controller() 
     let scene = Scene::with(&["a"], vec![]);
     scene.annotate("a", EVICT_REQUEST, "{}");
     scene.annotate("a", CORDONED, "{}");
-    let place = PodOnNode { node: "a".into(), namespace: "gpu".into(), pod: "p".into() };
+    let place = ActingPod { node: "a".into(), namespace: "gpu".into(), pod: "p".into() };
     let begun = Evictions::begin(scene.api.cluster(SHORT), place, ASKS, false, |_| {});
     assert!(begun.unwrap().withdrawn(LONG).await);
     assert_eq!(scene.node("a").1, [CORDONED]);
@@ -717,8 +717,8 @@ async fn no_call_is_made_before_anything_is_desired_and_no_name_that_is_none_is_
     crate::testing::pass(LONG - Duration::from_secs(1)).await;
     assert!(scene.api.lines().is_empty());
     for (node, name) in [("a/b", "c"), ("a", "../c")] {
-        let place = PodOnNode { node: node.into(), namespace: "ml".into(), pod: name.into() };
+        let place = ActingPod { node: node.into(), namespace: "ml".into(), pod: name.into() };
         let begun = Evictions::begin(scene.api.cluster(SHORT), place, ASKS, true, |_| {});
-        assert_eq!(begun.unwrap_err().kind, ErrorKind::Name);
+        assert_eq!(begun.unwrap_err().kind, ApiErrorKind::Name);
     }
 }

@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep_until};
 
 use super::slots::Slots;
 use crate::client::Cluster;
-use crate::error::ErrorKind;
+use crate::error::ApiErrorKind;
 use crate::evict::annotated::DrainNode;
 use crate::evict::outcome::{Cordoned, DrainState, DrainStatus};
 use crate::evict::rate::Rate;
 use crate::evict::reconciler::{Drain, DrainReconciler};
 use crate::evict::{EvictEvent, EvictPace, EvictRequest, Hindrance};
 use crate::names::EVICTIONS;
-use crate::pods::PodOnNode;
+use crate::pods::ActingPod;
 
 const WRITE: &str = "writing the state of a drain (patch nodes)";
 
@@ -137,7 +137,7 @@ impl Task {
             let _ = sender.send(event.clone());
         };
         let (namespace, pod) = own.pod.clone();
-        let place = PodOnNode { node: node.name.clone(), namespace, pod };
+        let place = ActingPod { node: node.name.clone(), namespace, pod };
         let (cluster, rate) = (Arc::clone(&own.cluster), Arc::clone(&own.rate));
         let drain = DrainReconciler::begin(cluster, place, own.pace, rate, report);
         // The work of an earlier controller for this request counts: a change that it gave up is not begun anew.
@@ -329,7 +329,7 @@ impl Task {
             Err(error) => {
                 self.write_at = Instant::now() + pace.again;
                 match error.kind {
-                    ErrorKind::Forbidden => self.own.cluster.report_once(&error),
+                    ApiErrorKind::Forbidden => self.own.cluster.report_once(&error),
                     _ => tracing::debug!("node {}: {error}; it is written again", self.node),
                 }
             }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind, check_names};
+use crate::error::{ApiErrorKind, Error, check_names};
 use crate::names::CLAIM;
 use crate::text::{in_line, is_version};
 
@@ -35,7 +35,7 @@ pub struct LeaseVersion {
 
 impl LeaseVersion {
     /// Reads the text that [`LeaseVersion::mark`] returned; None where it is another text.
-    pub fn of_mark(mark: &str) -> Option<Self> {
+    pub fn from_mark(mark: &str) -> Option<Self> {
         let (uid, version) = mark.split_once('/')?;
         let fits = |text: &str| is_version(text) && !text.contains('/');
         let own = || Self { uid: uid.to_owned(), resource_version: version.to_owned() };
@@ -48,7 +48,7 @@ impl LeaseVersion {
     }
 
     fn from_meta(meta: &ObjectMeta) -> Option<Self> {
-        Self::of_mark(&format!("{}/{}", meta.uid.as_deref()?, meta.resource_version.as_deref()?))
+        Self::from_mark(&format!("{}/{}", meta.uid.as_deref()?, meta.resource_version.as_deref()?))
     }
 }
 
@@ -131,7 +131,7 @@ impl Cluster {
         });
         match read.await {
             Ok(lease) => stored(READ, lease).map(Some),
-            Err(error) if error.kind == ErrorKind::Missing => Ok(None),
+            Err(error) if error.kind == ApiErrorKind::Missing => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -163,7 +163,8 @@ impl Cluster {
             Ok(lease) => stored(WRITE, lease).map(|lease| Some(lease.version)),
             // A repeated call conflicts with itself where the answer to its first try was lost.
             Err(error)
-                if is_conflict(&error) || (over.is_some() && error.kind == ErrorKind::Missing) =>
+                if is_conflict(&error)
+                    || (over.is_some() && error.kind == ApiErrorKind::Missing) =>
             {
                 let there = self.read_lease(namespace, name).await?;
                 let own = there.filter(|there| there.claim.as_deref() == Some(record.claim));
@@ -194,18 +195,18 @@ impl Cluster {
             async move { leases.delete(name, parameters).await.map(drop) }
         });
         match remove.await {
-            Err(error) if is_conflict(&error) || error.kind == ErrorKind::Missing => Ok(()),
+            Err(error) if is_conflict(&error) || error.kind == ApiErrorKind::Missing => Ok(()),
             ended => ended,
         }
     }
 }
 
 fn is_conflict(error: &Error) -> bool {
-    error.kind == ErrorKind::Status(409)
+    error.kind == ApiErrorKind::Status(409)
 }
 
 fn stored(call: &'static str, lease: Lease) -> Result<StoredLease, Error> {
-    let garbled = || Error::new(call, ErrorKind::Garbled, "an answer that is not of the API");
+    let garbled = || Error::new(call, ApiErrorKind::Garbled, "an answer that is not of the API");
     StoredLease::from_lease(lease).ok_or_else(garbled)
 }
 

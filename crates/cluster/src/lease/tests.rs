@@ -90,12 +90,12 @@ async fn a_fault_loses_no_write(#[case] faults: Vec<Fault>, #[case] is_written: 
 }
 
 #[rstest]
-#[case(Fault::Status(403), ErrorKind::Forbidden)]
-#[case(Fault::Status(404), ErrorKind::Missing)]
-#[case(Fault::Status(500), ErrorKind::Status(500))]
-#[case(Fault::Silence, ErrorKind::Late)]
+#[case(Fault::Status(403), ApiErrorKind::Forbidden)]
+#[case(Fault::Status(404), ApiErrorKind::Missing)]
+#[case(Fault::Status(500), ApiErrorKind::Status(500))]
+#[case(Fault::Silence, ApiErrorKind::Late)]
 #[tokio::test]
-async fn a_failure_ends_every_call(#[case] fault: Fault, #[case] kind: ErrorKind) {
+async fn a_failure_ends_every_call(#[case] fault: Fault, #[case] kind: ApiErrorKind) {
     let server = Leases::default();
     let limits = Limits { call: Duration::from_millis(100), ..SHORT };
     let cluster = server.cluster(limits);
@@ -104,7 +104,7 @@ async fn a_failure_ends_every_call(#[case] fault: Fault, #[case] kind: ErrorKind
     let read = cluster.read_lease(NAMESPACE, NAME).await;
     let write = cluster.write_lease(NAMESPACE, NAME, &record("b"), None).await;
     let remove = cluster.remove_lease(NAMESPACE, NAME, &made).await;
-    let is_missing = kind == ErrorKind::Missing;
+    let is_missing = kind == ApiErrorKind::Missing;
     assert_eq!(read.map_err(|e| e.kind), if is_missing { Ok(None) } else { Err(kind) });
     assert_eq!(write.map_err(|e| e.kind), Err(kind));
     assert_eq!(remove.map_err(|e| e.kind), if is_missing { Ok(()) } else { Err(kind) });
@@ -132,7 +132,7 @@ async fn an_object_without_a_version_is_not_of_the_api() {
             || crate::testing::ScriptedAnswer::Body(200, json!({"metadata": body}).to_string());
         let api = crate::testing::Api::with([answer()]);
         let error = api.cluster(SHORT).read_lease(NAMESPACE, NAME).await.expect_err("refused");
-        assert_eq!(error.kind, ErrorKind::Garbled);
+        assert_eq!(error.kind, ApiErrorKind::Garbled);
         assert_eq!(api.lines(), [format!("GET {OBJECT}")]);
     }
 }
@@ -143,7 +143,7 @@ async fn a_name_that_is_none_is_never_sent() {
     let cluster = server.cluster(SHORT);
     for (namespace, name) in [("a/b", NAME), (NAMESPACE, "../x"), ("", NAME), (NAMESPACE, "c?x")] {
         let error = cluster.read_lease(namespace, name).await.expect_err("refused");
-        assert_eq!(error.kind, ErrorKind::Name);
+        assert_eq!(error.kind, ApiErrorKind::Name);
     }
     assert!(server.requests().is_empty());
 }
@@ -151,9 +151,9 @@ async fn a_name_that_is_none_is_never_sent() {
 #[test]
 fn a_mark_is_read_as_it_was_made() {
     let version = LeaseVersion { uid: "a-1".to_owned(), resource_version: "77".to_owned() };
-    assert_eq!(LeaseVersion::of_mark(&version.mark()), Some(version));
+    assert_eq!(LeaseVersion::from_mark(&version.mark()), Some(version));
     let long = format!("{}/1", "u".repeat(65));
     for wrong in ["", "a", "/", "a/", "/1", "a/b/c", "a /1", &long] {
-        assert_eq!(LeaseVersion::of_mark(wrong), None, "{wrong}");
+        assert_eq!(LeaseVersion::from_mark(wrong), None, "{wrong}");
     }
 }

@@ -17,7 +17,7 @@ use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
 use crate::client::{Cluster, Limits};
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::names;
 use crate::report::NodeStatus;
 use crate::text::{in_line, is_name};
@@ -103,7 +103,7 @@ impl Following {
                     pauses.reset();
                     let failed = self.watch_from(version).await;
                     // The list that follows a version which is too old needs no pause.
-                    if failed.kind == ErrorKind::Gone {
+                    if failed.kind == ApiErrorKind::Gone {
                         continue;
                     }
                     self.report_failure(&failed);
@@ -125,7 +125,7 @@ impl Following {
                 async move { client.request_text(request?).await }
             });
             let text = match asked.await {
-                Err(error) if error.kind == ErrorKind::TooLarge && size > 1 => {
+                Err(error) if error.kind == ApiErrorKind::TooLarge && size > 1 => {
                     size /= 2;
                     continue;
                 }
@@ -135,7 +135,7 @@ impl Following {
             nodes.extend(page.items.into_iter().filter_map(Node::kernels));
             if nodes.len() > MOST_NODES {
                 let why = format!("there are more than {MOST_NODES} nodes");
-                return Err(Error::new(LIST, ErrorKind::Garbled, why));
+                return Err(Error::new(LIST, ApiErrorKind::Garbled, why));
             }
             match page.metadata.next.filter(|next| !next.is_empty()) {
                 Some(next) => params = params.continue_token(&next),
@@ -187,7 +187,7 @@ impl Following {
             Ok(events) => {
                 events.map(|event| event.map_err(|error| Error::from_kube(WATCH, &error)))
             }
-            Err(error) if error.kind == ErrorKind::Unauthorized => return self.cluster.renew(),
+            Err(error) if error.kind == ApiErrorKind::Unauthorized => return self.cluster.renew(),
             Err(error) => return Err(error),
         };
         // It is followed again.
@@ -197,7 +197,7 @@ impl Following {
             let next = events.next().with_subscriber(NoSubscriber::new());
             match timeout(watch + call, next).await {
                 Ok(Some(Ok(event))) => self.hear(event, version)?,
-                Ok(Some(Err(error))) if error.kind == ErrorKind::TooLarge => return Ok(()),
+                Ok(Some(Err(error))) if error.kind == ApiErrorKind::TooLarge => return Ok(()),
                 Ok(Some(Err(error))) => return Err(error),
                 Ok(None) => return Ok(()),
                 Err(_) => return Err(Error::late(WATCH, watch + call)),
@@ -227,7 +227,7 @@ impl Following {
                 }
             }
             WatchEvent::Bookmark(mark) => version.clone_from(&mark.metadata.resource_version),
-            WatchEvent::Error(status) => return Err(Error::of_status(WATCH, &status)),
+            WatchEvent::Error(status) => return Err(Error::from_status(WATCH, &status)),
         }
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Following {
 }
 
 fn garbled(call: &'static str, error: &serde_json::Error) -> Error {
-    Error::new(call, ErrorKind::Garbled, format!("an answer that is no list of nodes: {error}"))
+    Error::new(call, ApiErrorKind::Garbled, format!("an answer that is no list of nodes: {error}"))
 }
 
 /// The parts of a list of nodes that are read.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Reason;
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::names::{CONDITION, CORDONED, TAINT, TAINT_EFFECT};
 
 const READ: &str = "reading the own node (get nodes)";
@@ -31,11 +31,11 @@ struct Spec {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Status {
     #[serde(default)]
-    conditions: Option<Vec<FoundCondition>>,
+    conditions: Option<Vec<StoredCondition>>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct FoundCondition {
+struct StoredCondition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
@@ -45,7 +45,7 @@ type OwnNode = Object<Spec, Status>;
 
 /// The own node, as far as it is about the report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ReportOnNode {
+pub(super) struct NodeMarks {
     /// Value of the condition; None where it has none.
     pub(super) ready: Option<bool>,
     /// The taint is there.
@@ -77,7 +77,7 @@ fn is_cordoned(node: &ObjectMeta) -> bool {
 fn of_node(call: &'static str, name: &str, node: &ObjectMeta) -> Result<(), Error> {
     match node.name.as_deref() == Some(name) {
         true => Ok(()),
-        false => Err(Error::new(call, ErrorKind::Garbled, "an answer about another node")),
+        false => Err(Error::new(call, ApiErrorKind::Garbled, "an answer about another node")),
     }
 }
 
@@ -87,7 +87,7 @@ impl Cluster {
     }
 
     /// Reads the node.
-    pub(super) async fn seen_node(&self, name: &str) -> Result<ReportOnNode, Error> {
+    pub(super) async fn seen_node(&self, name: &str) -> Result<NodeMarks, Error> {
         let read = self.call(READ, |client| {
             let nodes = Self::nodes(client);
             async move { nodes.get(name).await }
@@ -97,7 +97,7 @@ impl Cluster {
         let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
         let own = conditions.into_iter().find(|condition| condition.kind == CONDITION);
         let taints = node.spec.taints.unwrap_or_default();
-        Ok(ReportOnNode {
+        Ok(NodeMarks {
             ready: own.map(|condition| condition.status == "True"),
             tainted: taints.iter().any(is_own_taint),
             cordoned: is_cordoned(&node.metadata),
@@ -163,7 +163,7 @@ impl Cluster {
             }
             match self.patch_taints(name, node, wanted).await {
                 Err(error)
-                    if error.kind == ErrorKind::Status(409) && conflicts < MOST_CONFLICTS =>
+                    if error.kind == ApiErrorKind::Status(409) && conflicts < MOST_CONFLICTS =>
                 {
                     tracing::debug!(
                         "{error}; another program changed the node, which is read again"
@@ -176,14 +176,9 @@ impl Cluster {
         }
     }
 
-    async fn patch_taints(
-        &self,
-        name: &str,
-        node: ReportOnNode,
-        wanted: bool,
-    ) -> Result<(), Error> {
+    async fn patch_taints(&self, name: &str, node: NodeMarks, wanted: bool) -> Result<(), Error> {
         let Some(version) = node.version else {
-            return Err(Error::new(TAINTS, ErrorKind::Garbled, "a node without a version"));
+            return Err(Error::new(TAINTS, ApiErrorKind::Garbled, "a node without a version"));
         };
         let mut taints: Vec<Value> = node.taints.into_iter().filter(|t| !is_own_taint(t)).collect();
         if wanted {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{PodRef, Reason};
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind, check_names};
+use crate::error::{ApiErrorKind, Error, check_names};
 use crate::names::{CONTROLLER, NODE_EVENTS};
 use crate::text::in_line;
 
@@ -212,7 +212,7 @@ impl Events {
             written.last = now;
             match repeat(cluster, &written).await {
                 // It was removed from the cluster: a new one is written.
-                Err(error) if error.kind == ErrorKind::Missing => {}
+                Err(error) if error.kind == ApiErrorKind::Missing => {}
                 repeated => {
                     self.remember(written);
                     return repeated;
@@ -229,7 +229,7 @@ impl Events {
     async fn create(&mut self, cluster: &Cluster, event: &Event, name: &str) -> Result<(), Error> {
         let written = event.named(name, &self.instance, self.node_events);
         match create(cluster, &written, event.namespace()).await {
-            Err(error) if error.kind == ErrorKind::Status(422) && self.is_of_object(event) => {
+            Err(error) if error.kind == ApiErrorKind::Status(422) && self.is_of_object(event) => {
                 tracing::debug!("{error}; it is written with the namespace of the event");
                 let written = event.named(name, &self.instance, NodeEvents::OfEvent);
                 create(cluster, &written, event.namespace()).await?;
@@ -259,7 +259,7 @@ async fn create(cluster: &Cluster, event: &ApiEvent, namespace: &str) -> Result<
     });
     match created.await {
         // A try whose answer was lost.
-        Err(error) if error.kind == ErrorKind::Status(409) => Ok(()),
+        Err(error) if error.kind == ApiErrorKind::Status(409) => Ok(()),
         created => created.map(drop),
     }
 }

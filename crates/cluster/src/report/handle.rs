@@ -8,7 +8,7 @@ use super::options::Options;
 use super::reconciler::{DesiredReport, ReportReconciler};
 use super::{Event, Report};
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::reconcile::Handle;
 use crate::text::{in_line, is_name};
 
@@ -33,7 +33,7 @@ impl Reporter {
     pub fn begin(cluster: Cluster, node: String, options: Options) -> Result<Self, Error> {
         if !is_name(&node) {
             let why = format!("`{}` is no name of a node", in_line(&node, 260));
-            return Err(Error::new(CALL, ErrorKind::Name, why));
+            return Err(Error::new(CALL, ApiErrorKind::Name, why));
         }
         let (queue, queued) = mpsc::channel(MOST_QUEUED);
         let desired = Handle::begin(DesiredReport::default(), |states| {

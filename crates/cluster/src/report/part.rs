@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::options::Options;
 use crate::client::{Limits, Pauses};
-use crate::error::ErrorKind;
+use crate::error::ApiErrorKind;
 
 /// Number of namespaces whose refusals are remembered.
 const MOST_NAMESPACES: usize = 64;
@@ -42,9 +42,9 @@ impl Part {
     }
 
     /// Leaves the part out for a while: after a missing object for growing pauses, else for that of a refusal.
-    pub(super) fn refuse(&mut self, kind: ErrorKind, options: &Options) {
+    pub(super) fn refuse(&mut self, kind: ApiErrorKind, options: &Options) {
         let pause = match kind {
-            ErrorKind::Missing => {
+            ApiErrorKind::Missing => {
                 let pauses = self.missing.get_or_insert_with(|| {
                     let (first_pause, longest_pause) = (options.missing, options.heartbeat);
                     Limits { first_pause, longest_pause, ..Limits::default() }.pauses()
@@ -72,7 +72,7 @@ impl RefusedNamespaces {
     }
 
     /// Leaves a namespace out for a while. Of too many the one is forgotten whose time comes first.
-    pub(super) fn refuse(&mut self, namespace: &str, kind: ErrorKind, options: &Options) {
+    pub(super) fn refuse(&mut self, namespace: &str, kind: ApiErrorKind, options: &Options) {
         if !self.0.contains_key(namespace) && self.0.len() >= MOST_NAMESPACES {
             let first = self.0.iter().min_by_key(|(_, part)| part.next);
             if let Some(name) = first.map(|(name, _)| name.clone()) {
@@ -96,15 +96,15 @@ mod tests {
         };
         let first = options.missing;
         for most in [first, 2 * first, 4 * first, 8 * first] {
-            let pause = pause(ErrorKind::Missing);
+            let pause = pause(ApiErrorKind::Missing);
             assert!(pause <= most && pause > most / 3, "{pause:?} of {most:?}");
         }
         for _ in 0..20 {
-            assert!(pause(ErrorKind::Missing) <= options.heartbeat);
+            assert!(pause(ApiErrorKind::Missing) <= options.heartbeat);
         }
-        assert!(pause(ErrorKind::Forbidden) > options.refused / 2);
+        assert!(pause(ApiErrorKind::Forbidden) > options.refused / 2);
         part.wrote(Value::Null, Instant::now());
-        part.refuse(ErrorKind::Missing, &options);
+        part.refuse(ApiErrorKind::Missing, &options);
         assert!(part.next.unwrap() - Instant::now() <= first, "it begins anew");
     }
 
@@ -112,7 +112,7 @@ mod tests {
     fn so_many_namespaces_are_remembered_and_no_more() {
         let (options, mut refused) = (Options::default(), RefusedNamespaces::default());
         for n in 0..2 * MOST_NAMESPACES {
-            refused.refuse(&n.to_string(), ErrorKind::Forbidden, &options);
+            refused.refuse(&n.to_string(), ApiErrorKind::Forbidden, &options);
         }
         assert_eq!(refused.0.len(), MOST_NAMESPACES);
         assert!(refused.is_left_out(&(2 * MOST_NAMESPACES - 1).to_string()));

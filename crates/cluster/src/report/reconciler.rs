@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::calls::{Condition, ReportOnNode};
+use super::calls::{Condition, NodeMarks};
 use super::labels::labels;
 use super::options::Options;
 use super::part::{Part, RefusedNamespaces};
 use super::{Event, Events, Holder, HolderStatus, NodeStatus, PodRef, Reason, Regarding, Report};
 use crate::client::{Cluster, Pauses};
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::names::STATUS;
 use crate::reconcile::{Next, Numbered, Reconcile, Then};
 use crate::text::in_line;
@@ -46,7 +46,7 @@ pub(super) struct ReportReconciler {
     /// The next one of them, until it is written: a call may be given up.
     next_queued: Option<Event>,
     /// The node as it was when the task began.
-    seen: Option<ReportOnNode>,
+    seen: Option<NodeMarks>,
     look: Part,
     metadata: Part,
     condition: Part,
@@ -145,8 +145,8 @@ impl ReportReconciler {
         match self.cluster.seen_node(&self.node).await {
             Ok(seen) => (self.seen, self.look) = (Some(seen), Part::default()),
             Err(error) => match self.refusal(error)? {
-                ErrorKind::Missing => self.look.refuse(ErrorKind::Missing, &self.options),
-                _ => (self.seen, self.look) = (Some(ReportOnNode::default()), Part::default()),
+                ApiErrorKind::Missing => self.look.refuse(ApiErrorKind::Missing, &self.options),
+                _ => (self.seen, self.look) = (Some(NodeMarks::default()), Part::default()),
             },
         }
         Ok(())
@@ -317,7 +317,7 @@ impl ReportReconciler {
     }
 
     /// Returns the kind of a refusal, which is logged once; other failures are returned.
-    fn refusal(&self, error: Error) -> Result<ErrorKind, Error> {
+    fn refusal(&self, error: Error) -> Result<ApiErrorKind, Error> {
         if !is_final(&error) {
             return Err(error);
         }
@@ -343,9 +343,9 @@ impl ReportReconciler {
 fn is_final(error: &Error) -> bool {
     match error.kind {
         // Another program changes the node all the time.
-        ErrorKind::Status(409) => false,
+        ApiErrorKind::Status(409) => false,
         // A value that this version of the API does not accept.
-        ErrorKind::Status(code) => (400..500).contains(&code) && code != 429,
-        kind => kind.is_refusal() || kind == ErrorKind::Name,
+        ApiErrorKind::Status(code) => (400..500).contains(&code) && code != 429,
+        kind => kind.is_refusal() || kind == ApiErrorKind::Name,
     }
 }

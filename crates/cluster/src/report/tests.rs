@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::{Api, SHORT, ScriptedAnswer, cluster_at, refused};
-use crate::{ErrorKind, Limits};
+use crate::{ApiErrorKind, Limits};
 
 const GET: &str = "GET /api/v1/nodes/node-1";
 const PATCH: &str = "PATCH /api/v1/nodes/node-1";
@@ -305,7 +305,7 @@ async fn a_name_that_is_none_is_refused() {
     for name in ["", "a/b", "../x", "A"] {
         let begun = Reporter::begin(api.cluster(SHORT), name.into(), options());
         let error = begun.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Name);
+        assert_eq!(error.kind, ApiErrorKind::Name);
     }
 }
 
@@ -496,7 +496,7 @@ async fn an_event_that_is_refused_in_both_forms_is_a_failure() {
     let cluster = api.cluster(SHORT);
     for _ in 0..2 {
         let error = events.record(&cluster, of_node(Reason::DriverReady, "a")).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Status(422));
+        assert_eq!(error.kind, ApiErrorKind::Status(422));
     }
     // A pod's event has its namespace in any case.
     events.record(&cluster, of_pod(Reason::Evicted, "train")).await.unwrap_err();
@@ -514,7 +514,7 @@ async fn an_event_about_a_name_that_is_none_is_not_sent() {
         note: String::new(),
     };
     let error = Events::new("p").record(&api.cluster(SHORT), event).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Name);
+    assert_eq!(error.kind, ApiErrorKind::Name);
     assert!(api.requests().is_empty());
 }
 

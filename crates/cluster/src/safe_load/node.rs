@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{SAFE_LOAD, SKIPPED, UPGRADE_STATE, UPGRADES_ENABLED, is_own_request};
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::text::is_version;
 
 const READ: &str = "reading the own node (get nodes)";
@@ -71,7 +71,7 @@ pub(super) fn seen(name: &str, node: &ObjectMeta) -> Option<(SafeLoadOnNode, Ver
 }
 
 pub(super) fn garbled(call: &'static str) -> Error {
-    Error::new(call, ErrorKind::Garbled, "an answer about another node, or without a version")
+    Error::new(call, ApiErrorKind::Garbled, "an answer about another node, or without a version")
 }
 
 impl Cluster {

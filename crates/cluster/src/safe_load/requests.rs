@@ -9,7 +9,7 @@ use super::decision::{Action, Pace, Past, Standing};
 use super::holders_value;
 use super::node::{Request, SafeLoadOnNode, Version};
 use crate::client::{Cluster, Pauses};
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 use crate::reconcile::{Desired, Handle, Next, Reconcile, Then};
 use crate::text::is_name;
 
@@ -31,7 +31,7 @@ impl Requests {
     ) -> Result<Self, Error> {
         if !is_name(&node) {
             let why = format!("`{node}` is no name of a node");
-            return Err(Error::new("asking for a safe load", ErrorKind::Name, why));
+            return Err(Error::new("asking for a safe load", ApiErrorKind::Name, why));
         }
         let reconciler = SafeLoadReconciler {
             pauses: cluster.limits.pauses(),
@@ -146,7 +146,7 @@ impl Reconcile for SafeLoadReconciler {
     }
 
     fn fails(&mut self, desired: &Self::Desired, error: Error) -> Next {
-        if error.kind == ErrorKind::Status(409) {
+        if error.kind == ApiErrorKind::Status(409) {
             tracing::debug!("{error}; another program changed the node, which is read again");
             return Then::Backoff.into();
         }

@@ -6,7 +6,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
 use crate::testing::{Api, SHORT, ScriptedAnswer, pass, refused, status};
-use crate::{ErrorKind, Limits};
+use crate::{ApiErrorKind, Limits};
 
 const GET: &str = "GET /api/v1/nodes/node-1";
 const PATCH: &str = "PATCH /api/v1/nodes/node-1";
@@ -463,7 +463,7 @@ async fn a_node_name_that_is_none_is_never_sent() {
     let api = Api::with([]);
     for name in ["", "a/b", "node-1,metadata.name=x"] {
         let begun = Requests::begin(api.cluster(SHORT), name.to_owned(), PACE, |_| {});
-        assert_eq!(begun.unwrap_err().kind, ErrorKind::Name);
+        assert_eq!(begun.unwrap_err().kind, ApiErrorKind::Name);
     }
     assert!(api.requests().is_empty());
 }

@@ -10,7 +10,7 @@ use tracing::subscriber::NoSubscriber;
 
 use super::node::{SafeLoadOnNode, Version, garbled, seen};
 use crate::client::Cluster;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ApiErrorKind, Error};
 
 const WATCH: &str = "watching the own node (watch nodes)";
 
@@ -63,8 +63,8 @@ fn heard(
             Ok(None)
         }
         WatchEvent::Deleted(_) => {
-            Err(Error::new(WATCH, ErrorKind::Missing, "the node was removed from the cluster"))
+            Err(Error::new(WATCH, ApiErrorKind::Missing, "the node was removed from the cluster"))
         }
-        WatchEvent::Error(status) => Err(Error::of_status(WATCH, &status)),
+        WatchEvent::Error(status) => Err(Error::from_status(WATCH, &status)),
     }
 }

@@ -106,9 +106,9 @@ impl Severities {
     }
 }
 
-/// Row of the table.
+/// Row of the table of finding codes.
 #[derive(Debug, Clone, Copy)]
-pub struct CodeEntry {
+pub struct FindingCodeEntry {
     /// Name, for example `no-device`; its meaning never changes.
     pub name: &'static str,
     /// Area of the code.
@@ -144,7 +144,7 @@ pub enum About {
     FailureOf(SourceId),
 }
 
-impl CodeEntry {
+impl FindingCodeEntry {
     /// True if the code has this relation to the sources.
     pub fn is_about(&self, about: About) -> bool {
         self.about.contains(&about)

@@ -8,7 +8,7 @@ pub mod table;
 
 use serde::{Deserialize, Serialize};
 
-pub use code::{About, Area, CodeEntry, Severities};
+pub use code::{About, Area, FindingCodeEntry, Severities};
 pub use table::Code;
 
 use crate::failure::{ExitCode, Failure};

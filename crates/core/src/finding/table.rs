@@ -1,7 +1,7 @@
 //! Table of finding codes, gravest first. docs/reference/errors.md is generated from it (see `page`); a
 //! finding needs a code of this table.
 
-use super::code::{About, Area, CodeEntry, Severities};
+use super::code::{About, Area, FindingCodeEntry, Severities};
 use crate::failure::FailureKind;
 use crate::source_id::SourceId;
 
@@ -22,9 +22,9 @@ macro_rules! codes {
             pub const ALL: &[Code] = &[$(Code::$variant),+];
 
             /// Returns the code's row of the table.
-            pub fn entry(self) -> &'static CodeEntry {
+            pub fn entry(self) -> &'static FindingCodeEntry {
                 match self {
-                    $(Code::$variant => &CodeEntry {
+                    $(Code::$variant => &FindingCodeEntry {
                         name: $name,
                         area: Area::$area,
                         severities: Severities::$severities,

@@ -20,7 +20,7 @@ const SHORT: Duration = Duration::from_millis(200);
 fn a_lock_that_a_stranger_holds_ends_the_wait_at_its_deadline_and_names_the_stranger() {
     let dir = for_all();
     let path = old_lock(dir.path());
-    let holder = Holder::new(&path);
+    let holder = Holder::start(&path);
     let since = Instant::now();
     let mut attempt = Attempt::begin(&path, LockKind::Shared, SHORT).expect("opens");
     assert!(attempt.within_limit_here().expect("tries").is_none());
@@ -39,7 +39,7 @@ fn a_lock_that_a_stranger_holds_ends_the_wait_at_its_deadline_and_names_the_stra
 async fn a_task_that_waits_for_a_lock_hears_at_once_that_it_is_to_stop() {
     let dir = for_all();
     let path = old_lock(dir.path());
-    let _holder = Holder::new(&path);
+    let _holder = Holder::start(&path);
     let mut attempt = Attempt::begin(&path, LockKind::Exclusive, 600 * SHORT).expect("opens");
     let since = Instant::now();
     tokio::select! {

@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat};
 use nix::sys::stat::Mode;
 
-pub use place::FileInDirectory;
+pub use place::ResolvedName;
 pub use regular::{open_regular, read_up_to, reopen};
 
 /// Size limit of files that facts are read from; a larger one is an error.

@@ -13,9 +13,9 @@ use super::{Root, at};
 /// Number of links that are followed, as the kernel does.
 const MOST_LINKS: usize = 40;
 
-/// A file that may be absent, by its open directory: no link leads elsewhere any more.
+/// A name that may be absent, in its open directory: no link leads elsewhere any more.
 #[derive(Debug)]
-pub struct FileInDirectory {
+pub struct ResolvedName {
     /// Its directory, opened with `O_PATH`.
     pub dir: OwnedFd,
     /// Its name, which was no link.
@@ -37,7 +37,7 @@ impl Root {
     ///
     /// # Errors
     /// The kernel's error, with the path.
-    pub fn place(&self, inner: impl AsRef<Path>) -> io::Result<FileInDirectory> {
+    pub fn place(&self, inner: impl AsRef<Path>) -> io::Result<ResolvedName> {
         let mut path = Path::new("/").join(inner);
         for _ in 0..=MOST_LINKS {
             let named = path
@@ -50,7 +50,7 @@ impl Root {
             match readlinkat(&dir, OsStr::new(&name)) {
                 Ok(target) => path = parent.join(target),
                 Err(Errno::EINVAL | Errno::ENOENT) => {
-                    return Ok(FileInDirectory { dir, name, path });
+                    return Ok(ResolvedName { dir, name, path });
                 }
                 Err(e) => return Err(at(&self.display(&path), e.into())),
             }

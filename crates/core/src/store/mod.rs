@@ -325,7 +325,7 @@ mod tests {
         let dir = crate::testing::for_all();
         let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         crate::testing::loosen(dir.path(), &store.dir("tmp"));
-        let _holder = crate::testing::Holder::new(&store.dir("tmp"));
+        let _holder = crate::testing::Holder::start(&store.dir("tmp"));
         let digest = store.put(b"bytes").expect("put");
         assert!(store.has_blob(&digest));
     }

@@ -108,7 +108,7 @@ mod tests {
         std::fs::write(&path, "").expect("write");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("mode");
         crate::testing::loosen(dir.path(), dir.path());
-        let holder = crate::testing::Holder::new(&path);
+        let holder = crate::testing::Holder::start(&path);
         let failure = store.lock_shared(Duration::from_millis(200)).await.expect_err("held");
         assert_eq!(failure.code(), ExitCode::Preflight);
         let said = failure.to_string();

@@ -69,7 +69,7 @@ impl Holder {
     ///
     /// # Panics
     /// If it does not start.
-    pub fn new(path: &Path) -> Self {
+    pub fn start(path: &Path) -> Self {
         let script = "use Fcntl ':flock'; open(F, '<', $ARGV[0]) or die \"open: $!\"; \
                       flock(F, LOCK_EX) or die; $| = 1; print \"held\\n\"; sleep 600;";
         let mut child = Command::new("/usr/bin/perl")

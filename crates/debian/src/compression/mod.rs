@@ -61,7 +61,7 @@ impl Format {
     }
 
     /// Returns the format of a file by the extension of its name; None for any other.
-    fn of_name(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1 {
             "gz" | "tgz" => Some(Self::Gzip),
             "xz" | "txz" => Some(Self::Xz),
@@ -88,7 +88,7 @@ pub fn decompress_by(program: impl Into<PathBuf>) {
 /// # Errors
 /// An error where the decompressor cannot be set up.
 pub fn decompressed<'a>(name: &str, reader: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
-    match Format::of_name(name) {
+    match Format::from_name(name) {
         Some(format) => decompressed_as(format, Extent::All, reader),
         None => Ok(Box::new(reader)),
     }

@@ -54,7 +54,7 @@ fn the_first_stream_or_all_are_read(
 #[case("data.tar", None)]
 #[case("xz", None)]
 fn formats_by_extension(#[case] name: &str, #[case] format: Option<Format>) {
-    assert_eq!(Format::of_name(name), format);
+    assert_eq!(Format::from_name(name), format);
 }
 
 #[test]

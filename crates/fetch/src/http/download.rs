@@ -21,7 +21,7 @@ struct Download<'d> {
 
 impl Exchange for Download<'_> {
     type Request = DownloadRequest;
-    type Received = ();
+    type Response = ();
 
     fn request(&self) -> &DownloadRequest {
         self.request

@@ -158,7 +158,7 @@ impl Fetcher {
         limit: Limit,
     ) -> Result<Self, Failure> {
         let (connect, stall) = (policy.connect, policy.stall);
-        let proxies = Proxies::of_process(rules.clone())?;
+        let proxies = Proxies::from_process_env(rules.clone())?;
         let certificates = beside_the_own(host_root);
         let settings = Settings { connect, stall, proxies, certificates, limit };
         let client = Client::new(settings).map_err(|cause| {

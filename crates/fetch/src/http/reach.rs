@@ -80,7 +80,7 @@ impl Zone {
     }
 
     /// Returns the zone of a name or address as text; that of a name by which this machine or a metadata service goes.
-    fn of_text(host: &str) -> Self {
+    fn from_text(host: &str) -> Self {
         match host.parse::<IpAddr>() {
             Ok(address) => Self::from_address(address),
             Err(_) if METADATA_NAMES.contains(&host) => Self::LinkLocal,
@@ -136,7 +136,7 @@ impl Reach {
     /// Makes the limit of the server with this name or address.
     pub fn from_host(host: &str) -> Self {
         let host = plain(host);
-        let zone = Zone::of_text(&host);
+        let zone = Zone::from_text(&host);
         Self(Arc::new(Home { host, zone, resolves_to_loopback: OnceLock::new() }))
     }
 
@@ -161,7 +161,7 @@ impl Reach {
         if host == self.0.host {
             return Ok(());
         }
-        self.check_zone(&host, Zone::of_text(&host))
+        self.check_zone(&host, Zone::from_text(&host))
     }
 
     fn check_zone(&self, host: &str, zone: Zone) -> Result<(), OutOfReach> {

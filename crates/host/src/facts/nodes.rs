@@ -116,10 +116,10 @@ struct Permissions {
 impl Permissions {
     /// Reads them from a file of /proc; if it has none, `mode` and root.
     fn read(file: &Path, mode: u32) -> Self {
-        Self::new(&fs::read_to_string(file).unwrap_or_default(), mode)
+        Self::parse(&fs::read_to_string(file).unwrap_or_default(), mode)
     }
 
-    fn new(text: &str, mode: u32) -> Self {
+    fn parse(text: &str, mode: u32) -> Self {
         let id = |name| field(text, name).unwrap_or(0);
         let refused = |name| field(text, name).is_some_and(|modify| modify != 1);
         let keeper = match (refused("ModifyDeviceFiles"), refused("DeviceFileModify")) {
@@ -154,7 +154,7 @@ impl Nodes {
             for capability in files(&root.join(place))? {
                 let Ok(text) = fs::read_to_string(capability) else { continue };
                 let Some(minor) = field(&text, "DeviceFileMinor") else { continue };
-                let mut permissions = Permissions::new(&text, CAPABILITY_MODE);
+                let mut permissions = Permissions::parse(&text, CAPABILITY_MODE);
                 if of_driver == NodeKeeper::Loader {
                     permissions.keeper = NodeKeeper::Loader;
                 }

@@ -14,7 +14,7 @@ use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
 use crate::facts::gpus::Gpu;
 use crate::values::{DirId, DriverUsers, FileId, Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
 use crate::verbs::VerbError;
-use crate::verbs::published::{HostFile, Published};
+use crate::verbs::published::{Published, PublishedFile};
 use crate::verbs::status_file::Status;
 use crate::verbs::{Binding, Host, Image, ModuleState};
 
@@ -36,7 +36,7 @@ fn contents(mut file: &File) -> Vec<u8> {
 }
 
 /// Path of a file before its rename; a [real](crate::verbs::shared_dir) one is random, or has none.
-fn unfinished(place: &HostFile<'_>) -> PathBuf {
+fn unfinished(place: &PublishedFile<'_>) -> PathBuf {
     place.dir.join(format!(".{}.tmp", place.name))
 }
 
@@ -318,7 +318,7 @@ impl Host for FakeHost {
         })
     }
 
-    fn published(&self, place: &HostFile<'_>) -> Result<Published, VerbError> {
+    fn published(&self, place: &PublishedFile<'_>) -> Result<Published, VerbError> {
         let inner = self.lock();
         if !inner.state.dirs.contains(place.dir) {
             return Ok(Published::NoDirectory);
@@ -327,7 +327,7 @@ impl Host for FakeHost {
         Ok(found.map_or(Published::Nothing, |bytes| Published::File(bytes.clone())))
     }
 
-    fn make_place(&self, place: &HostFile<'_>) -> Result<(), VerbError> {
+    fn make_place(&self, place: &PublishedFile<'_>) -> Result<(), VerbError> {
         self.path_verb("mkdir", place.dir, |inner| {
             inner.parent_is_dir(place.dir)?;
             inner.state.dirs.insert(place.dir.to_path_buf());
@@ -335,7 +335,7 @@ impl Host for FakeHost {
         })
     }
 
-    fn publish(&self, place: &HostFile<'_>, bytes: &[u8]) -> Result<(), VerbError> {
+    fn publish(&self, place: &PublishedFile<'_>, bytes: &[u8]) -> Result<(), VerbError> {
         let (path, temporary) = (place.dir.join(place.name), unfinished(place));
         self.path_verb("write", &temporary, |inner| {
             inner.parent_is_dir(&temporary)?;
@@ -353,7 +353,7 @@ impl Host for FakeHost {
         renamed.inspect_err(|_| drop(self.lock().state.published.remove(&temporary)))
     }
 
-    fn withdraw(&self, place: &HostFile<'_>, keeps: bool) -> Result<(), VerbError> {
+    fn withdraw(&self, place: &PublishedFile<'_>, keeps: bool) -> Result<(), VerbError> {
         let path = place.dir.join(place.name);
         self.path_verb("withdraw", &path, |inner| {
             inner.state.published.remove(&unfinished(place));
@@ -364,7 +364,7 @@ impl Host for FakeHost {
         })
     }
 
-    fn remove_place(&self, place: &HostFile<'_>) -> Result<(), VerbError> {
+    fn remove_place(&self, place: &PublishedFile<'_>) -> Result<(), VerbError> {
         match self.remove_dir(place.dir) {
             Err(e) if e.errno == Errno::ENOENT => Ok(()),
             removed => removed,

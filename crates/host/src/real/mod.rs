@@ -22,7 +22,7 @@ use crate::facts::nodes;
 use crate::facts::process_files::Looker;
 use crate::real::kernel_call::{Call, CallOutcome, KernelCalls};
 use crate::values::{DirId, DriverUsers, FileId, Node, Owner, WantedNode};
-use crate::verbs::published::{self, HostFile, Published};
+use crate::verbs::published::{self, Published, PublishedFile};
 use crate::verbs::status_file::{self, Status};
 use crate::verbs::{Binding, Host, Image, ModuleState, Stage, VerbError, labels};
 use longshore_core::deadlines::{Deadlines, LOOK};
@@ -145,7 +145,7 @@ impl RealHost {
     fn in_place<T>(
         &self,
         verb: &'static str,
-        place: &HostFile<'_>,
+        place: &PublishedFile<'_>,
         act: impl FnOnce(&Root) -> io::Result<T>,
     ) -> Result<T, VerbError> {
         let root = Root::open(&self.at(place.root));
@@ -412,23 +412,23 @@ impl Host for RealHost {
         Ok(found.filter(Metadata::is_dir).map(|found| (found.dev(), found.ino())))
     }
 
-    fn published(&self, place: &HostFile<'_>) -> Result<Published, VerbError> {
+    fn published(&self, place: &PublishedFile<'_>) -> Result<Published, VerbError> {
         self.in_place("read", place, |root| published::read(root, place))
     }
 
-    fn make_place(&self, place: &HostFile<'_>) -> Result<(), VerbError> {
+    fn make_place(&self, place: &PublishedFile<'_>) -> Result<(), VerbError> {
         self.in_place("make the directory of", place, |root| published::make_dir(root, place))
     }
 
-    fn publish(&self, place: &HostFile<'_>, bytes: &[u8]) -> Result<(), VerbError> {
+    fn publish(&self, place: &PublishedFile<'_>, bytes: &[u8]) -> Result<(), VerbError> {
         self.in_place("write", place, |root| published::write(root, place, bytes))
     }
 
-    fn withdraw(&self, place: &HostFile<'_>, keeps: bool) -> Result<(), VerbError> {
+    fn withdraw(&self, place: &PublishedFile<'_>, keeps: bool) -> Result<(), VerbError> {
         self.in_place("remove", place, |root| published::withdraw(root, place, keeps))
     }
 
-    fn remove_place(&self, place: &HostFile<'_>) -> Result<(), VerbError> {
+    fn remove_place(&self, place: &PublishedFile<'_>) -> Result<(), VerbError> {
         self.in_place("remove the directory of", place, |root| published::remove_dir(root, place))
     }
 

@@ -19,7 +19,7 @@ use crate::daemon::{Daemon, DaemonStatus, Ending};
 use crate::facts::gpus::Gpu;
 use crate::values::{DirId, DriverUsers, FileId, Node, WantedNode};
 use longshore_core::deadlines::Deadlines;
-use published::{HostFile, Published};
+use published::{Published, PublishedFile};
 use status_file::Status;
 
 pub use error::VerbError;
@@ -175,17 +175,17 @@ pub trait Host: Send + Sync {
         Ok(self.dir(path)?.is_some())
     }
     /// The contents of a published file.
-    fn published(&self, place: &HostFile<'_>) -> Result<Published, VerbError>;
+    fn published(&self, place: &PublishedFile<'_>) -> Result<Published, VerbError>;
     /// Makes the directory of a published file, mode 0755, in the parent that it has; one that is there
     /// stays as it is.
-    fn make_place(&self, place: &HostFile<'_>) -> Result<(), VerbError>;
+    fn make_place(&self, place: &PublishedFile<'_>) -> Result<(), VerbError>;
     /// Replaces a published file by these bytes, at once for its readers.
-    fn publish(&self, place: &HostFile<'_>, bytes: &[u8]) -> Result<(), VerbError>;
+    fn publish(&self, place: &PublishedFile<'_>, bytes: &[u8]) -> Result<(), VerbError>;
     /// Removes a published file, and one that an agent died over before it was published; where
     /// `keeps`, the second alone.
-    fn withdraw(&self, place: &HostFile<'_>, keeps: bool) -> Result<(), VerbError>;
+    fn withdraw(&self, place: &PublishedFile<'_>, keeps: bool) -> Result<(), VerbError>;
     /// Removes the directory of a published file; ENOTEMPTY if others use it.
-    fn remove_place(&self, place: &HostFile<'_>) -> Result<(), VerbError>;
+    fn remove_place(&self, place: &PublishedFile<'_>) -> Result<(), VerbError>;
     /// The directory that all paths are below: `/`, except in tests.
     fn root(&self) -> &Path;
     /// Starts a daemon under a mark; returns once its program is being executed.

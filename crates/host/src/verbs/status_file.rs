@@ -13,7 +13,7 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
 
 use crate::verbs::error::VerbError;
-use crate::verbs::shared_dir::{NameContents, SharedDir};
+use crate::verbs::shared_dir::{SharedDir, SharedFile};
 
 /// Size of the largest status file that is read.
 const MOST: u64 = 4096;
@@ -36,9 +36,9 @@ pub(crate) fn read(path: &Path) -> Result<Option<Status>, Errno> {
         Err(errno) => return Err(errno),
     };
     match SharedDir::new(&dir).read(&name, MOST).map_err(errno)? {
-        NameContents::Nothing => Ok(None),
-        NameContents::File(bytes) => Ok(Some(text(bytes))),
-        NameContents::Other(_) => Ok(Some(Status::Odd)),
+        SharedFile::Nothing => Ok(None),
+        SharedFile::File(bytes) => Ok(Some(text(bytes))),
+        SharedFile::Other(_) => Ok(Some(Status::Odd)),
     }
 }
 

@@ -53,7 +53,7 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// Describes `bytes`.
-    pub fn from_bytes(media_type: &str, bytes: &[u8]) -> Self {
+    pub fn for_bytes(media_type: &str, bytes: &[u8]) -> Self {
         Self {
             media_type: media_type.to_owned(),
             digest: digest(bytes),
@@ -69,7 +69,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// If `bytes` are no JSON object, or it has neither layers nor manifests.
-    pub fn of_manifest(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+    pub fn for_manifest(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Named {
@@ -83,7 +83,7 @@ impl Descriptor {
             (None, Some(_)) => INDEX_TYPE,
             (None, None) => return Err(serde_json::Error::custom("neither layers nor manifests")),
         };
-        Ok(Self::from_bytes(named.media_type.as_deref().unwrap_or(usual), bytes))
+        Ok(Self::for_bytes(named.media_type.as_deref().unwrap_or(usual), bytes))
     }
 
     /// True if `bytes` match its digest and size.
@@ -164,7 +164,7 @@ impl Described {
 
     /// Descriptor of the manifest, as others refer to it.
     pub fn descriptor(&self) -> Descriptor {
-        Descriptor::from_bytes(MANIFEST_TYPE, &self.manifest)
+        Descriptor::for_bytes(MANIFEST_TYPE, &self.manifest)
     }
 
     /// Parses a manifest and the config it names, from `place` (as messages call it).
@@ -254,7 +254,7 @@ fn manifest(set: &ModuleSet, config: &[u8]) -> Manifest {
     if !set.has_signed_headers() {
         annotations.insert("longshore.headers".to_owned(), set.headers_origin().to_string());
     }
-    let config = Descriptor::from_bytes(CONFIG_TYPE, config);
+    let config = Descriptor::for_bytes(CONFIG_TYPE, config);
     Manifest { annotations, ..Manifest::new(Some(ARTIFACT_TYPE), config, layers.collect()) }
 }
 

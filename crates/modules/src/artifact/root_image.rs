@@ -228,9 +228,9 @@ mod tests {
         let layer = |(digit, kind, size): &(&str, &str, u64)| Descriptor {
             size: *size,
             digest: format!("sha256:{}", digit.repeat(64)),
-            ..Descriptor::from_bytes(kind, b"")
+            ..Descriptor::for_bytes(kind, b"")
         };
-        let config = Descriptor::from_bytes(CONFIGS[0], b"");
+        let config = Descriptor::for_bytes(CONFIGS[0], b"");
         let image = RootImage { config, layers: layers.iter().map(layer).collect() };
         assert_eq!(image.space(|sha256| stored.contains(&sha256[..1]), freed), wanted);
     }
@@ -274,7 +274,7 @@ mod tests {
     fn the_machine_of_an_image_is_checked(#[case] config: &str, #[case] said: Option<&str>) {
         let config = config.as_bytes();
         let image =
-            RootImage { config: Descriptor::from_bytes(CONFIGS[0], config), layers: Vec::new() };
+            RootImage { config: Descriptor::for_bytes(CONFIGS[0], config), layers: Vec::new() };
         let checked = image.check_platform(config, "x86_64", "here");
         let text = checked.as_ref().err().map(ToString::to_string).unwrap_or_default();
         assert_eq!(checked.is_err(), said.is_some(), "{text}");

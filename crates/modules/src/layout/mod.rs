@@ -132,7 +132,7 @@ pub fn manifest(dir: &Path, digest: &str) -> Result<Descriptor, Failure> {
             .remedy("give the digest of an entry of its index.json"));
     }
     let bytes = read_blob(dir, hex, None, MAX_JSON)?;
-    Descriptor::of_manifest(&bytes).or_fail(FailureKind::Verification, || {
+    Descriptor::for_manifest(&bytes).or_fail(FailureKind::Verification, || {
         format!("the image layout {}: {digest} is no manifest", dir.display())
     })
 }
@@ -196,7 +196,7 @@ pub fn list(dir: &Path) -> Result<Vec<LayoutSet>, Failure> {
         .manifests
         .iter()
         .filter(|m| m.artifact_type.as_deref().is_none_or(|t| t == ARTIFACT_TYPE))
-        .filter_map(|m| entry_of(dir, m).transpose())
+        .filter_map(|m| layout_set(dir, m).transpose())
         .collect()
 }
 
@@ -284,7 +284,7 @@ impl Target<'_> {
         let described = Described::from_set(set)?;
         self.write_blob(&described.config)?;
         self.write_blob(&described.manifest)?;
-        let mut entry = Descriptor::from_bytes(MANIFEST_TYPE, &described.manifest);
+        let mut entry = Descriptor::for_bytes(MANIFEST_TYPE, &described.manifest);
         entry.artifact_type = Some(ARTIFACT_TYPE.to_owned());
         entry.annotations.insert(REF_NAME.to_owned(), set.key.tag());
         self.add_to_index(&mut index, entry)?;
@@ -298,7 +298,7 @@ impl Target<'_> {
         let Some(image) = SignatureImage::with(existing.as_deref(), signature)? else {
             return Ok(false);
         };
-        let entry = Descriptor::from_bytes(MANIFEST_TYPE, &image.manifest);
+        let entry = Descriptor::for_bytes(MANIFEST_TYPE, &image.manifest);
         self.add_image(&mut index, entry, tag, &image.manifest, &image.blobs).map(|()| true)
     }
 
@@ -367,7 +367,7 @@ impl Target<'_> {
     }
 }
 
-fn entry_of(dir: &Path, listed: &Descriptor) -> Result<Option<LayoutSet>, Failure> {
+fn layout_set(dir: &Path, listed: &Descriptor) -> Result<Option<LayoutSet>, Failure> {
     let found = read_manifest(dir, &listed.digest, Some(listed.size))?;
     Ok(found.map(|(_, set)| LayoutSet { manifest: listed.digest.clone(), set }))
 }

@@ -73,7 +73,7 @@ pub trait Judge {
 }
 
 /// Result of a search in a registry and its mirrors.
-pub struct SearchResult<W> {
+pub struct SetsFound<W> {
     /// Accepted sets, all from one repository.
     pub taken: Vec<Described>,
     /// Refused sets, with the reasons.
@@ -84,7 +84,7 @@ pub struct SearchResult<W> {
     pub failed: Option<Failure>,
 }
 
-impl<W> SearchResult<W> {
+impl<W> SetsFound<W> {
     /// Adds the sets of one repository that its index does not list.
     fn add_unlisted(&mut self, sets: Vec<(Described, NotListed)>) {
         for (set, why) in sets {
@@ -180,13 +180,9 @@ impl Registry {
     /// Finds the sets with matching tags, in the first repository that has one which `judge`
     /// accepts, and which its index lists where that is required: a mirror may have outdated or foreign ones.
     /// A matching tag without a set is skipped with a warning.
-    pub async fn find<J: Judge>(
-        &self,
-        requested: SetRequest<'_>,
-        judge: &J,
-    ) -> SearchResult<J::Why> {
+    pub async fn find<J: Judge>(&self, requested: SetRequest<'_>, judge: &J) -> SetsFound<J::Why> {
         let (refused, unlisted) = (Vec::new(), Vec::new());
-        let mut found = SearchResult { taken: Vec::new(), refused, unlisted, failed: None };
+        let mut found = SetsFound { taken: Vec::new(), refused, unlisted, failed: None };
         for session in &self.sessions {
             let sets = match find_in(session, requested).await {
                 Ok(sets) => self.listed(session, sets).await,
@@ -230,7 +226,7 @@ impl Registry {
         let session = self.only()?;
         let bytes = manifests::manifest(session, digest).await?;
         let bytes = bytes.ok_or_else(|| missing(session, digest))?;
-        Descriptor::of_manifest(&bytes).or_fail(FailureKind::Verification, || {
+        Descriptor::for_manifest(&bytes).or_fail(FailureKind::Verification, || {
             format!("{}@{digest} is no manifest", session.repository)
         })
     }

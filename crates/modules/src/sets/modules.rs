@@ -25,7 +25,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// See [`SetStore::holds`](super::SetStore::holds).
 pub(super) fn holds(store: &Store, set: &ModuleSet) -> bool {
-    let mut hashed = Hashed::new(store);
+    let mut hashed = Hashed::load(store);
     let whole = set.modules.iter().all(|module| {
         let checked = hashed.check(&module.sha256);
         checked.inspect_err(|failure| tracing::warn!(module = module.file, "{failure}")).is_ok()
@@ -36,7 +36,7 @@ pub(super) fn holds(store: &Store, set: &ModuleSet) -> bool {
 
 /// See [`SetStore::read_module`](super::SetStore::read_module).
 pub(super) fn read(store: &Store, sha256: &str) -> Result<Vec<u8>, Failure> {
-    let mut hashed = Hashed::new(store);
+    let mut hashed = Hashed::load(store);
     let read = hashed.read(sha256);
     hashed.keep();
     read
@@ -51,7 +51,7 @@ pub(super) fn verified(store: &Store, sha256: &str) -> Result<Option<VerifiedMod
         Ok((file, metadata))
     };
     let (file, metadata) = open().map_err(|e| read_failure(&path, e))?;
-    let known = Hashed::new(store).is_known(sha256, &metadata);
+    let known = Hashed::load(store).is_known(sha256, &metadata);
     let (sha256, metadata) = (sha256.to_owned(), Box::new(metadata));
     Ok(known.then_some(VerifiedModule { file, path, sha256, metadata }))
 }
@@ -105,7 +105,7 @@ struct Hashed<'a> {
 }
 
 impl<'a> Hashed<'a> {
-    fn new(store: &'a Store) -> Self {
+    fn load(store: &'a Store) -> Self {
         let record = store.dir(HASHED);
         let boot_id = fs::read_to_string(BOOT_ID).ok();
         let known = boot_id.map(|id| VerifiedFiles::read_of_boot(&record, id.trim()));

@@ -59,7 +59,7 @@ impl SignatureImage {
             })?,
             None => Vec::new(),
         };
-        let mut layer = Descriptor::from_bytes(PAYLOAD_TYPE, signature.payload.as_bytes());
+        let mut layer = Descriptor::for_bytes(PAYLOAD_TYPE, signature.payload.as_bytes());
         layer.annotations.insert(SIGNATURE.to_owned(), signature.signature.clone());
         if layers.contains(&layer) {
             return Ok(None);
@@ -67,7 +67,7 @@ impl SignatureImage {
         layers.push(layer);
         let config = image_config(&layers)?;
         let manifest =
-            Manifest::new(None, Descriptor::from_bytes(IMAGE_CONFIG_TYPE, &config), layers);
+            Manifest::new(None, Descriptor::for_bytes(IMAGE_CONFIG_TYPE, &config), layers);
         let payload = signature.payload.clone().into_bytes();
         Ok(Some(Self { manifest: json(&manifest)?, blobs: vec![config, payload] }))
     }
@@ -196,7 +196,7 @@ impl SignatureReader {
 impl SignatureLayer {
     /// Returns the descriptor of the payload.
     pub fn descriptor(&self) -> Descriptor {
-        let mut payload = Descriptor::from_bytes(PAYLOAD_TYPE, b"");
+        let mut payload = Descriptor::for_bytes(PAYLOAD_TYPE, b"");
         (payload.digest, payload.size) = (self.digest.clone(), self.size);
         payload
     }
@@ -242,7 +242,7 @@ mod tests {
         let read = |of: &Descriptor, _: u64| {
             Ok(if of.digest == "image" { many.clone() } else { b"{}".to_vec() })
         };
-        let mut named = Descriptor::from_bytes("", b"");
+        let mut named = Descriptor::for_bytes("", b"");
         named.digest = "image".into();
         let images = vec![named; 64];
         let found = SignatureReader::read_all(images.iter(), 1, &read).expect("reads");

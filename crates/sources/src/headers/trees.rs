@@ -82,7 +82,7 @@ impl Trees {
     fn led_to(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         let mut led: Vec<PathBuf> = self.view.included(dir)?.into_iter().collect();
         for (path, kind) in self.entries(dir)? {
-            let NodeKind::Link(target) = kind else { continue };
+            let TreeFileKind::Link(target) = kind else { continue };
             let link = dir.join(&path);
             let target = link.parent().unwrap_or(dir).join(target);
             let Some(target) = self.view.resolve(&target)? else { continue };
@@ -142,12 +142,12 @@ impl Trees {
                 let mut field = |bytes: &[u8]| add_field(&mut hash, bytes);
                 field(path.as_os_str().as_encoded_bytes());
                 match &kind {
-                    NodeKind::Directory => field(b"directory"),
-                    NodeKind::Link(target) => {
+                    TreeFileKind::Directory => field(b"directory"),
+                    TreeFileKind::Link(target) => {
                         field(b"link");
                         field(target.as_os_str().as_encoded_bytes());
                     }
-                    NodeKind::File { executable, size } => {
+                    TreeFileKind::File { executable, size } => {
                         field(if *executable { b"program" } else { b"file" });
                         hash.update(size.to_le_bytes());
                         self.feed(&part.join(&path), *size, &mut hash)?;
@@ -192,9 +192,9 @@ impl Trees {
                 let inside = part.join(&path);
                 let (from, to) = (self.lies(&inside), at(&inside));
                 match kind {
-                    NodeKind::Directory => fs::create_dir(&to)?,
-                    NodeKind::Link(target) => symlink(target, &to)?,
-                    NodeKind::File { executable, .. } => {
+                    TreeFileKind::Directory => fs::create_dir(&to)?,
+                    TreeFileKind::Link(target) => symlink(target, &to)?,
+                    TreeFileKind::File { executable, .. } => {
                         fs::copy(&from, &to)?;
                         let mode = if executable { 0o755 } else { 0o644 };
                         fs::set_permissions(&to, fs::Permissions::from_mode(mode))?;
@@ -226,7 +226,7 @@ impl Trees {
     }
 
     /// Lists everything below `dir`, sorted, directories before their contents; follows no link.
-    fn entries(&self, dir: &Path) -> io::Result<Vec<(PathBuf, NodeKind)>> {
+    fn entries(&self, dir: &Path) -> io::Result<Vec<(PathBuf, TreeFileKind)>> {
         let top = self.lies(dir);
         let (mut found, mut bytes) = (Vec::new(), 0u64);
         let mut next = vec![PathBuf::new()];
@@ -237,12 +237,12 @@ impl Trees {
                 let meta = entry.path().symlink_metadata()?;
                 let kind = if meta.is_dir() {
                     next.push(path.clone());
-                    NodeKind::Directory
+                    TreeFileKind::Directory
                 } else if meta.is_symlink() {
-                    NodeKind::Link(fs::read_link(entry.path())?)
+                    TreeFileKind::Link(fs::read_link(entry.path())?)
                 } else if meta.is_file() {
                     bytes = bytes.saturating_add(meta.len());
-                    NodeKind::File { executable: meta.mode() & 0o111 != 0, size: meta.len() }
+                    TreeFileKind::File { executable: meta.mode() & 0o111 != 0, size: meta.len() }
                 } else {
                     continue;
                 };
@@ -257,7 +257,7 @@ impl Trees {
     }
 }
 
-enum NodeKind {
+enum TreeFileKind {
     Directory,
     Link(PathBuf),
     File { executable: bool, size: u64 },

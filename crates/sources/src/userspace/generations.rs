@@ -161,7 +161,7 @@ mod tests {
         let store = Store::open(dir.path(), Disk::default()).expect("store");
         // A foreign lock on the directory blocks nothing.
         longshore_core::testing::loosen(dir.path(), &store.dir("userspace"));
-        let _holder = longshore_core::testing::Holder::new(&store.dir("userspace"));
+        let _holder = longshore_core::testing::Holder::start(&store.dir("userspace"));
         let land_one = || {
             let scratch = claim(&store, "userspace").expect("claim");
             fs::write(scratch.path().join("file"), "text").expect("write");

@@ -56,7 +56,7 @@ impl Packed {
     ///
     /// # Errors
     /// Exit code 13 where its manifest is absent or damaged.
-    pub fn from_tree(tree: &AvailableUserspace) -> Result<Self, Failure> {
+    pub fn read(tree: &AvailableUserspace) -> Result<Self, Failure> {
         let path = tree.root.with_file_name("manifest.json");
         let bytes = fs::read(&path)
             .or_fail(FailureKind::Verification, || format!("reading {}", path.display()))?;
@@ -276,7 +276,7 @@ mod tests {
             sources: None,
             tools: Vec::new(),
         };
-        let packed = Packed::from_tree(&tree).expect("packs");
+        let packed = Packed::read(&tree).expect("packs");
         (dir, store, packed)
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{HIDDEN, NOT_LOADED, Read, fails, fails_until_ready, not_asked, passes};
 use crate::doctor::operator::inputs::GateInputs;
-use crate::doctor::operator::place::{CandidateRoot, ResolvedEntry, shown};
+use crate::doctor::operator::place::{ConfinedRoot, ResolvedEntry, shown};
 
 /// Directories of the host's PATH in the driver manager, which runs nvidia-smi by chroot(2).
 const PATH: [&str; 6] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"];
@@ -23,7 +23,7 @@ const UNLOADED: [&str; 7] = [
 ];
 
 /// First executable nvidia-smi in these directories of the host.
-pub(super) fn nvidia_smi(host: &CandidateRoot, directories: &[&str]) -> io::Result<Option<String>> {
+pub(super) fn nvidia_smi(host: &ConfinedRoot, directories: &[&str]) -> io::Result<Option<String>> {
     for dir in directories {
         let path = format!("{dir}/nvidia-smi");
         if let ResolvedEntry::File { executable: true, empty: false } = host.entry(&path)? {
@@ -100,7 +100,7 @@ pub(super) fn unload(seen: &GateInputs) -> Read {
 }
 
 /// Modules that hold one of the driver's and are not unloaded themselves: nvidia_drm above all.
-fn other_holders(root: &CandidateRoot) -> io::Result<Vec<String>> {
+fn other_holders(root: &ConfinedRoot) -> io::Result<Vec<String>> {
     let mut others = Vec::new();
     for module in UNLOADED {
         let holders = root.names(Path::new("sys/module").join(module).join("holders"))?;

@@ -5,7 +5,7 @@ use std::io;
 
 use super::{EXPOSE, Read, driver_root, fails, fails_until_ready, passes};
 use crate::doctor::operator::inputs::GateInputs;
-use crate::doctor::operator::place::{CandidateRoot, shown};
+use crate::doctor::operator::place::{ConfinedRoot, shown};
 
 /// Directories of the driver root in which it looks, in this order; then it reads `etc/ld.so.cache`.
 const DIRECTORIES: [&str; 11] = [
@@ -25,7 +25,7 @@ const DIRECTORIES: [&str; 11] = [
 const VERSIONED: [&str; 2] = ["libcuda.so.", "libnvidia-ml.so."];
 
 /// Directory of the first library with a version, and that version.
-fn first(root: &CandidateRoot) -> io::Result<Option<(&'static str, String, String)>> {
+fn first(root: &ConfinedRoot) -> io::Result<Option<(&'static str, String, String)>> {
     for stem in VERSIONED {
         for dir in DIRECTORIES {
             for name in root.names(dir)?.unwrap_or_default() {

@@ -5,7 +5,7 @@ use std::io;
 use super::{EXPOSE, HIDDEN, INSTALL, NOT_LOADED, Read, driver_manager, driver_root};
 use super::{fails, fails_until_ready, not_asked, passes};
 use crate::doctor::operator::inputs::{CONTAINER_READY, GateInputs};
-use crate::doctor::operator::place::{CandidateRoot, ResolvedEntry, shown};
+use crate::doctor::operator::place::{ConfinedRoot, ResolvedEntry, shown};
 
 /// Directories of the host in which it looks for nvidia-smi.
 const OF_HOST: [&str; 6] = ["usr/bin", "usr/sbin", "bin", "sbin", "usr/lib/wsl/lib", "opt/bin"];
@@ -58,7 +58,7 @@ pub(super) fn container_ready(seen: &GateInputs) -> Read {
 
 /// First of these names in the driver root, or those whose link leads out.
 fn search(
-    root: &CandidateRoot,
+    root: &ConfinedRoot,
     directories: &[&str],
     name: &str,
 ) -> io::Result<Result<String, Vec<String>>> {
@@ -196,7 +196,7 @@ pub(super) fn dev_char(seen: &GateInputs) -> Read {
 }
 
 /// Links in /dev/char to another node of the driver than the one with their numbers.
-fn wrong_links(host: &CandidateRoot, devices: &str) -> io::Result<Vec<String>> {
+fn wrong_links(host: &ConfinedRoot, devices: &str) -> io::Result<Vec<String>> {
     let mut wrong = Vec::new();
     for numbers in host.names("dev/char")?.unwrap_or_default() {
         let Some(target) = host.link(format!("dev/char/{numbers}"))? else { continue };

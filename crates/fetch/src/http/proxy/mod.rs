@@ -186,7 +186,7 @@ impl Proxies {
     ///
     /// # Errors
     /// Exit code 2 for a variable that is no usable proxy.
-    pub(super) fn of_process(rules: Vec<ProxyRule>) -> Result<Self, Failure> {
+    pub(super) fn from_process_env(rules: Vec<ProxyRule>) -> Result<Self, Failure> {
         static WARNED: Once = Once::new();
         let env =
             |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());

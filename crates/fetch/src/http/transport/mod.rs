@@ -46,7 +46,7 @@ pub trait Exchange {
     /// Its request.
     type Request: Request;
     /// Answer of the attempt that succeeds.
-    type Received;
+    type Response;
 
     /// Returns the request.
     fn request(&self) -> &Self::Request;
@@ -61,7 +61,7 @@ pub trait Exchange {
     ///
     /// # Errors
     /// The failure, and whether a further attempt is worth it.
-    fn attempt(&mut self) -> impl Future<Output = Result<Self::Received, AttemptError>> + Send;
+    fn attempt(&mut self) -> impl Future<Output = Result<Self::Response, AttemptError>> + Send;
 }
 
 /// Failure of an attempt.
@@ -125,7 +125,7 @@ impl Fetcher {
     /// # Errors
     /// The failure of the last attempt; that of the last exchange, where its server did not answer
     /// recently.
-    pub async fn exchange<X: Exchange>(&self, exchange: &mut X) -> Result<X::Received, FetchError> {
+    pub async fn exchange<X: Exchange>(&self, exchange: &mut X) -> Result<X::Response, FetchError> {
         if let Some(Err(refused)) =
             self.reach.as_ref().map(|reach| reach.check(exchange.request().url()))
         {
@@ -166,7 +166,7 @@ impl Fetcher {
     async fn attempt_in_time<X: Exchange>(
         &self,
         exchange: &mut X,
-    ) -> Result<X::Received, AttemptError> {
+    ) -> Result<X::Response, AttemptError> {
         let deadline = self.policy.deadline(exchange.request().size());
         match tokio::time::timeout(deadline, exchange.attempt()).await {
             Ok(attempted) => attempted,

@@ -179,7 +179,7 @@ impl Scripted {
 
 impl Exchange for Scripted {
     type Request = DownloadRequest;
-    type Received = ();
+    type Response = ();
 
     fn request(&self) -> &DownloadRequest {
         &self.request

@@ -221,7 +221,7 @@ fn settings_are_the_templates_but_for_those_that_are_set() {
 struct Pretender(Child);
 
 impl Pretender {
-    fn new(scene: &Scene, program: &Path, uid: u32) -> Self {
+    fn start(scene: &Scene, program: &Path, uid: u32) -> Self {
         let mut command = Command::new(program);
         command.arg("600").env_clear().env(MARK_VARIABLE, &scene.mark).uid(uid).gid(uid);
         let pretender = Self(command.spawn().unwrap());
@@ -251,7 +251,7 @@ impl Drop for Pretender {
 #[test]
 fn a_strangers_process_with_the_mark_is_neither_waited_for_nor_ended() {
     let scene = Scene::new();
-    let mut pretender = Pretender::new(&scene, Path::new("/bin/sleep"), STRANGER);
+    let mut pretender = Pretender::start(&scene, Path::new("/bin/sleep"), STRANGER);
     let daemon = scene.daemon("");
     // Like [`stop`], this would wait for the foreign process and then kill it.
     scene.start(&daemon).unwrap();
@@ -268,7 +268,7 @@ fn a_program_with_a_setuid_bit_that_a_stranger_gave_the_mark_is_not_ours() {
     fs::set_permissions(scene.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::copy("/bin/sleep", &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
-    let pretender = Pretender::new(&scene, &program, STRANGER);
+    let pretender = Pretender::start(&scene, &program, STRANGER);
     let process = PathBuf::from(format!("/proc/{}", pretender.0.id()));
     assert_eq!(fs::metadata(process).unwrap().uid(), 0, "it has root's effective user id");
     assert_eq!(scene.find().len(), 0);

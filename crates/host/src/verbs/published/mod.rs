@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::verbs::shared_dir::{NameContents, SharedDir};
+use crate::verbs::shared_dir::{SharedDir, SharedFile};
 use longshore_core::root::{Root, errno_of, if_there};
 
 /// Size limit of a file that is read: a spec has some tens of kilobytes.
@@ -23,7 +23,7 @@ const MODE: u32 = 0o644;
 
 /// A file of a directory of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostFile<'a> {
+pub struct PublishedFile<'a> {
     /// Root of the host's file system.
     pub root: &'a Path,
     /// Absolute path of the directory below it.
@@ -32,7 +32,7 @@ pub struct HostFile<'a> {
     pub name: &'a str,
 }
 
-impl HostFile<'_> {
+impl PublishedFile<'_> {
     /// Path of the file, for messages: on the host, unless its root is this process's own.
     pub fn shown(&self) -> String {
         self.dir.join(self.name).display().to_string()
@@ -53,18 +53,18 @@ pub enum Published {
 }
 
 /// Reads the file.
-pub(crate) fn read(root: &Root, place: &HostFile<'_>) -> io::Result<Published> {
+pub(crate) fn read(root: &Root, place: &PublishedFile<'_>) -> io::Result<Published> {
     let dir = if_there(directory(root, place.dir))?;
     let Some(dir) = dir else { return Ok(Published::NoDirectory) };
     Ok(match SharedDir::new(&dir).read(place.name, LARGEST)? {
-        NameContents::Nothing => Published::Nothing,
-        NameContents::File(bytes) => Published::File(bytes),
-        NameContents::Other(why) => Published::Other(why),
+        SharedFile::Nothing => Published::Nothing,
+        SharedFile::File(bytes) => Published::File(bytes),
+        SharedFile::Other(why) => Published::Other(why),
     })
 }
 
 /// Makes the directory, mode 0755, in its parent; one that is there stays as it is.
-pub(crate) fn make_dir(root: &Root, place: &HostFile<'_>) -> io::Result<()> {
+pub(crate) fn make_dir(root: &Root, place: &PublishedFile<'_>) -> io::Result<()> {
     let (parent, name) = parent(root, place)?;
     match mkdirat(&parent, name, Mode::from_bits_truncate(0o755)) {
         Ok(()) => directory(root, place.dir)?.set_permissions(Permissions::from_mode(0o755)),
@@ -74,7 +74,7 @@ pub(crate) fn make_dir(root: &Root, place: &HostFile<'_>) -> io::Result<()> {
 }
 
 /// Removes the directory, if it is empty.
-pub(crate) fn remove_dir(root: &Root, place: &HostFile<'_>) -> io::Result<()> {
+pub(crate) fn remove_dir(root: &Root, place: &PublishedFile<'_>) -> io::Result<()> {
     let (parent, name) = parent(root, place)?;
     match unlinkat(&parent, name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -83,7 +83,7 @@ pub(crate) fn remove_dir(root: &Root, place: &HostFile<'_>) -> io::Result<()> {
 }
 
 /// Writes the file: a reader sees all of it or nothing. What was in its place is replaced.
-pub(crate) fn write(root: &Root, place: &HostFile<'_>, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write(root: &Root, place: &PublishedFile<'_>, bytes: &[u8]) -> io::Result<()> {
     let opened = directory(root, place.dir)?;
     let dir = SharedDir::new(&opened);
     dir.sweep(place.name.as_ref());
@@ -96,14 +96,14 @@ pub(crate) fn write(root: &Root, place: &HostFile<'_>, bytes: &[u8]) -> io::Resu
 }
 
 /// Removes the file, unless `keeps`, and one that was not renamed.
-pub(crate) fn withdraw(root: &Root, place: &HostFile<'_>, keeps: bool) -> io::Result<()> {
+pub(crate) fn withdraw(root: &Root, place: &PublishedFile<'_>, keeps: bool) -> io::Result<()> {
     let Some(dir) = if_there(directory(root, place.dir))? else { return Ok(()) };
     let dir = SharedDir::new(&dir);
     dir.sweep(place.name.as_ref());
     if keeps { Ok(()) } else { dir.remove(place.name) }
 }
 
-fn parent<'a>(root: &Root, place: &HostFile<'a>) -> io::Result<(File, &'a std::ffi::OsStr)> {
+fn parent<'a>(root: &Root, place: &PublishedFile<'a>) -> io::Result<(File, &'a std::ffi::OsStr)> {
     let name = place.dir.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let above = place.dir.parent().unwrap_or(Path::new("/"));
     Ok((directory(root, above)?, name))

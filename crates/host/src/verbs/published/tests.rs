@@ -20,8 +20,8 @@ fn host() -> (tempfile::TempDir, Root) {
     (dir, root)
 }
 
-fn place(root: &Root) -> HostFile<'_> {
-    HostFile { root: root.path(), dir: Path::new(DIR), name: NAME }
+fn place(root: &Root) -> PublishedFile<'_> {
+    PublishedFile { root: root.path(), dir: Path::new(DIR), name: NAME }
 }
 
 fn names(root: &Root) -> Vec<String> {

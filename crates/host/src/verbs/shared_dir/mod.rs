@@ -37,7 +37,7 @@ pub struct SharedDir<'a>(BorrowedFd<'a>);
 
 /// Contents of a name in such a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NameContents {
+pub enum SharedFile {
     /// Nothing.
     Nothing,
     /// A regular file with these bytes.
@@ -56,26 +56,26 @@ impl<'a> SharedDir<'a> {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn read(self, name: impl AsRef<OsStr>, most: u64) -> io::Result<NameContents> {
+    pub fn read(self, name: impl AsRef<OsStr>, most: u64) -> io::Result<SharedFile> {
         let found = match openat(self.0, name.as_ref(), FLAGS, Mode::empty()) {
-            Err(Errno::ENOENT) => return Ok(NameContents::Nothing),
+            Err(Errno::ENOENT) => return Ok(SharedFile::Nothing),
             opened => File::from(opened?),
         };
         let kind = found.metadata()?.file_type();
         if kind.is_symlink() {
-            return Ok(NameContents::Other("a symbolic link".to_owned()));
+            return Ok(SharedFile::Other("a symbolic link".to_owned()));
         }
         if !kind.is_file() {
-            return Ok(NameContents::Other("no regular file".to_owned()));
+            return Ok(SharedFile::Other("no regular file".to_owned()));
         }
         let file = match reopen(&found) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Ok(NameContents::Other("under another program's lease".to_owned()));
+                return Ok(SharedFile::Other("under another program's lease".to_owned()));
             }
             opened => opened?,
         };
-        let large = || NameContents::Other(format!("larger than {}", size(most)));
-        Ok(read_up_to(file, most)?.map_or_else(large, NameContents::File))
+        let large = || SharedFile::Other(format!("larger than {}", size(most)));
+        Ok(read_up_to(file, most)?.map_or_else(large, SharedFile::File))
     }
 
     /// Makes a new file, mode 0600, that gets the name once it is complete.

@@ -62,7 +62,7 @@ fn a_file_has_no_name_until_it_is_complete() {
         assert_eq!(scene.names(), before);
         scene.write("whole").unwrap();
         assert_eq!(scene.names(), [NAME]);
-        assert_eq!(scene.shared().read(NAME, 9).unwrap(), NameContents::File(b"whole".to_vec()));
+        assert_eq!(scene.shared().read(NAME, 9).unwrap(), SharedFile::File(b"whole".to_vec()));
     }
 }
 
@@ -204,7 +204,7 @@ fn a_file_that_is_not_regular_is_not_opened() {
     mkfifo(&scene.at(NAME), Mode::S_IRWXU).unwrap();
     let writer = Waiting::at(&scene.at(NAME));
     let found = scene.shared().read(NAME, 9).unwrap();
-    assert_eq!(found, NameContents::Other("no regular file".to_owned()));
+    assert_eq!(found, SharedFile::Other("no regular file".to_owned()));
     assert!(writer.is_waiting());
 }
 
@@ -212,8 +212,8 @@ fn a_file_that_is_not_regular_is_not_opened() {
 fn a_large_file_is_not_read() {
     let scene = Scene::new();
     fs::write(scene.at(NAME), "12345").unwrap();
-    assert_eq!(scene.shared().read(NAME, 5).unwrap(), NameContents::File(b"12345".to_vec()));
+    assert_eq!(scene.shared().read(NAME, 5).unwrap(), SharedFile::File(b"12345".to_vec()));
     File::create(scene.at(NAME)).unwrap().set_len(4097).unwrap();
     let found = scene.shared().read(NAME, 4096).unwrap();
-    assert_eq!(found, NameContents::Other("larger than 4 KiB".to_owned()));
+    assert_eq!(found, SharedFile::Other("larger than 4 KiB".to_owned()));
 }

@@ -164,7 +164,7 @@ struct CallExchange<'c> {
 
 impl Exchange for CallExchange<'_> {
     type Request = Call;
-    type Received = RegistryResponse;
+    type Response = RegistryResponse;
 
     fn request(&self) -> &Call {
         self.call

@@ -183,7 +183,7 @@ impl Attestation {
     }
 
     fn layer(&self) -> Descriptor {
-        let mut layer = Descriptor::from_bytes(ENVELOPE_TYPE, self.0.as_bytes());
+        let mut layer = Descriptor::for_bytes(ENVELOPE_TYPE, self.0.as_bytes());
         layer.annotations.insert(PREDICATE_TYPE.to_owned(), self.own_type());
         // cosign reads the annotation of every layer; the signature is in the envelope.
         layer.annotations.insert(SIGNATURE.to_owned(), String::new());
@@ -301,7 +301,7 @@ impl AttestationImage {
             return Ok(None);
         }
         let config = image_config(&layers)?;
-        let described = Descriptor::from_bytes(IMAGE_CONFIG_TYPE, &config);
+        let described = Descriptor::for_bytes(IMAGE_CONFIG_TYPE, &config);
         let manifest = Manifest::new(Some(ATTESTATIONS_TYPE), described, layers);
         let manifest = Manifest { subject: Some(subject.clone()), ..manifest };
         let blobs = std::iter::once(config).chain(envelopes).collect();
@@ -310,7 +310,7 @@ impl AttestationImage {
 
     /// Returns the entry for it in a list of referrers.
     pub fn descriptor(manifest: &[u8]) -> Descriptor {
-        let mut entry = Descriptor::from_bytes(MANIFEST_TYPE, manifest);
+        let mut entry = Descriptor::for_bytes(MANIFEST_TYPE, manifest);
         entry.artifact_type = Some(ATTESTATIONS_TYPE.to_owned());
         entry
     }

@@ -169,7 +169,7 @@ mod tests {
             Ok(image(&layers))
         };
         let named =
-            |digest: &str| Descriptor { digest: digest.into(), ..Descriptor::from_bytes("", b"") };
+            |digest: &str| Descriptor { digest: digest.into(), ..Descriptor::for_bytes("", b"") };
         let images = [vec![named("a"); 10_000], vec![named("b")]].concat();
         let found = AttestationReader::read_all(images.iter(), &read);
         assert_eq!((found.attestations.len(), reads.get()), (42, 2 + 42));

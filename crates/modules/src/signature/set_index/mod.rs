@@ -299,8 +299,8 @@ impl SignedIndex {
     /// # Errors
     /// Exit code 70; it can always be serialized.
     pub(crate) fn image(&self) -> Result<(Vec<u8>, [&[u8]; 2]), Failure> {
-        let config = Descriptor::from_bytes(EMPTY_TYPE, EMPTY);
-        let layers = vec![Descriptor::from_bytes(ENVELOPE_TYPE, self.as_bytes())];
+        let config = Descriptor::for_bytes(EMPTY_TYPE, EMPTY);
+        let layers = vec![Descriptor::for_bytes(ENVELOPE_TYPE, self.as_bytes())];
         let manifest = Manifest::new(Some(SET_INDEX_TYPE), config, layers);
         Ok((json(&manifest)?, [EMPTY, self.as_bytes()]))
     }

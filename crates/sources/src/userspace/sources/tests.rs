@@ -132,7 +132,7 @@ fn a_tree_with_them_is_another_than_one_without() {
 fn they_are_carried_to_another_store() {
     let ((_dir, store), (_other_dir, other)) = (store(), store());
     let tree = with_sources(&store, debian(&store, &plain(DEBIAN))).expect("assembled");
-    let packed = Packed::from_tree(&tree).expect("packs");
+    let packed = Packed::read(&tree).expect("packs");
     let staged = other.dir("tmp").join("staged");
     fs::create_dir(&staged).expect("made");
     for file in &packed.files {
