@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Asked;
-use super::place::ConfinedRoot;
+use super::confined::ConfinedRoot;
 
 /// Directory of the operator's files.
 pub(super) const VALIDATIONS: &str = "run/nvidia/validations";
@@ -85,5 +85,5 @@ fn switches(text: &str) -> Result<BTreeMap<String, bool>, String> {
     let parsed = lines.map(|line| switch(line).ok_or_else(|| line.to_owned()));
     parsed
         .collect::<Result<_, _>>()
-        .map_err(|line| format!("{} is no switch", super::place::shown(&line)))
+        .map_err(|line| format!("{} is no switch", super::confined::shown(&line)))
 }

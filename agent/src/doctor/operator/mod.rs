@@ -5,9 +5,9 @@
 //! Sources of the facts: gpu-operator (assets/state-driver, cmd/nvidia-validator), k8s-driver-manager
 //! (cmd/driver-manager), nvidia-container-toolkit (internal/lookup), of August 2026.
 
+mod confined;
 mod gates;
 mod inputs;
-mod place;
 mod render;
 
 use std::io;
@@ -25,8 +25,8 @@ use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::finding::Verdict;
 use longshore_host::HostFacts;
 
+use confined::ConfinedRoot;
 use inputs::GateInputs;
-use place::ConfinedRoot;
 
 /// Format of the report.
 const FORMAT: u32 = 1;

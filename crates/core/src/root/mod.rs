@@ -3,8 +3,8 @@
 //! Absolute symlinks and `..` resolve inside it (openat2(2), `RESOLVE_IN_ROOT`, Linux 5.6), so a
 //! tree's `/lib -> /usr/lib` is the tree's own, and a hostile link leads nowhere else.
 
-mod place;
 mod regular;
+mod resolved_name;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,8 +18,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat};
 use nix::sys::stat::Mode;
 
-pub use place::ResolvedName;
 pub use regular::{open_regular, read_up_to, reopen};
+pub use resolved_name::ResolvedName;
 
 /// Size limit of files that facts are read from; a larger one is an error.
 const LARGEST: u64 = 64 << 20;

@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 
 use super::{HIDDEN, NOT_LOADED, Read, fails, fails_until_ready, not_asked, passes};
+use crate::doctor::operator::confined::{ConfinedRoot, ResolvedEntry, shown};
 use crate::doctor::operator::inputs::GateInputs;
-use crate::doctor::operator::place::{ConfinedRoot, ResolvedEntry, shown};
 
 /// Directories of the host's PATH in the driver manager, which runs nvidia-smi by chroot(2).
 const PATH: [&str; 6] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"];

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{INSTALL, Read, driver_root, fails, fails_until_ready, not_asked, passes};
+use crate::doctor::operator::confined::shown;
 use crate::doctor::operator::inputs::GateInputs;
-use crate::doctor::operator::place::shown;
 
 const RDMA: &str = "GPU_DIRECT_RDMA_ENABLED";
 const PEERMEM: &str = "nvidia_peermem";

@@ -1,8 +1,8 @@
 //! Gates of the startup probe in the driver's container.
 
 use super::{INSTALL, Read, driver_root, fails_until_ready, passes};
+use crate::doctor::operator::confined::{ResolvedEntry, shown};
 use crate::doctor::operator::inputs::{GateInputs, VALIDATIONS};
-use crate::doctor::operator::place::{ResolvedEntry, shown};
 
 /// Path below the driver root that longshore's image has in its PATH.
 const TOOL: &str = "usr/bin/nvidia-smi";

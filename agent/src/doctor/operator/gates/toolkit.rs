@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::{EXPOSE, Read, driver_root, fails, fails_until_ready, passes};
+use crate::doctor::operator::confined::{ConfinedRoot, shown};
 use crate::doctor::operator::inputs::GateInputs;
-use crate::doctor::operator::place::{ConfinedRoot, shown};
 
 /// Directories of the driver root in which it looks, in this order; then it reads `etc/ld.so.cache`.
 const DIRECTORIES: [&str; 11] = [

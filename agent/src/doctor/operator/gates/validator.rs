@@ -4,8 +4,8 @@ use std::io;
 
 use super::{EXPOSE, HIDDEN, INSTALL, NOT_LOADED, Read, driver_manager, driver_root};
 use super::{fails, fails_until_ready, not_asked, passes};
+use crate::doctor::operator::confined::{ConfinedRoot, ResolvedEntry, shown};
 use crate::doctor::operator::inputs::{CONTAINER_READY, GateInputs};
-use crate::doctor::operator::place::{ConfinedRoot, ResolvedEntry, shown};
 
 /// Directories of the host in which it looks for nvidia-smi.
 const OF_HOST: [&str; 6] = ["usr/bin", "usr/sbin", "bin", "sbin", "usr/lib/wsl/lib", "opt/bin"];
