@@ -32,7 +32,7 @@ pub struct Times {
 impl Default for Times {
     fn default() -> Self {
         Self {
-            look: Duration::from_secs(60),
+            look: Duration::from_secs(2 * 60),
             settled: Duration::from_secs(30),
             store: Duration::from_secs(60 * 60),
             retry: (Duration::from_secs(15 * 60), Duration::from_secs(6 * 60 * 60)),
