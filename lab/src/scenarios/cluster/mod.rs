@@ -42,7 +42,6 @@ fn looped(records: &Records) -> Vec<String> {
         ("looped.asked", &["an agent's container are in default", "exit code 2"]),
         ("looped.logs", &["no archive is configured", "exit code 0"]),
         ("looped.doctor", &["REFUSED", "no archive is configured", "exit code 12"]),
-        ("looped.pods", &["CrashLoopBackOff"]),
     ]
     .iter()
     .flat_map(|(section, wanted)| wanted.iter().map(move |text| (section, text)))
@@ -52,7 +51,18 @@ fn looped(records: &Records) -> Vec<String> {
     if pods.contains("longshore-doctor") {
         wrong.push(format!("a pod of a diagnosis is left: {pods}"));
     }
+    if !pods.lines().any(has_restarted) {
+        wrong.push(format!("no agent was started again: {pods}"));
+    }
     wrong
+}
+
+/// True for a row of `kubectl get pods --all-namespaces` about an agent that was started again. Its status is
+/// CrashLoopBackOff, or Running while it is started once more.
+fn has_restarted(row: &str) -> bool {
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    let [_, name, _, _, restarts, ..] = columns.as_slice() else { return false };
+    name.starts_with("longshore-") && restarts.parse().is_ok_and(|count: u32| count > 0)
 }
 
 /// Checks that the API server reaches kubelet: for the agent's log, and for a command in its container, which says
@@ -118,7 +128,8 @@ mod tests {
 
     #[test]
     fn a_wrong_answer_about_a_crash_loop_is_found() {
-        let loops = "longshore-x 0/1 CrashLoopBackOff 2 1m";
+        let loops = "NAMESPACE NAME READY STATUS RESTARTS AGE\n\
+                     default longshore-x 0/1 CrashLoopBackOff 2 (9s ago) 1m";
         let good = [
             (
                 "looped.exec",
@@ -135,10 +146,12 @@ mod tests {
             ("looped.asked", "exit code 2", "looped.asked has no `an agent's container"),
             ("looped.logs", "\nexit code 0", "looped.logs has no `no archive is configured`"),
             ("looped.doctor", "exit code 32", "looped.doctor has no `REFUSED`"),
-            ("looped.pods", "longshore-x 1/1 Running", "looped.pods has no `CrashLoopBackOff`"),
+            ("looped.pods", "default longshore-x 0/1 Running 3 117s", ""),
+            ("looped.pods", "default longshore-x 1/1 Running 0 1m", "no agent was started again"),
+            ("looped.pods", "No resources found", "no agent was started again"),
             (
                 "looped.pods",
-                &format!("{loops}\nlongshore-doctor-1 0/1 Completed"),
+                &format!("{loops}\ndefault longshore-doctor-1 0/1 Completed 0 1m"),
                 "a pod of a diagnosis is left",
             ),
         ] {
