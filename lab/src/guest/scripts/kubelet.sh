@@ -1,12 +1,12 @@
 # shellcheck shell=sh
 # A node of a real Kubernetes cluster: containerd by its CRI, and kubelet. Sourced by engines.sh. The disk at
 # /srv has both programs, kubelet's configuration and an administrator's (`scripts/cluster node`). Pods have
-# the host's network.
+# the host's network, or addresses by the plugins of CNI.
 
 NODE=matrix
 NODE_FILES=/srv
-# Directories that kubelet fills: on the containers' disk.
-KUBELET_DIRS='/var/lib/kubelet /var/log/pods /var/log/containers'
+# Directories that kubelet and the plugins of CNI fill: on the containers' disk.
+KUBELET_DIRS='/var/lib/kubelet /var/lib/cni /var/log/pods /var/log/containers'
 
 # kube ARGUMENT...: calls the API server as an administrator.
 kube() {
@@ -16,7 +16,9 @@ kube() {
 # prepare_node: makes what containerd and kubelet read when they start.
 prepare_node() {
     mkdir -p /etc/kubernetes /etc/cni/net.d
-    cp "$NODE_FILES/none.conflist" /etc/cni/net.d/10-none.conflist
+    cp "$NODE_FILES/lab.conflist" /etc/cni/net.d/10-lab.conflist
+    # Loaded now: the kernel would load it for the first pod with an address of its own.
+    modprobe ipvlan
     cp "$NODE_FILES/ca.crt" /etc/kubernetes/ca.crt
     hostname "$NODE"
     for dir in $KUBELET_DIRS; do
