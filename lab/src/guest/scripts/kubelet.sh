@@ -15,7 +15,8 @@ kube() {
 
 # prepare_node: makes what containerd and kubelet read when they start.
 prepare_node() {
-    mkdir -p /etc/kubernetes /etc/cni/net.d
+    # containerd makes the directory of network namespaces for the first pod that has one.
+    mkdir -p /etc/kubernetes /etc/cni/net.d /run/netns
     cp "$NODE_FILES/lab.conflist" /etc/cni/net.d/10-lab.conflist
     # Loaded now: the kernel would load it for the first pod with an address of its own.
     modprobe ipvlan
