@@ -100,6 +100,15 @@ mod tests {
         assert!(!has_library(&[], name));
     }
 
+    /// A .run file's tree has only libraries of parts, a package's all that the package has.
+    #[test]
+    fn every_library_but_those_of_graphics_is_a_part_of_a_tree() {
+        for (stem, of) in LIBRARIES.iter().filter(|(_, of)| **of != [Graphics]) {
+            let name = format!("{stem}.so.1");
+            assert!(longshore_sources::testing::is_part_library(&name), "{name} {of:?}");
+        }
+    }
+
     #[rstest]
     #[case("nvidia-smi", &[Utility])]
     #[case("nvidia-cuda-mps-server", &[Compute])]

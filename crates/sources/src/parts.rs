@@ -66,6 +66,7 @@ pub(crate) const PARTS: &[Part] = &[
     part("libnvidia-opencl", Need::Optional, &["nvidia-opencl-icd", COMPUTE]),
     part("libnvidia-pkcs11", Need::Optional, &["libnvidia-pkcs", COMPUTE]),
     part("libnvidia-pkcs11-openssl3", Need::Optional, &["libnvidia-pkcs11-openssl", COMPUTE]),
+    part("libnvidia-tileiras", Need::Optional, &[COMPUTE]),
     part("libnvidia-allocator", Need::Optional, &["libnvidia-allocator", "libnvidia-extra"]),
     part("nvidia-cuda-mps", Need::Optional, &["nvidia-cuda-mps", COMPUTE_UTILS]),
     // video
@@ -129,7 +130,7 @@ pub(crate) fn is_part(name: &str) -> bool {
 
 /// True if a library of this file name belongs to a part: `libcuda.so.1` does, `libGLX_nvidia.so.0`
 /// does not.
-pub(crate) fn is_part_library(name: &str) -> bool {
+pub fn is_part_library(name: &str) -> bool {
     let Some((stem, _)) = name.split_once(".so") else { return false };
     // libnvidia-nvvm70 is libnvidia-nvvm for another LLVM.
     let unnumbered = stem.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -198,6 +199,7 @@ mod tests {
     #[case("libcuda.so.535.261.03", true)]
     #[case("libnvidia-pkcs11-openssl3.so.535.261.03", true)]
     #[case("libnvidia-nvvm70.so.4", true)]
+    #[case("libnvidia-tileiras.so.590.48.01", true)]
     #[case("libvdpau_nvidia.so.1", true)]
     #[case("libnvidia-glcore.so.535.261.03", false)]
     #[case("libOpenCL.so.1.0.0", false)]

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+pub use crate::parts::is_part_library;
 use crate::tree_entries::measure;
 use crate::userspace::manifest::Manifest;
 

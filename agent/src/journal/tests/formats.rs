@@ -47,6 +47,18 @@ fn the_state_of_an_older_agent_is_understood_and_written_anew() {
     assert_eq!((state.format, state.entries[1].instance), (FORMAT, Some(77)));
 }
 
+/// The fuzzer of the record begins with each of them.
+#[test]
+fn the_records_are_the_fuzzers_corpus() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/journal");
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/journal/tests");
+    for format in 1..=FORMAT {
+        let read = |path: PathBuf| fs::read(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        let record = read(records.join(format!("format-{format}.json")));
+        assert!(record == read(corpus.join(format!("format-{format}"))), "format {format}");
+    }
+}
+
 /// Records of all formats, with an entry of every kind in the newest.
 #[rstest]
 #[case(include_str!("format-1.json"), 1)]
