@@ -1,5 +1,5 @@
 //! Sources of drivers, of what they are compiled with and of their user-mode files: driver packages, NVIDIA's .run
-//! files, packages with finished modules, kernel headers.
+//! files, trees of NVIDIA's open sources, packages with finished modules, kernel headers.
 //!
 //! [`diff`] reads and applies unified diffs: those of a driver's packaging, and the compatibility patches of
 //! longshore-build.
@@ -17,6 +17,8 @@ mod place;
 pub mod runfile;
 #[cfg(test)]
 mod sample_elf;
+pub mod source_tree;
+mod tarball;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tree_entries;

@@ -13,6 +13,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::packaging_patches::{self, PackagingPatches};
+use super::source_tree;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -32,7 +33,7 @@ pub struct AvailableDriver {
     pub flavour: Flavour,
     /// Source of the kernel sources.
     pub origin: DriverOrigin,
-    /// Returns the sha256 (hex) of the package or the .run file.
+    /// sha256 (hex) of the package, the .run file or the tree.
     pub sha256: String,
 }
 
@@ -55,6 +56,11 @@ pub enum DriverOrigin {
         /// Name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
         name: String,
     },
+    /// A tree of NVIDIA's open kernel modules.
+    SourceTree {
+        /// Places of the tree, in order of preference.
+        urls: Vec<String>,
+    },
 }
 
 impl AvailableDriver {
@@ -64,13 +70,16 @@ impl AvailableDriver {
         matches!(&self.origin, DriverOrigin::Package { origin, .. } if origin.is_added)
     }
 
-    /// Returns package, version and origin, or the name of the .run file.
+    /// Returns package, version and origin, the name of the .run file, or the place of the tree.
     pub fn package_name(&self) -> String {
         match &self.origin {
             DriverOrigin::Package { name, version, origin } => {
                 format!("{name} {version} ({})", origin.text)
             }
             DriverOrigin::RunFile { name } => name.clone(),
+            DriverOrigin::SourceTree { urls } => {
+                format!("open-gpu-kernel-modules {} ({})", self.version, source_tree::shown(urls))
+            }
         }
     }
 }
@@ -165,7 +174,7 @@ pub fn find(
 /// Exit code 12 where the archive no longer has it.
 pub fn package(archive: &Archive, driver: &AvailableDriver) -> Result<Package, Failure> {
     let DriverOrigin::Package { name, version, .. } = &driver.origin else {
-        let cause = format!("driver {} is of a .run file, not of a package", driver.version);
+        let cause = format!("driver {} is of no package", driver.version);
         return Err(Failure::new(FailureKind::Bug, cause));
     };
     archive.packages(name).into_iter().find(|p| p.sha256 == driver.sha256).ok_or_else(|| {
@@ -309,6 +318,7 @@ fn named(driver: &AvailableDriver) -> (&str, &str) {
     match &driver.origin {
         DriverOrigin::Package { name, version, .. } => (name, version),
         DriverOrigin::RunFile { name } => (name, &driver.version),
+        DriverOrigin::SourceTree { .. } => ("open-gpu-kernel-modules", &driver.version),
     }
 }
 

@@ -9,7 +9,6 @@ pub mod gpus;
 pub mod header;
 mod latest;
 mod listing;
-mod payload;
 mod pin;
 #[cfg(test)]
 mod sample;

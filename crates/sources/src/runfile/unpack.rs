@@ -1,19 +1,17 @@
 //! Unpacks the wanted files of a .run file from its bytes as they arrive.
 
 use std::fs;
-use std::io::{self, BufReader, Read};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::header::{self, Header};
-use super::payload;
 use crate::place::is_wanted;
+use crate::tarball::{self, Entry, Limits};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
-use longshore_debian::bounds::{Bounded, Budget, MOST_BETWEEN};
-use longshore_debian::faults::{bad, damaged};
-use longshore_debian::tree::Tree;
+use longshore_debian::faults::bad;
 
 /// Maximum unpacked size of a .run file: those of today have less than 1.5 GiB.
 pub const MOST_UNPACKED: u64 = 4 << 30;
@@ -75,31 +73,12 @@ fn unpack_payload(
     into: &Path,
     most: u64,
 ) -> Result<(), Failure> {
-    let fail = |e| damaged(name, e);
-    let mut payload = Bounded::new(payload::open(from).map_err(fail)?, most);
-    let budget = Budget::default();
-    let mut payload = budget.limit(&mut payload);
-    let payload: &mut dyn Read = &mut payload;
-    let mut tar = tar::Archive::new(payload);
-    let mut tree = Tree::open(into)?;
-    let mut entries = tar.entries().map_err(fail)?;
-    for number in 0.. {
-        budget.set(MOST_BETWEEN);
-        let Some(entry) = entries.next() else { break };
-        let mut entry = entry.map_err(fail)?;
-        budget.lift();
-        if number >= MOST_FILES {
-            return Err(bad(name, &format!("it holds more than {MOST_FILES} files")));
-        }
+    let mut check = |entry: &Entry<'_, '_>| {
         check_path(name, &entry.path_bytes())?;
-        check_kind(name, &entry)?;
-        tree.add(name, &mut entry, &mut wanted)?;
-        // Skipped bytes would otherwise count against the limit between files.
-        io::copy(&mut entry, &mut io::sink()).map_err(fail)?;
-    }
-    budget.lift();
-    io::copy(tar.into_inner(), &mut io::sink()).map_err(fail)?;
-    Ok(())
+        check_kind(name, entry)
+    };
+    let limits = Limits { bytes: most, files: MOST_FILES };
+    tarball::unpack(name, from, into, limits, &mut check, &mut wanted)
 }
 
 /// Checks a path before any directory of it is created: the file's digest is not known yet.
@@ -115,7 +94,7 @@ pub fn check_path(name: &str, path: &[u8]) -> Result<(), Failure> {
 
 /// Checks that a driver consists of files, directories and links to files beside them, and of
 /// nothing else.
-fn check_kind(name: &str, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<(), Failure> {
+fn check_kind(name: &str, entry: &Entry<'_, '_>) -> Result<(), Failure> {
     let kind = entry.header().entry_type();
     let path = || String::from_utf8_lossy(&entry.path_bytes()).into_owned();
     if kind.is_block_special() || kind.is_character_special() || kind.is_fifo() {

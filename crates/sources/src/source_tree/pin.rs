@@ -1,0 +1,130 @@
+//! Trees of sources as a configuration names them: a place, and the sha256 of each version there.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::SourceTree;
+use longshore_core::digest::is_sha256;
+use longshore_core::driver_version::DriverVersion;
+use longshore_core::redact::redacted;
+
+/// Stands for the version in a place.
+const VERSION: &str = "{version}";
+
+/// Versions of NVIDIA's open kernel modules in one place.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct SourceTrees(pub Vec<SourceTree>);
+
+/// A `[[source-tree]]` as written in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Written {
+    urls: Vec<String>,
+    sha256: BTreeMap<String, String>,
+}
+
+impl TryFrom<Written> for SourceTrees {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        Self::new(&written.urls, &written.sha256)
+    }
+}
+
+impl SourceTrees {
+    /// Returns the versions that `sha256` has, each at these URLs or absolute paths, in which `{version}` stands for it.
+    ///
+    /// # Errors
+    /// A message, if a place, a version or a digest is not of an accepted form, or several versions are at one place.
+    pub fn new(urls: &[String], sha256: &BTreeMap<String, String>) -> Result<Self, String> {
+        if urls.is_empty() {
+            return Err("a source tree without a URL or path".to_owned());
+        }
+        if sha256.is_empty() {
+            return Err(format!(
+                "nothing proves the source tree {}: give the sha256 of each version",
+                redacted(&urls[0])
+            ));
+        }
+        if let (Some(place), 2..) = (urls.iter().find(|url| !url.contains(VERSION)), sha256.len()) {
+            return Err(format!(
+                "several versions, and {} is one place: write {VERSION} where their names differ",
+                redacted(place)
+            ));
+        }
+        let trees = sha256.iter().map(|(version, digest)| {
+            if !is_version(version) {
+                return Err(format!("`{version}` is no driver version, like 580.142"));
+            }
+            let urls = urls.iter().map(|place| url_of(&place.replace(VERSION, version)));
+            let urls = urls.collect::<Result<_, _>>()?;
+            Ok(SourceTree { version: version.clone(), sha256: digest_of(version, digest)?, urls })
+        });
+        trees.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// True for a whole version: a branch names none.
+fn is_version(text: &str) -> bool {
+    DriverVersion::parse(text).is_some() && text.contains('.')
+}
+
+fn digest_of(version: &str, text: &str) -> Result<String, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let lower = lower.strip_prefix("sha256:").unwrap_or(&lower);
+    match is_sha256(lower) {
+        true => Ok(lower.to_owned()),
+        false => Err(format!("`{text}`, of {version}, is no sha256: 64 hex digits")),
+    }
+}
+
+/// Returns http, https and file URLs unchanged, absolute paths as file URLs.
+fn url_of(place: &str) -> Result<String, String> {
+    if ["http://", "https://", "file:///"].iter().any(|scheme| place.starts_with(scheme)) {
+        return Ok(place.to_owned());
+    }
+    reqwest::Url::from_file_path(place).map(String::from).map_err(|()| {
+        format!("`{}` is no http, https or file URL and no absolute path", redacted(place))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn trees(text: &str) -> Result<Vec<SourceTree>, String> {
+        toml::from_str::<SourceTrees>(text).map(|trees| trees.0).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn one_place_has_several_versions() {
+        let hex = "a".repeat(64);
+        let text = format!(
+            "urls = [\"https://git.example.com/{{version}}.tar.gz\", \"/srv/{{version}}\"]\n\
+             sha256 = {{ \"580.142\" = \"{}\", \"595.45.04\" = \"sha256:{hex}\" }}\n",
+            "B".repeat(64)
+        );
+        let trees = trees(&text).expect("read");
+        let read: Vec<_> = trees.iter().map(|t| (t.version.as_str(), t.sha256.as_str())).collect();
+        assert_eq!(read, [("580.142", "b".repeat(64).as_str()), ("595.45.04", hex.as_str())]);
+        let urls = ["https://git.example.com/580.142.tar.gz", "file:///srv/580.142"];
+        assert_eq!(trees[0].urls, urls);
+    }
+
+    #[rstest]
+    #[case::no_place("urls = []\nsha256 = { \"580.142\" = \"HEX\" }", "without a URL")]
+    #[case::unpinned("urls = [\"/a\"]\nsha256 = {}", "nothing proves")]
+    #[case::several("urls = [\"/a\"]\nsha256 = { \"580.142\" = \"HEX\", \"590.48.01\" = \"HEX\" }", "{version}")]
+    #[case::branch("urls = [\"/a\"]\nsha256 = { \"580\" = \"HEX\" }", "no driver version")]
+    #[case::digest("urls = [\"/a\"]\nsha256 = { \"580.142\" = \"abc\" }", "64 hex digits")]
+    #[case::relative("urls = [\"a\"]\nsha256 = { \"580.142\" = \"HEX\" }", "no absolute path")]
+    #[case::unknown("urls = [\"/a\"]\nsha = \"abc\"\nsha256 = {}", "unknown field")]
+    fn mistakes_are_named(#[case] text: &str, #[case] expected: &str) {
+        let error = trees(&text.replace("HEX", &"a".repeat(64))).expect_err("refused");
+        assert!(error.contains(expected), "{error}");
+    }
+}
