@@ -27,6 +27,7 @@ use longshore_sources::finished::FinishedModules;
 use longshore_sources::headers::AvailableHeaders;
 use longshore_sources::runfile::AvailableRunFile;
 pub use longshore_sources::runfile::{Chip, SupportedGpus};
+use longshore_sources::source_tree::SourceTree;
 use longshore_sources::userspace::switches::SwitchPrograms;
 use longshore_sources::userspace::{self, AvailableUserspace};
 
@@ -52,6 +53,8 @@ pub struct Catalog {
     /// Configured .run files, as far as they are known. Where there are any, drivers come from
     /// these and not from the archives.
     pub run_files: Probe<Vec<AvailableRunFile>>,
+    /// Configured trees of NVIDIA's open kernel modules: drivers beside those of archives and .run files.
+    pub source_trees: Vec<SourceTree>,
     /// Available headers and compiler for the kernel, or the reason why they were not searched.
     pub headers: Probe<AvailableHeaders>,
     /// MOFED's headers for nvidia_peermem, where GPUDirect RDMA is on, or the reason why they are unusable.
@@ -80,6 +83,7 @@ impl Catalog {
         self.add_drivers(offers.drivers);
         put(&mut self.switch_programs, offers.switch_programs);
         put(&mut self.run_files, offers.run_files);
+        self.source_trees.extend(offers.source_trees);
         put(&mut self.headers, offers.headers);
         put(&mut self.apt, offers.apt);
         if let Some(why) = offers.no_sign_file {
@@ -150,6 +154,7 @@ impl Catalog {
             switch_programs: Probe::Unreadable(why.to_owned()),
             finished: Vec::new(),
             run_files: Probe::Unreadable(why.to_owned()),
+            source_trees: Vec::new(),
             headers: Probe::Unreadable(why.to_owned()),
             mofed: Probe::Read(None),
             signer: None,

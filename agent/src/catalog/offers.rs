@@ -9,6 +9,7 @@ use longshore_sources::driver::AvailableDriver;
 use longshore_sources::finished::FinishedModules;
 use longshore_sources::headers::AvailableHeaders;
 use longshore_sources::runfile::AvailableRunFile;
+use longshore_sources::source_tree::SourceTree;
 use longshore_sources::userspace::AvailableUserspace;
 use longshore_sources::userspace::switches::SwitchPrograms;
 
@@ -31,6 +32,8 @@ pub struct Offers {
     pub switch_programs: Option<Probe<SwitchPrograms>>,
     /// .run files.
     pub run_files: Option<Probe<Vec<AvailableRunFile>>>,
+    /// Trees of NVIDIA's open kernel modules.
+    pub source_trees: Vec<SourceTree>,
     /// Headers and compiler for the kernel.
     pub headers: Option<Probe<AvailableHeaders>>,
     /// Reason why it has no program that signs for the kernel.

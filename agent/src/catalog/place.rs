@@ -6,6 +6,7 @@ use longshore_core::source_id::SourceId;
 use longshore_modules::registry::RegistrySource;
 use longshore_sources::finished::FinishedModules;
 use longshore_sources::runfile::AvailableRunFile;
+use longshore_sources::source_tree::SourceTree;
 
 /// Location of a built set, or of finished modules.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
@@ -45,6 +46,7 @@ impl SetPlace {
             | SourceId::Store
             | SourceId::Package
             | SourceId::RunFiles
+            | SourceId::SourceTrees
             | SourceId::Archives
             | SourceId::BuildRoot
             | SourceId::Publish => false,
@@ -78,6 +80,8 @@ pub enum Item {
     Package(Box<FinishedModules>),
     /// A .run file. Its list of GPUs is known only afterwards, so planning is repeated then.
     RunFile(AvailableRunFile),
+    /// A tree of NVIDIA's open kernel modules.
+    SourceTree(SourceTree),
 }
 
 impl Item {
@@ -87,6 +91,7 @@ impl Item {
             Self::Set(place) => place.source,
             Self::Package(_) => SourceId::Package,
             Self::RunFile(_) => SourceId::RunFiles,
+            Self::SourceTree(_) => SourceId::SourceTrees,
         }
     }
 }

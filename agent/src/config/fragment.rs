@@ -1,16 +1,19 @@
 //! The configuration file, and the settings of a layer that belong together.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::malformed::Malformed;
 use super::operator::OperatorConfig;
 use super::parameters::{self, Parameters};
 use super::run_file::from_parts;
+use super::source_tree;
 use super::table::Fragment;
 use longshore_core::bounded_read;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::ownership;
 use longshore_sources::runfile::RunFileSource;
+use longshore_sources::source_tree::SourceTree;
 
 /// Upper bound of a configuration file's size: a larger file is not a configuration.
 pub(super) const MOST_BYTES: u64 = 1 << 20;
@@ -42,6 +45,29 @@ impl Fragment {
         let (sha256, checksum) = (self.run_file_sha256.clone(), self.run_file_checksum.clone());
         let one = from_parts(self.run_file.clone().unwrap_or_default(), sha256, checksum)?;
         Ok(one.map_or_else(|| self.run_files.clone().unwrap_or_default(), |one| vec![one]))
+    }
+
+    /// Returns the source trees of the flags or the environment, else those of the file.
+    ///
+    /// # Errors
+    /// Exit code 2 for a tree without a digest, a digest without a tree, or a version that is named twice.
+    pub fn all_source_trees(&self) -> Result<Vec<SourceTree>, Failure> {
+        let urls = self.source_tree.clone().unwrap_or_default();
+        let sha256 = self.source_tree_sha256.clone().unwrap_or_default();
+        let places = match source_tree::from_parts(&urls, &sha256)? {
+            Some(one) => vec![one],
+            None => self.source_trees.clone().unwrap_or_default(),
+        };
+        let trees: Vec<SourceTree> = places.into_iter().flat_map(|place| place.0).collect();
+        let mut seen = BTreeSet::new();
+        match trees.iter().find(|tree| !seen.insert(&tree.version)) {
+            Some(twice) => {
+                let cause = format!("two source trees of version {}", twice.version);
+                Err(Failure::new(FailureKind::Usage, cause)
+                    .remedy("leave out one; `urls` may name several places of the same bytes"))
+            }
+            None => Ok(trees),
+        }
     }
 
     /// Module parameters by the module's kernel name, from `parameter` and `parameters`.
@@ -76,6 +102,10 @@ impl Fragment {
             // Another file has another digest.
             above.run_files = None;
             (below.run_files, below.run_file_sha256, below.run_file_checksum) = (None, None, None);
+        }
+        if above.source_tree.is_some() {
+            above.source_trees = None;
+            (below.source_trees, below.source_tree_sha256) = (None, None);
         }
         // Each names the place of the headers.
         if above.build_root.is_some() {

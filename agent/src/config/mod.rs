@@ -30,6 +30,7 @@ mod serving;
 pub mod settings;
 mod signatures;
 mod sources;
+mod source_tree;
 mod store_place;
 mod table;
 mod termination_message;
@@ -89,6 +90,7 @@ use longshore_fetch::http::Downloads;
 use longshore_modules::registry::{LoginRules, RegistrySource};
 use longshore_sources::headers::HeaderPlaces;
 use longshore_sources::runfile::RunFileSource;
+use longshore_sources::source_tree::SourceTree;
 
 /// Path of the default configuration file, which may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
@@ -107,6 +109,8 @@ pub struct Config {
     pub archives: ArchiveConfig,
     /// NVIDIA .run files; where any is named, drivers come from these and not from archives.
     pub run_files: Vec<RunFileSource>,
+    /// Trees of NVIDIA's open kernel modules: drivers beside those of archives or .run files.
+    pub source_trees: Vec<SourceTree>,
     /// Directories with prebuilt module sets (OCI image layouts).
     pub prebuilt: Vec<PathBuf>,
     /// Registries with prebuilt module sets, in order of preference.
@@ -187,10 +191,16 @@ impl Config {
         HeaderPlaces { given: self.headers.clone(), host_root: Some(self.paths.host_root.clone()) }
     }
 
-    /// True if a compile takes nothing from the archives.
+    /// True if nothing is taken from the archives: neither for a compile, nor user-mode files.
     pub fn needs_no_archive(&self) -> bool {
+        !self.run_files.is_empty() && self.compiles_without_archive()
+    }
+
+    /// True if a compile takes nothing from the archives.
+    pub fn compiles_without_archive(&self) -> bool {
         let signs = self.module_signing.as_ref().is_some_and(|signing| signing.key().is_some());
-        self.build_root.is_some() && !self.run_files.is_empty() && !signs
+        let has_driver = !self.run_files.is_empty() || !self.source_trees.is_empty();
+        self.build_root.is_some() && has_driver && !signs
     }
 
     /// True if a set compiled here may be loaded: where signatures are required, one by this host's own key counts.
@@ -297,6 +307,7 @@ impl Config {
         Ok(Self {
             archives: archives(&all),
             run_files: all.all_run_files()?,
+            source_trees: all.all_source_trees()?,
             operator: all.operator_config(),
             paths,
             store_place: StorePlace::default(),

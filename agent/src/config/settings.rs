@@ -208,7 +208,7 @@ impl Setting {
 }
 
 /// Types of fields, in words.
-const KINDS: [(&str, &str); 41] = [
+const KINDS: [(&str, &str); 42] = [
     ("AbsolutePath", "path"),
     ("ArchiveSource", "table"),
     ("BTreeMap<ModuleName, String", "table of texts"),
@@ -241,6 +241,7 @@ const KINDS: [(&str, &str); 41] = [
     ("RegistrySource", "repository, or table with its mirrors"),
     ("Repository", "repository: HOST/REPOSITORY"),
     ("RunFileSource", "table"),
+    ("SourceTrees", "table"),
     ("SecondOrMore", "span of time from 1s to 1h"),
     ("SetDigest", "digest of a manifest: sha256:HEX"),
     ("SizeBound", "size, such as 5GiB, or none"),

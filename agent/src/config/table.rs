@@ -33,6 +33,7 @@ use longshore_modules::registry::RegistrySource;
 use longshore_modules::signature::TrustEntry;
 use longshore_modules::signature::statement::PredicateType;
 use longshore_sources::runfile::RunFileSource;
+use longshore_sources::source_tree::SourceTrees;
 
 settings! {
     /// Settings that may each be absent. See docs/reference/configuration.md.
@@ -158,6 +159,26 @@ settings! {
     run_file_checksum: Option<String>;
         attributes #[serde(skip)] #[arg(value_parser = absolute_place)]
         flag "run-file-checksum" "URL|PATH" env "LONGSHORE_RUN_FILE_CHECKSUM"
+        default "none"
+    /// NVIDIA's open kernel modules as published, per place
+    ///
+    /// A tarball of a tag, or a directory, of each version with its sha256; drivers beside those of the archives or .run
+    /// files ([source-trees.md](../supply-chain/source-trees.md)).
+    source_trees: Option<Vec<SourceTrees>>;
+        attributes #[arg(skip)]
+        key "source-tree" written "`[[source-tree]]` `urls`, `sha256`"
+        default "none"
+    /// URL or path of one source tree instead; repeat for mirrors
+    ///
+    /// `{version}` stands for each version of `--source-tree-sha256`.
+    source_tree: Option<Vec<String>>;
+        attributes #[serde(skip)] #[arg(value_parser = absolute_place)]
+        flag "source-tree" "URL|PATH" env "LONGSHORE_SOURCE_TREE"
+        default "none"
+    /// Version and sha256 of that source tree; repeat for more versions
+    source_tree_sha256: Option<Vec<String>>;
+        attributes #[serde(skip)]
+        flag "source-tree-sha256" "VERSION=HEX" env "LONGSHORE_SOURCE_TREE_SHA256"
         default "none"
     /// Directory with prebuilt module sets (OCI image layout)
     ///

@@ -70,6 +70,10 @@ enum Named<'a> {
         name: &'a str,
         sha256: &'a str,
     },
+    FetchSourceTree {
+        version: &'a str,
+        sha256: &'a str,
+    },
     ImportSet {
         dir: &'a str,
         manifest: &'a str,
@@ -150,6 +154,9 @@ impl<'a> From<&'a Acquire> for Named<'a> {
         match acquire {
             Acquire::Fetch(Item::RunFile(file)) => {
                 Self::FetchRunFile { name: &file.name, sha256: &file.sha256 }
+            }
+            Acquire::Fetch(Item::SourceTree(tree)) => {
+                Self::FetchSourceTree { version: &tree.version, sha256: &tree.sha256 }
             }
             Acquire::Fetch(Item::Set(place)) => {
                 let SetPlace { at, digest, .. } = place;

@@ -6,6 +6,7 @@ use crate::config::Config;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
+use longshore_core::redact::redacted;
 use longshore_core::source_id::SourceId;
 use longshore_host::facts::Probe;
 use longshore_sources::driver::{AvailableDriver, DriverOrigin};
@@ -28,6 +29,7 @@ pub(super) enum Origin<'a> {
     Finished { package: &'a str, version: &'a str, from: &'a str },
     Archive { package: &'a str, version: &'a str, from: &'a str },
     RunFile { name: &'a str },
+    SourceTree { place: &'a str },
 }
 
 impl Origin<'_> {
@@ -50,6 +52,9 @@ impl Origin<'_> {
             }
             Self::Archive { package, version, from } => format!("{package} {version} in {from}"),
             Self::RunFile { name } => name.to_owned(),
+            Self::SourceTree { place } => {
+                format!("NVIDIA's published sources at {}", redacted(place))
+            }
         }
     }
 }
@@ -99,7 +104,14 @@ pub(super) fn candidates(inputs: Inputs<'_>) -> Vec<Candidate<'_>> {
             is_added: false,
         })
     });
-    let offered = packages.chain(files).filter(|_| config.may_compile());
+    let trees = catalog.source_trees.iter().map(|tree| Candidate {
+        version: &tree.version,
+        flavour: Flavour::Open,
+        from: Origin::SourceTree { place: tree.urls.first().map_or("", String::as_str) },
+        loadable,
+        is_added: false,
+    });
+    let offered = trees.chain(packages).chain(files).filter(|_| config.may_compile());
     sets.chain(finished).chain(offered).collect()
 }
 
@@ -109,6 +121,9 @@ fn origin_of(driver: &AvailableDriver) -> Origin<'_> {
             Origin::Archive { package: name, version, from: &origin.text }
         }
         DriverOrigin::RunFile { name } => Origin::RunFile { name },
+        DriverOrigin::SourceTree { urls } => {
+            Origin::SourceTree { place: urls.first().map_or("", String::as_str) }
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use super::distribution::with_build_root;
 use super::mofed;
 use super::own_signature::{may_load_own, why_not_own};
 use super::sources;
-use super::values::{Choice, Inputs, Reason, Supply, is_for_kernel, sources_of};
-use crate::catalog::{Catalog, Lack};
+use super::values::{Choice, Inputs, Reason, Supply, is_for_kernel, sources_of, tree_of};
+use crate::catalog::{Catalog, Item, Lack};
 use crate::config::Config;
 use longshore_build as build;
 use longshore_core::finding::{Code, Finding};
@@ -14,6 +14,7 @@ use longshore_host::facts::Probe;
 use longshore_modules::module_signing::Signer;
 use longshore_sources::driver::AvailableDriver;
 use longshore_sources::headers::{self, AvailableHeaders, WITHOUT_PACKAGE};
+use longshore_sources::source_tree::SourceTree;
 
 impl Supply<'_> {
     /// Adds the compile of the modules, or the finding that none may be compiled.
@@ -35,6 +36,10 @@ impl Supply<'_> {
         let driver = sources_of(inputs, choice);
         self.reasons.extend(sources::phased(driver.as_ref()));
         self.reasons.extend(sources::revisions(driver.as_ref(), catalog));
+        if let Some(tree) = tree_of(catalog, choice) {
+            self.add_reason("core objects", core_objects(tree));
+            self.acquire.push(Acquire::Fetch(Item::SourceTree(tree.clone())));
+        }
         self.acquire.push(Acquire::BuildSet(Box::new(build_set(inputs, choice, driver))));
         self.reasons.extend(publication(config, catalog));
         self.add_choice("modules", "compiled", compiled_with(&catalog.headers));
@@ -56,6 +61,14 @@ fn refused(inputs: Inputs<'_>, choice: &Choice) -> Option<Finding> {
         choice.version, choice.flavour, facts.kernel.release
     );
     (!config.compile).then(|| Finding::refusal(Code::NothingBuilt, detail))
+}
+
+/// Returns the reason about the parts of a tree that depend on no kernel.
+fn core_objects(tree: &SourceTree) -> String {
+    format!(
+        "{} has sources alone: the parts that depend on no kernel are compiled once for a compiler, and kept in the store",
+        tree.name()
+    )
 }
 
 fn build_set(inputs: Inputs<'_>, choice: &Choice, driver: Option<AvailableDriver>) -> BuildSet {

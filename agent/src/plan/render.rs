@@ -283,6 +283,10 @@ fn acquire_line(acquire: &Acquire) -> String {
         Acquire::Fetch(Item::RunFile(AvailableRunFile { name, sha256, .. })) => {
             format!("fetch and unpack {name} (sha256 {})", sha256.get(..12).unwrap_or(sha256))
         }
+        Acquire::Fetch(Item::SourceTree(tree)) => {
+            let sha256 = tree.sha256.get(..12).unwrap_or(&tree.sha256);
+            format!("fetch {} (sha256 {sha256})", tree.name())
+        }
         Acquire::Fetch(Item::Package(finished)) => {
             let package = &finished.package;
             let suite = &package.origin.text;

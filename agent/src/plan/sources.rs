@@ -9,6 +9,7 @@ use longshore_core::package_origin::PackageOrigin;
 use longshore_debian::apt_sources;
 use longshore_host::facts::Probe;
 use longshore_sources::driver::{AvailableDriver, DriverOrigin, older_revisions};
+use longshore_sources::source_tree;
 use longshore_sources::userspace::sources::directory;
 
 /// Returns the flavour of the sources that the tree has to have: that of the modules.
@@ -22,6 +23,7 @@ pub(super) fn reason(config: &Config, choice: &Choice, from: Option<&AvailableDr
     let from = match from.map(|driver| &driver.origin) {
         Some(DriverOrigin::Package { name, version, .. }) => format!("from {name} {version}"),
         Some(DriverOrigin::RunFile { name }) => format!("from {name}"),
+        Some(DriverOrigin::SourceTree { urls }) => format!("from {}", source_tree::shown(urls)),
         None => "from the store".to_owned(),
     };
     let reason = format!(

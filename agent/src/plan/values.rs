@@ -16,6 +16,7 @@ use longshore_modules::artifact::ModuleSet;
 use longshore_sources::driver::AvailableDriver;
 use longshore_sources::headers::AvailableHeaders;
 use longshore_sources::runfile::AvailableRunFile;
+use longshore_sources::source_tree::SourceTree;
 use longshore_sources::userspace::AvailableUserspace;
 
 /// A choice with its reason.
@@ -166,12 +167,21 @@ pub(super) fn run_file_of<'a>(
     run_files(catalog).iter().find(|file| file.version == choice.version)
 }
 
+/// Returns the tree of the chosen driver, whose modules are compiled from it.
+pub(super) fn tree_of<'a>(catalog: &'a Catalog, choice: &Choice) -> Option<&'a SourceTree> {
+    let mut trees = catalog.source_trees.iter().filter(|_| choice.flavour == Flavour::Open);
+    trees.find(|tree| tree.version == choice.version)
+}
+
 /// Returns the catalog's kernel sources of the chosen driver.
 pub(super) fn sources_of(inputs: Inputs<'_>, choice: &Choice) -> Option<AvailableDriver> {
     let Inputs { config, catalog, .. } = inputs;
     let is_chosen = |driver: &AvailableDriver| {
         driver.version == choice.version && driver.flavour == choice.flavour
     };
+    if let Some(tree) = tree_of(catalog, choice) {
+        return Some(tree.driver());
+    }
     if names_run_files(config, catalog) {
         return run_files(catalog).iter().flat_map(AvailableRunFile::drivers).find(is_chosen);
     }

@@ -136,6 +136,7 @@ impl<'a> Prebuilt<'a> {
                 // No signature key signs a package's modules; the others have no sets.
                 SourceId::Package
                 | SourceId::RunFiles
+                | SourceId::SourceTrees
                 | SourceId::Archives
                 | SourceId::BuildRoot
                 | SourceId::Publish => Ok(None),

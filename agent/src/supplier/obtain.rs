@@ -144,6 +144,10 @@ impl Aim for OfKernel<'_> {
             match item {
                 // A tree fetches its own file.
                 Item::RunFile(_) if build.is_none() => {}
+                Item::SourceTree(_) => {
+                    of.ready_to_build().await?;
+                    source::acquire(item, of).await?;
+                }
                 Item::RunFile(_) => {
                     of.ready_to_build().await?;
                     source::acquire(item, of).await?;

@@ -13,16 +13,18 @@ use crate::prebuilt::Prebuilt;
 use crate::telemetry::{Counted, Telemetry};
 use crate::terminal;
 use longshore_build::build_root::{self, BuildRoot, Identified};
+use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::Failure;
 use longshore_core::flavour::Flavour;
 use longshore_core::image_reference::Repository;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
-use longshore_fetch::http::{Policy, UnreachableHosts};
+use longshore_fetch::http::{Fetcher, Policy, UnreachableHosts};
 use longshore_host::facts::Probe;
 use longshore_modules::registry::{Registry, RegistrySource};
-use longshore_sources::driver::{self, AvailableDriver};
+use longshore_sources::driver::{self, AvailableDriver, DriverOrigin};
+use longshore_sources::source_tree::{self, SourceTree};
 
 /// The configured sources.
 pub(super) struct Sources<'a> {
@@ -66,17 +68,19 @@ impl<'a> Sources<'a> {
         self.archive.get_or_try_init(open).await
     }
 
-    /// Returns the kernel sources of all drivers: of the .run files where configured, else of the archives.
+    /// Returns the kernel sources of all drivers: the trees, and those of the .run files where configured, else of the
+    /// archives.
     ///
     /// # Errors
     /// Exit code 12 for an unreachable source; as [`runfile::look`].
     pub(super) async fn drivers(&self, store: &Store) -> Result<Offers, Failure> {
+        let source_trees = self.config.source_trees.clone();
         if self.run_files.are_named() {
             let run_files = Probe::Read(self.run_files.known(store, self).await?);
-            return Ok(Offers { run_files: Some(run_files), ..Offers::default() });
+            return Ok(Offers { source_trees, run_files: Some(run_files), ..Offers::default() });
         }
-        let drivers = Probe::Read(driver::drivers(self.archive(store).await?));
-        Ok(Offers { drivers: Some(drivers), ..Offers::default() })
+        let drivers = Probe::Read(driver::drivers(self.archive_to_build(store).await?));
+        Ok(Offers { source_trees, drivers: Some(drivers), ..Offers::default() })
     }
 
     /// Finds the kernel sources of this version, or branch, and flavour; the newest without one.
@@ -84,6 +88,34 @@ impl<'a> Sources<'a> {
     /// # Errors
     /// Exit code 12 where no source has it, naming the nearest.
     pub(super) async fn find_driver(
+        &self,
+        version: Option<&str>,
+        flavour: Option<Flavour>,
+        store: &Store,
+    ) -> Result<AvailableDriver, Failure> {
+        let mut trees: Vec<_> = self.config.source_trees.iter().map(SourceTree::driver).collect();
+        driver::sort(&mut trees);
+        let of_tree = driver::find(&trees, version, flavour).ok();
+        let is_whole = |driver: &AvailableDriver| version == Some(driver.version.as_str());
+        if let Some(driver) = of_tree.as_ref().filter(|driver| is_whole(driver)) {
+            return Ok(driver.clone());
+        }
+        match (of_tree, self.find_other(version, flavour, store).await) {
+            (None, other) => other,
+            (Some(driver), Err(failure)) => {
+                tracing::warn!("continuing with the source trees: {}", failure.one_line());
+                Ok(driver)
+            }
+            (Some(driver), Ok(other)) => {
+                let is_newer =
+                    DriverVersion::new(&other.version) > DriverVersion::new(&driver.version);
+                Ok(if is_newer { other } else { driver })
+            }
+        }
+    }
+
+    /// Finds kernel sources in .run files or archives.
+    async fn find_other(
         &self,
         version: Option<&str>,
         flavour: Option<Flavour>,
@@ -97,7 +129,7 @@ impl<'a> Sources<'a> {
         found.map_err(|failure| archive.with_unread(failure))
     }
 
-    /// As [`Sources::find_driver`]; a .run file is in the store afterwards.
+    /// As [`Sources::find_driver`]; a .run file or a tree is in the store afterwards.
     ///
     /// # Errors
     /// As [`Sources::find_driver`] and [`runfile::fetch`].
@@ -115,21 +147,39 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Brings the .run file of a driver into the store, if it is of one; returns true where the store did not have it.
+    /// Brings the .run file or the tree of a driver into the store, if it is of one; returns true where the store did not
+    /// have the .run file, whose flavours are known only now.
     ///
     /// # Errors
-    /// As [`runfile::fetch`](longshore_sources::runfile::fetch).
+    /// As [`runfile::fetch`](longshore_sources::runfile::fetch) and [`source_tree::fetch`].
     pub(super) async fn fetch_file_of(
         &self,
         driver: &AvailableDriver,
         store: &Store,
     ) -> Result<bool, Failure> {
+        if let DriverOrigin::SourceTree { urls } = &driver.origin {
+            let AvailableDriver { version, sha256, .. } = driver.clone();
+            let tree = SourceTree { version, sha256, urls: urls.clone() };
+            self.fetch_tree(&tree, store).await?;
+            return Ok(false);
+        }
         if !self.run_files.are_named() {
             return Ok(false);
         }
         let file = self.run_files.of_version(&driver.version, store, self).await?;
         self.run_files.fetch(&file, store, self.progress()).await?;
         Ok(!file.stored)
+    }
+
+    /// Brings a tree into the store.
+    ///
+    /// # Errors
+    /// As [`source_tree::fetch`].
+    pub(super) async fn fetch_tree(&self, tree: &SourceTree, store: &Store) -> Result<(), Failure> {
+        let policy =
+            Policy { away: self.away.clone(), ..Policy::from_config(&self.config.downloads) };
+        let fetcher = Fetcher::new(policy, &self.config.paths.host_root)?;
+        source_tree::fetch(tree, &fetcher, store, self.progress()).await
     }
 
     /// Returns the prebuilt sets' sources.
@@ -175,7 +225,7 @@ impl<'a> Sources<'a> {
     /// # Errors
     /// As [`OpenArchives::archive`].
     pub(super) async fn archive_to_build(&self, store: &Store) -> Result<&Archive, Failure> {
-        if !self.config.needs_no_archive() {
+        if !self.config.compiles_without_archive() {
             return self.archive(store).await;
         }
         let none = async || {

@@ -137,6 +137,7 @@ fn list(store: &Store) -> io::Result<Vec<StoredItem>> {
         ("failures", ItemKind::Record, ""),
         ("patches", ItemKind::Cache, ""),
         ("conftests", ItemKind::Cache, ""),
+        ("core", ItemKind::Cache, ""),
     ];
     for (folder, kind, dated) in folders {
         for name in names(&root.join(folder))? {

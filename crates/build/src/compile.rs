@@ -315,20 +315,25 @@ pub(crate) fn store_modules(
 
 /// Bind mount of /tmp, made before any program ran in the directory: a program could have put a
 /// link there, which a mount follows to the outside.
-fn fresh_tmp(work: &Path) -> Bind {
+pub(crate) fn fresh_tmp(work: &Path) -> Bind {
     Bind::new(work.join("tmp"), "/tmp")
 }
 
 /// A working directory for programs of the root.
-struct WorkingDirectory<'a> {
-    root: &'a Path,
-    work: &'a Path,
-    user: BuildUser,
-    held: Held,
+pub(crate) struct WorkingDirectory<'a> {
+    pub(crate) root: &'a Path,
+    /// Directory at /build inside.
+    pub(crate) work: &'a Path,
+    pub(crate) user: BuildUser,
+    pub(crate) held: Held,
 }
 
 impl WorkingDirectory<'_> {
-    fn spec(self, command: Vec<String>, directory: &str, name: &str) -> Result<Spec, Failure> {
+    /// Returns the sandbox of a command, with the environment of all compiles.
+    ///
+    /// # Errors
+    /// Exit code 10 on a machine that longshore does not support.
+    pub(crate) fn spec(self, command: Vec<String>, directory: &str, name: &str) -> Result<Spec, Failure> {
         let Self { root, work, user, held } = self;
         let arch = Machine::this()?.debian;
         let environment = [

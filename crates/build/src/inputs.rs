@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::build_root::{self, BuildRoot, KEYED};
+use super::core_objects::{self, CoreRecord};
 use super::failure_cache::Attempt;
 use super::mofed::Mofed;
 use super::patches::{self, Applied, Patch};
@@ -18,7 +19,7 @@ use longshore_core::flavour::Flavour;
 use longshore_core::progress::Progress;
 use longshore_core::root::Root;
 use longshore_core::store::Store;
-use longshore_debian::archive::{Archive, Package};
+use longshore_debian::archive::Archive;
 use longshore_modules::artifact::{
     BuildRecord, HeadersFrom, InputPackage, ModuleKey, ModuleSet, PACKAGING_PATCHES,
 };
@@ -135,15 +136,20 @@ impl Inputs {
         }
     }
 
-    /// Returns the record of the compile of `set` that began at `started` and ended now.
-    pub(super) fn record(&self, set: &ModuleSet, started: Timestamp) -> BuildRecord {
-        let package = |package: &Package| InputPackage {
-            name: package.name.clone(),
-            version: package.version.clone(),
-            arch: package.arch.clone(),
-            sha256: package.sha256.clone(),
-        };
-        let packages: Vec<_> = self.headers.toolchain.iter().map(package).collect();
+    /// Returns the record of the compile of `set` that began at `started` and ended now, with the packages that its core
+    /// objects were compiled with.
+    pub(super) fn record(
+        &self,
+        set: &ModuleSet,
+        core: Option<&CoreRecord>,
+        started: Timestamp,
+    ) -> BuildRecord {
+        let mut packages: Vec<_> =
+            self.headers.toolchain.iter().map(core_objects::input).collect();
+        let of_core = core.map(|core| core.packages.as_slice()).unwrap_or_default();
+        let is_new = |package: &&InputPackage| !packages.contains(package);
+        let more: Vec<_> = of_core.iter().filter(is_new).cloned().collect();
+        packages.extend(more);
         let is_compiler = |package: &&InputPackage| package.name == self.headers.compiler;
         let compiler = packages.iter().find(is_compiler).map(|package| package.name.clone());
         BuildRecord {

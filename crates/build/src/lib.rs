@@ -12,6 +12,7 @@ pub mod builder;
 #[cfg(test)]
 mod closed_store;
 pub mod compile;
+mod core_objects;
 pub mod diagnose;
 mod driver_sources;
 pub mod extract;
@@ -39,6 +40,7 @@ use std::time::{Duration, Instant};
 use build_root::{BuildRoot, Compiler, Run};
 pub use build_user::BuildUser;
 use compile::Compile;
+use core_objects::{Core, CoreRecord, Tools};
 use failure_cache::Attempt;
 pub use failure_cache::failed_before;
 use inputs::Inputs;
@@ -52,7 +54,7 @@ use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::{ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
 use longshore_sources::driver::AvailableDriver;
-use longshore_sources::headers::{self, AvailableHeaders, HeaderPlaces, KernelDirs};
+use longshore_sources::headers::{self, AvailableHeaders, HeaderPlaces, Headers, KernelDirs};
 use mofed::Mofed;
 use patches::{Applied, Patch, PatchConfig};
 pub use revisions::{build, predict_failure};
@@ -180,7 +182,7 @@ async fn build_from(
     let (toolchain, ()) = futures_util::future::try_join(toolchain, driver).await?;
     let work = Work::new(store)?;
     let prepared = Prepared { inputs, attempt, work, toolchain };
-    let set = prepared.compile(request, store, progress).await?;
+    let set = prepared.compile(request, archive, store, progress).await?;
     prepared.work.remove();
     Ok(set)
 }
@@ -250,6 +252,7 @@ impl Prepared {
     async fn compile(
         &self,
         request: &Request,
+        archive: &Archive,
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<ModuleSet, Failed> {
@@ -260,6 +263,11 @@ impl Prepared {
             return Ok(set);
         }
         patches::apply(&selected, &self.work.sources())?;
+        let started = Timestamp::now();
+        let core = match self.core_objects(request, archive, store, progress).await {
+            Ok(core) => core,
+            Err(failed) => return Err(self.remember(failed, &key, store)),
+        };
         let compile = Compile {
             store,
             helper: &request.helper,
@@ -280,7 +288,7 @@ impl Prepared {
             limit: request.limit,
             log: &store.dir("logs").join(format!("{}.log", key.tag())),
         };
-        let (started, since) = (Timestamp::now(), Instant::now());
+        let since = Instant::now();
         let files = match compile.run(progress).await {
             Ok(files) => files,
             Err(failed) => return Err(self.remember(failed, &key, store)),
@@ -288,10 +296,31 @@ impl Prepared {
         progress.compiled(since.elapsed());
         let modules = compile::store_modules(&files, &compile, store)?;
         let set = ModuleSet { key, modules, headers_from: self.inputs.headers_from() };
-        store.put_build_record(&set, &self.inputs.record(&set, started))?;
+        store.put_build_record(&set, &self.inputs.record(&set, core.as_ref(), started))?;
         store.put_set(&set)?;
         store.note_compiled(&set);
         Ok(set)
+    }
+
+    /// Puts the core objects of a tree beside its sources; None where the driver's sources have them.
+    async fn core_objects(
+        &self,
+        request: &Request,
+        archive: &Archive,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Option<CoreRecord>, compile::Failed> {
+        let Some(tree) = self.inputs.driver.tree() else { return Ok(None) };
+        let Headers { compiler, toolchain: of_kernel, .. } = &self.inputs.headers;
+        let tools = match &request.build_root {
+            Some(root) => Tools::Root(root),
+            None => Tools::Packages { compiler, of_kernel },
+        };
+        let compiler = &self.toolchain.compiler;
+        let core = Core { request, tree, compiler, tools, archive, store };
+        let core = core.provide(progress).await?;
+        core.place(self.work.sources(), store).await?;
+        Ok(Some(core))
     }
 
     /// Remembers the failure of a build of the set `key`.

@@ -47,6 +47,8 @@ sources! {
     Archives "archives",
     /// The .run files, as a whole.
     RunFiles "run-files",
+    /// The trees of NVIDIA's open kernel modules, as a whole.
+    SourceTrees "source-trees",
     /// A package of an archive, with finished modules.
     Package "package",
     /// A directory with an image layout.

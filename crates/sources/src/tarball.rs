@@ -52,6 +52,10 @@ pub(crate) fn unpack(
         if number >= limits.files {
             return Err(bad(name, &format!("it holds more than {} files", limits.files)));
         }
+        // Written by git archive: it has no file, though the library gives it a path.
+        if entry.header().entry_type().is_pax_global_extensions() {
+            continue;
+        }
         check(&entry)?;
         tree.add(name, &mut entry, place)?;
         // Skipped bytes would otherwise count against the limit between files.

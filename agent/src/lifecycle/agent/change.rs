@@ -314,6 +314,7 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
         driver: _,
         archives: _,
         run_files: _,
+        source_trees: _,
         prebuilt: _,
         registries: _,
         logins: _,

@@ -7,6 +7,7 @@ mod finished;
 mod layout;
 mod registry;
 mod run_file;
+mod source_tree;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,9 +23,10 @@ use longshore_host::facts::Kernel;
 use longshore_modules::artifact::ModuleSet;
 
 /// All kinds, in the order in which they are asked.
-const ALL: [&dyn Source; 6] = [
+const ALL: [&dyn Source; 7] = [
     &layout::Layouts,
     &registry::Registries,
+    &source_tree::ConfiguredTrees,
     &run_file::ConfiguredFiles,
     &archive::Archives,
     &finished::Packages,

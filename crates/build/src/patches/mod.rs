@@ -50,6 +50,7 @@ shipped![
     "drm-atomic-commit",
     "in-irq-gone",
     "list-only-opened-files",
+    "of-gpio-gone",
     "pci-resize-resource-exclude-bars",
     "strncpy-gone",
     "uvm-hmm-off",
@@ -123,8 +124,8 @@ pub struct About {
 pub struct Versions {
     /// First version of the range.
     pub from: String,
-    /// First version after the range.
-    pub below: String,
+    /// First version after the range; None where the probes of the sources tell.
+    pub below: Option<String>,
 }
 
 /// Name -> sha256 (hex) of the diff, as in a set's key.
@@ -153,7 +154,7 @@ impl Patch {
     fn is_for(&self, driver: &str, flavour: Flavour) -> bool {
         let Versions { from, below } = &self.about.driver;
         version::compare(driver, from).is_ge()
-            && version::compare(driver, below).is_lt()
+            && below.as_ref().is_none_or(|below| version::compare(driver, below).is_lt())
             && self.about.flavours.contains(&flavour)
     }
 

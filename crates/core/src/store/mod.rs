@@ -13,6 +13,7 @@
 //! logs/                  compiler logs
 //! patches/DIGEST.json    patches that a driver needs for a kernel, found by an earlier build
 //! failures/NAME.json     failed compiles, which are not retried for a while
+//! core/DIGEST.json       core objects of a source tree, which are blobs (see build::core_objects)
 //! conftests/ROOT.json    results of NVIDIA's conftests in a build root (see build::reuse)
 //! objects/               ccache's directories, at most 500 MB each (see build::reuse)
 //! tmp/                   unfinished files, locked by their makers; a build removes the rest

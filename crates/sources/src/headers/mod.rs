@@ -44,7 +44,7 @@ pub use nearest::flavour_of;
 pub use places::HeaderPlaces;
 pub use stated::Stated;
 pub(crate) use toolchain::linker;
-pub use toolchain::{all_parts, programs};
+pub use toolchain::{all_parts, core_tools, cxx_package, programs};
 pub use trees::Trees;
 
 /// Headers and compiler for one kernel.

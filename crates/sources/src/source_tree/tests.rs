@@ -64,6 +64,20 @@ fn with_raw(path: &str, kind: tar::EntryType) -> Vec<u8> {
     bytes
 }
 
+/// Returns a tar that begins with git's global header, as hosts make those of tags.
+fn of_git(entries: &[(String, String)]) -> Vec<u8> {
+    let record = b"52 comment=0123456789abcdef0123456789abcdef01234567\n";
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::XGlobalHeader);
+    header.set_path("pax_global_header").expect("a path");
+    header.set_size(record.len() as u64);
+    header.set_mode(0o666);
+    header.set_cksum();
+    let mut block = record.to_vec();
+    block.resize(512, 0);
+    [header.as_bytes().to_vec(), block, tar(entries)].concat()
+}
+
 struct Scene {
     dir: tempfile::TempDir,
     store: Store,
@@ -102,13 +116,14 @@ fn gzipped(bytes: &[u8]) -> Vec<u8> {
 
 #[rstest]
 #[case::with_a_top(Some("open-gpu-kernel-modules-580.142"), true)]
+#[case::of_a_tag(Some("NVIDIA-open-gpu-kernel-modules-0123456"), true)]
 #[case::plain(Some("x"), false)]
 #[case::without_a_top(None, true)]
 #[tokio::test]
 async fn a_tarball_is_unpacked(#[case] top: Option<&str>, #[case] zipped: bool) {
     let scene = Scene::new();
     let entries = top.map_or_else(|| files(VERSION), |top| below(top, files(VERSION)));
-    let bytes = if zipped { gzipped(&tar(&entries)) } else { tar(&entries) };
+    let bytes = if zipped { gzipped(&of_git(&entries)) } else { tar(&entries) };
     let tree = scene.tree(&bytes);
     let part = scene.taken(&tree, Part::KernelOpen).await.expect("taken");
     assert!(part.kernel_open().join("conftest.sh").is_file());

@@ -87,8 +87,7 @@ pub(super) fn unpack(
 fn check(name: &str, entry: &Entry<'_, '_>) -> Result<(), Failure> {
     check_path(name, &entry.path_bytes())?;
     let kind = entry.header().entry_type();
-    let is_plain = kind.is_file() || kind.is_dir() || kind.is_pax_global_extensions();
-    if is_plain {
+    if kind.is_file() || kind.is_dir() {
         return Ok(());
     }
     let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();

@@ -139,6 +139,36 @@ pub(super) fn compiler_package(stated: &Stated) -> Result<String, Failure> {
     Err(Failure::new(FailureKind::Toolchain, cause).remedy(remedy))
 }
 
+/// Packages that the core objects of a source tree need beside compilers and tools: their shaders are compressed.
+const CORE_TOOLS: [&str; 1] = ["xz-utils"];
+
+/// Returns the name of the C++ compiler's package beside a C compiler's: `g++-12` for `gcc-12`.
+pub fn cxx_package(compiler: &str) -> Option<String> {
+    compiler.strip_prefix("gcc").map(|version| format!("g++{version}"))
+}
+
+/// Returns every package that the core objects of a source tree need, whatever the kernel: the compiler `compiler` in the
+/// version that the packages of a kernel's build root have, its C++ compiler, and the tools.
+///
+/// # Errors
+/// Exit code 11 naming the missing package.
+pub fn core_tools(
+    archive: &Archive,
+    compiler: &str,
+    of_kernel: &[Package],
+) -> Result<Vec<Package>, Failure> {
+    let package = of_kernel.iter().find(|package| package.name == compiler);
+    let (Some(package), Some(cxx)) = (package, cxx_package(compiler)) else {
+        let cause = format!("{compiler} has no C++ compiler beside it in the archives");
+        return Err(Failure::new(FailureKind::Toolchain, cause));
+    };
+    let mut roots = [package.name.clone(), cxx]
+        .map(|name| Requirement::exact(name, package.version.as_str()))
+        .to_vec();
+    roots.extend(CORE_TOOLS.into_iter().chain(TOOLS).map(Requirement::any));
+    resolve(archive, &roots)
+}
+
 /// Returns the linker's package that `wanted` names and everything that it needs, of the release of
 /// the package `beside` where that has them; the linker's package comes first.
 ///

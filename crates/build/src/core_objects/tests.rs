@@ -1,0 +1,56 @@
+//! Names of programs, and what make's output tells.
+
+use std::sync::Mutex;
+
+use rstest::rstest;
+
+use super::*;
+use longshore_core::disk::Disk;
+
+#[rstest]
+#[case("gcc-12", "g++-12")]
+#[case("x86_64-linux-gnu-gcc-14", "x86_64-linux-gnu-g++-14")]
+#[case("gcc", "g++")]
+#[case("clang-19", "clang++-19")]
+fn the_compilers_of_both_languages_belong_together(#[case] c: &str, #[case] cxx: &str) {
+    assert_eq!(cxx_program(c), cxx);
+}
+
+#[derive(Default)]
+struct Noted(Mutex<Vec<String>>);
+
+impl Task for Noted {
+    fn note(&self, text: &str) {
+        self.0.lock().expect("unpoisoned").push(text.to_owned());
+    }
+    fn advance(&self, _: u64) {}
+    fn total(&self, _: u64) {}
+}
+
+#[rstest]
+#[case(" [ nvidia            ]  CC           generated/g_gpu_nvoc.c", Some("generated/g_gpu_nvoc.c"))]
+#[case(" [ nvidia-modeset    ]  CXX          ../common/displayport/src/dp_auxretry.cpp", Some("../common/displayport/src/dp_auxretry.cpp"))]
+#[case(" [ nvidia            ]  LD           _out/Linux_x86_64/nv-kernel.o", None)]
+#[case("make -C src/nvidia", None)]
+#[case(" [ ", None)]
+fn compiled_sources_are_progress(#[case] line: &str, #[case] noted: Option<&str>) {
+    let task = Noted::default();
+    report(line, &task);
+    let seen = task.0.into_inner().expect("unpoisoned");
+    assert_eq!(seen.first().map(String::as_str), noted);
+}
+
+#[test]
+fn a_record_counts_only_with_its_objects() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let store = Store::open(dir.path(), Disk::default()).expect("store");
+    fs::create_dir_all(store.dir("core")).expect("directory");
+    let object = store.put(b"object").expect("stored");
+    let mut made = CoreRecord::new("580.142", &"a".repeat(64), "gcc-12 12.2.0");
+    made.objects.insert("nvidia/nv-kernel.o_binary".into(), object.clone());
+    record::keep("key", &made, &store).expect("kept");
+    assert_eq!(record::find("key", &store), Some(made));
+    assert_eq!(record::find("other", &store), None);
+    fs::remove_file(store.blob_path(&object)).expect("removed");
+    assert_eq!(record::find("key", &store), None);
+}
