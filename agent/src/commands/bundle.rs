@@ -49,6 +49,7 @@ pub(super) async fn bundle(
     bundle::check_destination(&asked.out)?;
     let (sets, trees) =
         fetched(provisioner, &asked.kernels).await?.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
+    let trees: Vec<_> = trees.into_iter().flatten().collect();
     let store = provisioner.store()?;
     let progress = terminal::progress();
     let out = asked.out.clone();

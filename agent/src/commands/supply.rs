@@ -114,13 +114,16 @@ pub(super) async fn fetch(
             None => " (a package's modules; its build is not known, and is compared before a load)",
         };
         print(&format!(
-            "driver {} ({}) for {}{of_build}: {} modules, set {}, user-mode tree {}\n",
+            "driver {} ({}) for {}{of_build}: {} modules, set {}, {}\n",
             set.key.driver_version,
             set.key.flavour,
             set.key.kernel_release,
             set.modules.len(),
             set.key.file_stem(),
-            tree.root.display()
+            tree.map_or("no user-mode tree (modules-only)".to_owned(), |tree| format!(
+                "user-mode tree {}",
+                tree.root.display()
+            ))
         ))?;
     }
     Ok(ExitCode::Done)
@@ -149,7 +152,7 @@ async fn until_offered(
 pub(super) async fn fetched(
     provisioner: &Provisioner<'_>,
     kernels: &[String],
-) -> Result<Vec<(ModuleSet, AvailableUserspace)>, Failure> {
+) -> Result<Vec<(ModuleSet, Option<AvailableUserspace>)>, Failure> {
     if kernels.is_empty() {
         return Ok(vec![provisioner.fetch(None).await?]);
     }

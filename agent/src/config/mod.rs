@@ -29,8 +29,8 @@ mod second_or_more;
 mod serving;
 pub mod settings;
 mod signatures;
-mod sources;
 mod source_tree;
+mod sources;
 mod store_place;
 mod table;
 mod termination_message;
@@ -139,6 +139,8 @@ pub struct Config {
     pub compile: bool,
     /// True if finished modules of packages in the archives may be used.
     pub module_packages: bool,
+    /// True to load the modules alone: the host has its own user-mode files.
+    pub modules_only: bool,
     /// Number of parallel compile jobs; None for all cores.
     pub jobs: Option<usize>,
     /// User that compilers run as.
@@ -330,6 +332,7 @@ impl Config {
             build_root: all.build_root,
             compile: all.compile.unwrap_or(true),
             module_packages: all.module_packages.unwrap_or(true),
+            modules_only: all.modules_only.unwrap_or(false),
             jobs: all.jobs.map(CompileJobs::number),
             build_user: all.build_uid.unwrap_or_default(),
             patches: all.patches.with_defaults(),

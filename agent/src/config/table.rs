@@ -321,6 +321,13 @@ settings! {
     module_packages: Option<bool>;
         key "module-packages" flag "module-packages" "BOOL" alone "true" env "LONGSHORE_MODULE_PACKAGES"
         default "`true`"
+    /// Load the kernel modules alone, for a host that has its own user-mode files
+    ///
+    /// Of the same version: no driver root, CDI spec or daemon is made
+    /// ([source-trees.md](../supply-chain/source-trees.md#modules-alone)).
+    modules_only: Option<bool>;
+        key "modules-only" flag "modules-only" "BOOL" alone "true" env "LONGSHORE_MODULES_ONLY"
+        default "`false`"
     /// Never compile; the same as `--compile=false`
     no_compile: bool;
         attributes #[serde(skip)] #[arg(conflicts_with = "compile")]

@@ -25,6 +25,10 @@ pub(super) fn publishing(config: &Config, facts: &HostFacts) -> Publishing {
     if config.cdi_spec == CdiSpecs::Off {
         return Publishing { reason: reason("cdi-spec is off"), ..Publishing::default() };
     }
+    if config.modules_only {
+        let reason = reason("modules-only: it would name files of the driver root");
+        return Publishing { reason, ..Publishing::default() };
+    }
     if !facts.devices.iter().any(|device| device.kind == DeviceKind::Gpu) {
         return Publishing { reason: reason("this host has no GPU"), ..Publishing::default() };
     }

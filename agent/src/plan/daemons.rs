@@ -33,6 +33,10 @@ pub(super) fn daemons(
 ) -> Daemons {
     let Inputs { config, facts, .. } = inputs;
     let mut found = Daemons::default();
+    // Daemons are programs of the user mode: the host's own.
+    if config.modules_only {
+        return found;
+    }
     let Some(tree) = tree else {
         found.findings.extend(fabric::not_offered(inputs, choice));
         return found;

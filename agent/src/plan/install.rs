@@ -43,11 +43,14 @@ pub(super) fn install(
         Install { exact: !(supply.builds || supply.reads || supply.signs), ..Install::default() };
     install.steps.extend(operator::first(config));
     install.steps.extend(conflicts::take_over(config, facts));
-    install.steps.push(Step::MakeDir(MakeDir { path: root.clone() }));
-    install.steps.push(Step::WriteParameter(WriteParameter {
-        path: PathBuf::from(FIRMWARE_PATH),
-        value: root.join("lib/firmware").display().to_string(),
-    }));
+    // A host with its own user-mode files has its firmware, too.
+    if !config.modules_only {
+        install.steps.push(Step::MakeDir(MakeDir { path: root.clone() }));
+        install.steps.push(Step::WriteParameter(WriteParameter {
+            path: PathBuf::from(FIRMWARE_PATH),
+            value: root.join("lib/firmware").display().to_string(),
+        }));
+    }
     let entries = install.entries(choice, supply, wanted);
     install.loads_from_kernel(facts, choice, supply, &entries);
     install.steps.extend(labels::modules(config, facts, &entries));
@@ -57,7 +60,9 @@ pub(super) fn install(
         install.steps.push(load(entry, config));
     }
     install.unused_parameters(config, wanted);
-    install.user_mode(config, facts, supply);
+    if !config.modules_only {
+        install.user_mode(config, facts, supply);
+    }
     install.nodes(config, facts);
     install
 }
@@ -173,7 +178,8 @@ impl Install {
         let root = &config.paths.driver_root;
         let host = config.paths.host_root.join("dev");
         let mut dirs = vec![host.clone()];
-        for dir in [PathBuf::from("/dev"), root.join("dev")] {
+        let of_root = (!config.modules_only).then(|| root.join("dev"));
+        for dir in [PathBuf::from("/dev")].into_iter().chain(of_root) {
             if !dirs.contains(&dir) {
                 dirs.push(dir);
             }

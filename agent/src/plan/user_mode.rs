@@ -2,7 +2,7 @@
 
 use super::acquisition::Acquire;
 use super::sources;
-use super::values::{Choice, Inputs, Supply, names_run_files, run_file_of, sources_of};
+use super::values::{Choice, Inputs, Supply, names_run_files, run_file_of, sources_of, tree_of};
 use crate::catalog::Catalog;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::source_id::SourceId;
@@ -13,6 +13,11 @@ impl<'a> Supply<'a> {
     /// Selects the user-mode tree, or the acquisition of one.
     pub(super) fn userspace(&mut self, inputs: Inputs<'a>, choice: &Choice) {
         let Inputs { config, facts, catalog } = inputs;
+        if config.modules_only {
+            let why = "modules-only: the host has its own, of the same version";
+            self.add_choice("user mode", "the host's", why);
+            return;
+        }
         let sources = sources::wanted(config, choice);
         let of_choice = |u: &&AvailableUserspace| {
             (u.driver_version == choice.version && u.arch == facts.kernel.arch)
@@ -41,13 +46,15 @@ impl<'a> Supply<'a> {
         });
         self.reasons.extend(sources.map(|_| sources::reason(config, choice, source.as_ref())));
         if run_file.is_none() && !names_run_files(config, catalog) {
-            self.findings.extend(not_offered(catalog, &choice.version));
+            let is_tree = tree_of(catalog, choice).is_some();
+            self.findings.extend(not_offered(catalog, &choice.version, is_tree));
         }
     }
 }
 
-/// Returns the finding that no source has, or is known to have, the user-mode files of a version.
-fn not_offered(catalog: &Catalog, version: &str) -> Option<Finding> {
+/// Returns the finding that no source has, or is known to have, the user-mode files of a version; `is_tree` where its
+/// modules come from a tree of sources, which has none.
+fn not_offered(catalog: &Catalog, version: &str, is_tree: bool) -> Option<Finding> {
     let warning = |seen: String| Some(Finding::warning(Code::UserspaceNotOffered, seen));
     if let Some(failure) = catalog.definite_failure() {
         let seen = format!(
@@ -61,10 +68,23 @@ fn not_offered(catalog: &Catalog, version: &str) -> Option<Finding> {
     }
     match &catalog.drivers {
         Probe::Read(drivers)
-            if drivers.is_empty() || drivers.iter().any(|d| d.version == version) =>
+            if (drivers.is_empty() && !is_tree) || drivers.iter().any(|d| d.version == version) =>
         {
             None
         }
+        Probe::Read(_) if is_tree => Some(
+            Finding::refusal(
+                Code::UserspaceNotOffered,
+                format!(
+                    "NVIDIA's published sources have the modules of {version} alone, and no archive or configured .run \
+                     file has its user-mode files"
+                ),
+            )
+            .remedy(
+                "name its .run file or an archive that has exactly this version, or set modules-only where the host has \
+                 user-mode files of its own",
+            ),
+        ),
         Probe::Read(_) => warning(format!(
             "no archive offers driver {version}, so its user-mode files may be unavailable"
         )),

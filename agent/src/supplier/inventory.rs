@@ -74,7 +74,9 @@ impl<'a> Inventory<'a> {
         let requested = self.config.driver.version.as_deref();
         let sources = self.config.operator.exposes_sources();
         let trees = catalog.userspace.iter().filter(|tree| tree.sources.is_some() == sources);
-        trees.map(|tree| &tree.driver_version).any(|version| {
+        let of_sets = catalog.sets.iter().filter(|_| self.config.modules_only);
+        let of_sets = of_sets.map(|available| &available.set.key.driver_version);
+        trees.map(|tree| &tree.driver_version).chain(of_sets).any(|version| {
             requested.is_none_or(|requested| DriverVersion::new(version).is_within(requested))
                 && self.config.driver.permits(version)
                 && self.has_set(version, kernel, catalog)
@@ -107,6 +109,9 @@ impl<'a> Inventory<'a> {
     /// True if the store has the tree of this version that each of its sets needs: one with the kernel
     /// sources of the set's flavour, where sources are to be exposed.
     fn has_trees(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
+        if self.config.modules_only {
+            return true;
+        }
         let exposes = self.config.operator.exposes_sources();
         let trees = || catalog.userspace.iter().filter(|tree| tree.driver_version == *version);
         let has = |flavour| trees().any(|t| t.sources == exposes.then_some(flavour));

@@ -22,8 +22,8 @@ use longshore_modules::sets::SetStore;
 use longshore_sources::userspace::{self, AvailableUserspace};
 
 impl Provisioner<'_> {
-    /// Acquires the modules for `release`, or for this host's kernel, and the user-mode tree into
-    /// the store, from the same sources as `run`. Where the store has exactly the requested
+    /// Acquires the modules for `release`, or for this host's kernel, and the user-mode tree (unless modules alone are
+    /// wanted) into the store, from the same sources as `run`. Where the store has exactly the requested
     /// version, no other source is queried.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Provisioner<'_> {
     pub async fn fetch(
         &self,
         release: Option<&str>,
-    ) -> Result<(ModuleSet, AvailableUserspace), Failure> {
+    ) -> Result<(ModuleSet, Option<AvailableUserspace>), Failure> {
         self.inventory.store.share().await?;
         if let Some(stored) = self.stored(release)? {
             return Ok(stored);
@@ -40,9 +40,12 @@ impl Provisioner<'_> {
         let aim = OfKernel { of: self, release };
         let planned = aim.plan().await?;
         let set = self.acquire_for(&aim, planned).await?;
+        if self.config().modules_only {
+            return Ok((set, None));
+        }
         let sources = self.sources_beside(&set);
         let tree = self.assemble(&set.key.driver_version, None, sources).await?;
-        Ok((set, tree))
+        Ok((set, Some(tree)))
     }
 
     /// Returns the flavour of the kernel sources that a tree for `set` has to have.
@@ -56,7 +59,7 @@ impl Provisioner<'_> {
     fn stored(
         &self,
         release: Option<&str>,
-    ) -> Result<Option<(ModuleSet, AvailableUserspace)>, Failure> {
+    ) -> Result<Option<(ModuleSet, Option<AvailableUserspace>)>, Failure> {
         let (config, requested) = (self.config(), &self.config().driver);
         // The choice of the set needs the whole catalog if signatures are required, or sets are denied.
         let any = !config.signatures.required
@@ -86,10 +89,13 @@ impl Provisioner<'_> {
                 && store.holds(set)
         });
         let Some(set) = sets.pop().filter(|_| sets.is_empty()) else { return Ok(None) };
+        if config.modules_only {
+            return Ok(Some((set, None)));
+        }
         let sources = self.sources_beside(&set);
         let mut trees = userspace::available(&store)?.into_iter();
         let tree = trees.find(|t| t.driver_version == version && t.sources == sources);
-        Ok(tree.map(|tree| (set, tree)))
+        Ok(tree.map(|tree| (set, Some(tree))))
     }
 
     /// Compiles what a plan builds, or the driver that a plan without any set would choose, where

@@ -333,7 +333,12 @@ impl WorkingDirectory<'_> {
     ///
     /// # Errors
     /// Exit code 10 on a machine that longshore does not support.
-    pub(crate) fn spec(self, command: Vec<String>, directory: &str, name: &str) -> Result<Spec, Failure> {
+    pub(crate) fn spec(
+        self,
+        command: Vec<String>,
+        directory: &str,
+        name: &str,
+    ) -> Result<Spec, Failure> {
         let Self { root, work, user, held } = self;
         let arch = Machine::this()?.debian;
         let environment = [

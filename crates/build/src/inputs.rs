@@ -144,8 +144,7 @@ impl Inputs {
         core: Option<&CoreRecord>,
         started: Timestamp,
     ) -> BuildRecord {
-        let mut packages: Vec<_> =
-            self.headers.toolchain.iter().map(core_objects::input).collect();
+        let mut packages: Vec<_> = self.headers.toolchain.iter().map(core_objects::input).collect();
         let of_core = core.map(|core| core.packages.as_slice()).unwrap_or_default();
         let is_new = |package: &&InputPackage| !packages.contains(package);
         let more: Vec<_> = of_core.iter().filter(is_new).cloned().collect();

@@ -49,7 +49,10 @@ impl DriverSource {
                     let cause = format!("the store does not have {}", tree.name());
                     Failure::new(FailureKind::Download, cause).remedy("run again to fetch it")
                 };
-                store.has_blob(&tree.sha256).then(|| Self::SourceTree(tree.clone())).ok_or_else(missing)
+                store
+                    .has_blob(&tree.sha256)
+                    .then(|| Self::SourceTree(tree.clone()))
+                    .ok_or_else(missing)
             }
         }
     }

@@ -31,6 +31,9 @@ pub enum Supply {
     /// A store with modules that were compiled in a build root of Enterprise Linux's layout. No
     /// network.
     BuildRoot,
+    /// A store with modules that were compiled from a tree of NVIDIA's published sources, which whoever runs the cell gives.
+    /// No user-mode files, no network.
+    SourceTree,
     /// Archives on a disk at /srv, with the modules as a package, and without headers, compiler and
     /// kernel sources. The guest's store is empty. No network.
     FinishedModules,

@@ -18,7 +18,7 @@ use crate::supply::distributions;
 use crate::supply::registry::{self, Registry};
 use crate::supply::relay::Relay;
 use crate::supply::run_file::RunFile;
-use crate::supply::seed::{self, Seed};
+use crate::supply::seed::{self, MODULES_ONLY, Seed};
 use crate::vm::Disk;
 
 /// Mount point in the guest of the disk with the driver.
@@ -99,6 +99,10 @@ fn supply(
             of_package(&workbench.finished_modules(cell, prepared)?, dir)
         }
         (Supply::RunFile, Some(file)) => Ok(of_run_file(file)),
+        (Supply::SourceTree, _) => {
+            let arguments = arguments_of(&[MODULES_ONLY]);
+            Ok(Delivery { arguments, ..Delivery::default() })
+        }
         (Supply::Bundle, _) => {
             let command = workbench.longshore("bundle", &prepared.kernel.release, cell);
             of_bundle(command, &Signed::new(workbench.agent(), dir)?)

@@ -19,6 +19,7 @@ use crate::supply::distributions::{self, Contents};
 use crate::supply::relay;
 use crate::supply::run_file::{self, RunFile};
 use crate::supply::seed::{self, Fetch, Fetches, Parts, Seed};
+use crate::supply::source_tree;
 use crate::supply::stand_in::{self, Made};
 use crate::vm::agent_image::{self, Image};
 use crate::vm::kernel::{self, Kernel, KernelPackages};
@@ -223,6 +224,9 @@ impl Workbench {
         let mut fetch = fetch(&kernel.release, cell);
         if let Some(file) = &run_file {
             fetch.arg("--run-file").arg(&file.path).args(["--run-file-sha256", &file.sha256]);
+        }
+        if cell.from == Supply::SourceTree {
+            source_tree::add(&mut fetch, &cell.driver.branch)?;
         }
         if cell.from == Supply::Compile {
             let config = self.archive(&cell.kernel_suites())?;

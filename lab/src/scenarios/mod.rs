@@ -51,6 +51,7 @@ scenarios! {
     in_use::InUse { script: "script.sh" },
     interrupted::Interrupted { script: "script.sh" },
     killed::Killed { script: "script.sh", is_on_demand: true },
+    modules_only::ModulesOnly { script: "script.sh", is_on_demand: true },
     next_kernel::NextKernel { script: "script.sh", is_on_demand: true },
     nouveau::Nouveau { script: "script.sh", is_on_demand: true },
     operator::Operator { script: "script.sh" },

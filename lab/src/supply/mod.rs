@@ -6,4 +6,5 @@ pub(crate) mod registry;
 pub(crate) mod relay;
 pub(crate) mod run_file;
 pub mod seed;
+pub(crate) mod source_tree;
 pub(crate) mod stand_in;

@@ -59,7 +59,7 @@ impl Parts {
             Supply::Archive | Supply::UbuntuArchive | Supply::BuildRoot | Supply::FabricManager => {
                 (true, true)
             }
-            Supply::RunFile => (true, false),
+            Supply::RunFile | Supply::SourceTree => (true, false),
             Supply::Registry | Supply::Store => (false, true),
             Supply::Bundle | Supply::Compile | Supply::FinishedModules => (false, false),
         };
@@ -69,6 +69,8 @@ impl Parts {
     }
 }
 
+/// Argument of a fetch of the modules alone.
+pub(crate) const MODULES_ONLY: &str = "--modules-only";
 /// Kind of the cached images.
 pub const SEED: &str = "seed";
 /// Directories of a store in which compiles keep results for later ones.
@@ -117,8 +119,8 @@ impl<'a> Fetches<'a> {
 /// A driver in the store on this machine.
 struct Fetched {
     set: ModuleSet,
-    /// The directory of its user-mode tree.
-    userspace: PathBuf,
+    /// The directory of its user-mode tree; None where the modules alone were fetched.
+    userspace: Option<PathBuf>,
 }
 
 /// Fetches drivers into `store`, and makes a disk of the parts that a guest has from the beginning.
@@ -158,7 +160,7 @@ pub fn make(
 fn inputs(drivers: &[Fetched], next_kernel: Option<&Fetched>, parts: Parts) -> Vec<String> {
     let mut inputs = vec!["without modules".to_owned()];
     for Fetched { set, userspace } in drivers.iter().chain(next_kernel) {
-        if parts.userspace {
+        if let Some(userspace) = userspace.as_ref().filter(|_| parts.userspace) {
             inputs.push(userspace.display().to_string());
         }
         if parts.compiled {
@@ -200,7 +202,9 @@ fn fetched(mut fetch: Fetch<'_>, store: &Path, sink: &Sink<'_>) -> Result<Fetche
     let tell = |line: &str| sink.tell(What::Output(line.to_owned()));
     let said = run_with(&mut fetch.command, FETCH_LIMIT, tell)?.join("\n");
     let store = Store::open(store, disk::of_this_machine())?;
-    Ok(Fetched { set: find_set(&store, &said, &fetch)?, userspace: find_userspace(&store, &said)? })
+    let has_tree = !fetch.command.get_args().any(|argument| argument == MODULES_ONLY);
+    let userspace = has_tree.then(|| find_userspace(&store, &said)).transpose()?;
+    Ok(Fetched { set: find_set(&store, &said, &fetch)?, userspace })
 }
 
 /// Makes `dir` a store that contains only the seed's set.
@@ -273,7 +277,7 @@ fn fill(dir: &Path, store: &Store, drivers: &[Fetched], parts: Parts) -> Result<
     let tree = dir.join("tree");
     let own = Store::open(&tree, disk::of_this_machine())?;
     for Fetched { userspace, .. } in drivers {
-        if parts.userspace {
+        if let Some(userspace) = userspace.as_ref().filter(|_| parts.userspace) {
             run(Command::new("cp").arg("-a").arg(userspace).arg(own.dir("userspace")), LIMIT)?;
         }
     }

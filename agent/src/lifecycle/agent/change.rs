@@ -329,6 +329,7 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
         build_root: _,
         compile: _,
         module_packages: _,
+        modules_only: _,
         jobs: _,
         build_user: _,
         patches: _,

@@ -118,7 +118,8 @@ impl Core<'_> {
             Tools::Root(root) => add(&root.digest),
             Tools::Packages { compiler, .. } => {
                 let cxx = headers::cxx_package(compiler);
-                let is_compiler = |p: &&Package| p.name == compiler || Some(&p.name) == cxx.as_ref();
+                let is_compiler =
+                    |p: &&Package| p.name == compiler || Some(&p.name) == cxx.as_ref();
                 packages.iter().filter(is_compiler).for_each(|package| add(&package.sha256));
             }
         }
@@ -282,9 +283,9 @@ fn keep(build: &Path, output: &str, store: &Store) -> Result<BTreeMap<String, St
     let mut kept = BTreeMap::new();
     for (dir, object, placed) in OBJECTS {
         let path = format!("tree/{dir}/{output}/{object}");
-        let bytes = left.read(&path, MOST_OBJECT).or_fail(FailureKind::Compile, || {
-            format!("make left no {path}")
-        })?;
+        let bytes = left
+            .read(&path, MOST_OBJECT)
+            .or_fail(FailureKind::Compile, || format!("make left no {path}"))?;
         kept.insert(placed.to_owned(), store.put(&bytes)?);
     }
     Ok(kept)

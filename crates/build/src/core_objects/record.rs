@@ -60,7 +60,10 @@ pub(super) fn find(key: &str, store: &Store) -> Option<CoreRecord> {
     let record = match read {
         Ok(record) if record.format == FORMAT => record,
         Ok(record) => {
-            tracing::debug!(format = record.format, "core objects of another format are compiled again");
+            tracing::debug!(
+                format = record.format,
+                "core objects of another format are compiled again"
+            );
             return None;
         }
         Err(error) => {

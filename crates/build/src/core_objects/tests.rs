@@ -28,8 +28,14 @@ impl Task for Noted {
 }
 
 #[rstest]
-#[case(" [ nvidia            ]  CC           generated/g_gpu_nvoc.c", Some("generated/g_gpu_nvoc.c"))]
-#[case(" [ nvidia-modeset    ]  CXX          ../common/displayport/src/dp_auxretry.cpp", Some("../common/displayport/src/dp_auxretry.cpp"))]
+#[case(
+    " [ nvidia            ]  CC           generated/g_gpu_nvoc.c",
+    Some("generated/g_gpu_nvoc.c")
+)]
+#[case(
+    " [ nvidia-modeset    ]  CXX          ../common/displayport/src/dp_auxretry.cpp",
+    Some("../common/displayport/src/dp_auxretry.cpp")
+)]
 #[case(" [ nvidia            ]  LD           _out/Linux_x86_64/nv-kernel.o", None)]
 #[case("make -C src/nvidia", None)]
 #[case(" [ ", None)]

@@ -45,9 +45,11 @@ pub(super) fn into_store(dir: &Path, tree: &SourceTree, store: &Store) -> Result
         }
         Stopped::Write(error) => write_failure(store.writable(), error),
         Stopped::Refused(what) => {
-            let cause = format!("the directory {} cannot be used as a source tree: {what}", dir.display());
-            Failure::new(FailureKind::Verification, cause)
-                .remedy("name a directory with one version of open-gpu-kernel-modules, as published")
+            let cause =
+                format!("the directory {} cannot be used as a source tree: {what}", dir.display());
+            Failure::new(FailureKind::Verification, cause).remedy(
+                "name a directory with one version of open-gpu-kernel-modules, as published",
+            )
         }
     })?;
     writer.commit(Some(&tree.sha256)).map(drop).map_err(|failure| match failure.kind() {
@@ -188,9 +190,11 @@ fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
         return Some((&[], path));
     }
     let last = path.len().min(PREFIX + 1);
-    let at = path[..last].iter().enumerate().rev().find(|(at, byte)| {
-        **byte == b'/' && *at > 0 && *at < path.len() - 1
-    });
+    let at = path[..last]
+        .iter()
+        .enumerate()
+        .rev()
+        .find(|(at, byte)| **byte == b'/' && *at > 0 && *at < path.len() - 1);
     let (prefix, rest) = path.split_at(at?.0);
     let name = &rest[1..];
     (name.len() <= NAME).then_some((prefix, name))

@@ -118,7 +118,10 @@ mod tests {
     #[rstest]
     #[case::no_place("urls = []\nsha256 = { \"580.142\" = \"HEX\" }", "without a URL")]
     #[case::unpinned("urls = [\"/a\"]\nsha256 = {}", "nothing proves")]
-    #[case::several("urls = [\"/a\"]\nsha256 = { \"580.142\" = \"HEX\", \"590.48.01\" = \"HEX\" }", "{version}")]
+    #[case::several(
+        "urls = [\"/a\"]\nsha256 = { \"580.142\" = \"HEX\", \"590.48.01\" = \"HEX\" }",
+        "{version}"
+    )]
     #[case::branch("urls = [\"/a\"]\nsha256 = { \"580\" = \"HEX\" }", "no driver version")]
     #[case::digest("urls = [\"/a\"]\nsha256 = { \"580.142\" = \"abc\" }", "64 hex digits")]
     #[case::relative("urls = [\"a\"]\nsha256 = { \"580.142\" = \"HEX\" }", "no absolute path")]

@@ -21,7 +21,10 @@ const VERSION: &str = "580.142";
 fn files(version: &str) -> Vec<(String, String)> {
     let file = |path: &str, text: String| (path.to_owned(), text);
     vec![
-        file("version.mk", format!("NVIDIA_VERSION = {version}\nNVIDIA_NVID_VERSION = {version}\n")),
+        file(
+            "version.mk",
+            format!("NVIDIA_VERSION = {version}\nNVIDIA_NVID_VERSION = {version}\n"),
+        ),
         file("kernel-open/Kbuild", format!("ccflags-y += -DNV_VERSION_STRING=\\\"{version}\\\"\n")),
         file("kernel-open/conftest.sh", "#!/bin/sh\n".into()),
         file("src/nvidia/Makefile", "all:\n".into()),

@@ -147,9 +147,11 @@ impl Seen {
         match (self.has_kernel_open, self.has_src) {
             (true, true) => Ok(top),
             (false, _) => Err("it has no kernel-open/Kbuild".to_owned()),
-            (_, false) => Err("it has no src/nvidia: the parts that NVIDIA compiles for no kernel are \
+            (_, false) => {
+                Err("it has no src/nvidia: the parts that NVIDIA compiles for no kernel are \
                                missing (a package of kernel sources is an archive's)"
-                .to_owned()),
+                    .to_owned())
+            }
         }
     }
 }
