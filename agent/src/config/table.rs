@@ -48,7 +48,7 @@ settings! {
         attributes #[serde(skip)]
         flag "config" "FILE" env "LONGSHORE_CONFIG"
         default "`/etc/longshore/config.toml` where that exists"
-    /// Driver version (`535.261.03`), branch (`535`) or `newest`
+    /// Driver version (`580.178.04`), branch (`580`) or `newest`
     driver: Option<DriverSelector>;
         key "driver" flag "driver" "VERSION" env "LONGSHORE_DRIVER" "DRIVER_VERSION"
         default "newest; in a pod, the version in its image's tag"

@@ -8,8 +8,8 @@ use super::live::{self, Differences};
 use super::outcome::Plan;
 use super::values::{Choice, Inputs, Reason, Supply, wanted_modules};
 use super::{
-    acquire, distribution, driver, in_tree, labels, mofed, next_kernel, operator, preflight,
-    signing, sources, symbols,
+    acquire, distribution, in_tree, labels, mofed, next_kernel, operator, preflight, signing,
+    sources, symbols,
 };
 use crate::config::Config;
 use crate::steps::{Step, WriteFeatures};
@@ -33,15 +33,16 @@ pub(super) struct Decisions<'a> {
     daemons: Daemons,
     publishing: Publishing,
     live: Differences,
+    /// Reason for the mode of coherent memory.
+    memory: Option<Reason>,
     /// True if modules are to be loaded.
     loads: bool,
 }
 
 impl<'a> Decisions<'a> {
-    /// Decides, from the driver to the differences with the loaded one.
-    pub(super) fn make(inputs: Inputs<'a>) -> Self {
+    /// Decides, from the chosen driver to the differences with the loaded one.
+    pub(super) fn make(inputs: Inputs<'a>, choice: Choice, memory: Option<Reason>) -> Self {
         let Inputs { config, facts, .. } = inputs;
-        let choice = driver::choose(inputs);
         let wanted = wanted_modules(config);
         let supply = acquire::supply(inputs, &choice, &wanted);
         let install = install::install(inputs, &choice, &supply, &wanted);
@@ -51,7 +52,7 @@ impl<'a> Decisions<'a> {
         let live = live::differences(live::Wanted { config, facts, choice: &choice, set, modules });
         let is_unloaded = |name: &&str| !facts.loaded.contains_key(*name);
         let loads = wanted.iter().any(is_unloaded) || !live.replaced.is_empty();
-        Self { inputs, choice, supply, install, daemons, publishing, live, loads }
+        Self { inputs, choice, supply, install, daemons, publishing, live, memory, loads }
     }
 
     /// Puts the plan together.
@@ -132,6 +133,7 @@ impl<'a> Decisions<'a> {
             part(ALWAYS, supply.reasons.clone()),
             part(self.loads, symbols),
             part(ALWAYS, self.live.reason.clone()),
+            part(ALWAYS, self.memory.clone()),
             part(ALWAYS, self.daemons.reasons.clone()),
             part(ALWAYS, operator::reason(config)),
             part(ALWAYS, preflight::store_of_host(config)),

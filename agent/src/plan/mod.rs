@@ -4,6 +4,7 @@ mod acquire;
 mod acquisition;
 mod candidate;
 mod cdi;
+mod coherent;
 mod compile;
 mod conflicts;
 mod daemon_place;
@@ -69,7 +70,10 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     if let Some(note) = preflight::waits_for_device(config, facts) {
         return Ok(idle(config, facts, note));
     }
-    Ok(Decisions::make(Inputs { config, facts, catalog }).into_plan())
+    let choice = driver::choose(Inputs { config, facts, catalog });
+    let (config, memory) = coherent::with_default(config, facts, &choice.version);
+    let inputs = Inputs { config: &config, facts, catalog };
+    Ok(Decisions::make(inputs, choice, memory).into_plan())
 }
 
 /// Returns version and flavour of the driver that a plan would choose of `catalog`; where there is none, the request.

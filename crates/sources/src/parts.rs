@@ -3,7 +3,8 @@
 //! Debian names the packages of its long-lived and legacy branches after the branch
 //! (`libnvidia-tesla-470-ml1`, `nvidia-legacy-390xx-smi`), and their sonames' numbers change. Ubuntu's
 //! names end with the branch (`libnvidia-compute-580-server`), firmware's with the version
-//! (`nvidia-firmware-580-580.178.04`), and the packages of NVIDIA's archive have neither from 590 on. So
+//! (`nvidia-firmware-580-580.178.04`), and the packages of NVIDIA's archive have neither from 590 on. Its packages for
+//! Debian have Debian's names, but the tools are in `nvidia-driver-cuda`. So
 //! a package is recognized by its name without all of that. Ubuntu's packages hold several parts each
 //! (debian/*.install of its source packages).
 
@@ -40,9 +41,9 @@ pub(crate) struct Part {
 pub(crate) const PARTS: &[Part] = &[
     // utility
     part("libnvidia-ml", Need::Always, &["libnvidia-ml", COMPUTE]),
-    part("nvidia-smi", Need::Always, &["nvidia-smi", UTILS]),
+    part("nvidia-smi", Need::Always, &["nvidia-smi", UTILS, CUDA_TOOLS, KERNEL_COMMON]),
     part("libnvidia-cfg", Need::Optional, &["libnvidia-cfg"]),
-    part("nvidia-debugdump", Need::Optional, &["nvidia-driver-bin", UTILS]),
+    part("nvidia-debugdump", Need::Optional, &["nvidia-driver-bin", UTILS, CUDA_TOOLS]),
     part("nvidia-persistenced", Need::Companion, &["nvidia-persistenced", COMPUTE_UTILS]),
     part("nvidia-modprobe", Need::Companion, &["nvidia-modprobe"]),
     // NVLink switches and domains; Ubuntu (multiverse) and NVIDIA's own archive have them, up to 575
@@ -66,16 +67,16 @@ pub(crate) const PARTS: &[Part] = &[
     part("libnvidia-opencl", Need::Optional, &["nvidia-opencl-icd", COMPUTE]),
     part("libnvidia-pkcs11", Need::Optional, &["libnvidia-pkcs", COMPUTE]),
     part("libnvidia-pkcs11-openssl3", Need::Optional, &["libnvidia-pkcs11-openssl", COMPUTE]),
-    part("libnvidia-tileiras", Need::Optional, &[COMPUTE]),
+    part("libnvidia-tileiras", Need::Optional, &["libnvidia-tileiras", COMPUTE]),
     part("libnvidia-allocator", Need::Optional, &["libnvidia-allocator", "libnvidia-extra"]),
-    part("nvidia-cuda-mps", Need::Optional, &["nvidia-cuda-mps", COMPUTE_UTILS]),
+    part("nvidia-cuda-mps", Need::Optional, &["nvidia-cuda-mps", COMPUTE_UTILS, CUDA_TOOLS]),
     // video
     part("libnvidia-encode", Need::Optional, &["libnvidia-encode"]),
     part("libnvcuvid", Need::Optional, &["libnvcuvid", "libnvidia-nvcuvid", DECODE]),
     part("libnvidia-opticalflow", Need::Optional, &["libnvidia-opticalflow", DECODE]),
     part("libvdpau_nvidia", Need::Optional, &["nvidia-vdpau-driver", DECODE]),
     part("libnvidia-fbc", Need::Optional, &["libnvidia-fbc"]),
-    part("GSP firmware", Need::Firmware, &[FIRMWARE, "nvidia-firmware", "nvidia-kernel-common"]),
+    part("GSP firmware", Need::Firmware, &[FIRMWARE, "nvidia-firmware", KERNEL_COMMON]),
 ];
 
 /// Stem of the fabric manager's packages.
@@ -88,6 +89,13 @@ const COMPUTE: &str = "libnvidia-compute";
 const UTILS: &str = "nvidia-utils";
 const COMPUTE_UTILS: &str = "nvidia-compute-utils";
 const DECODE: &str = "libnvidia-decode";
+
+/// Stem of the package with the tools in NVIDIA's archive for Debian.
+const CUDA_TOOLS: &str = "nvidia-driver-cuda";
+/// Stem of the package that is beside the modules. NVIDIA's archive for Ubuntu has no package of the tools from 590 on
+/// (the container image of its driver for 26.04 installs none): they are in this one or in that of the libraries,
+/// which is always taken.
+pub(crate) const KERNEL_COMMON: &str = "nvidia-kernel-common";
 
 /// The stem of the packages with GSP firmware; Ubuntu's have another, and up to 530 it is in
 /// `nvidia-kernel-common`.
@@ -190,6 +198,10 @@ mod tests {
     #[case("nvidia-fabricmanager-575", "nvidia-fabricmanager")]
     #[case("libnvidia-nscq-580", "libnvidia-nscq")]
     #[case("nvidia-imex-570", "nvidia-imex")]
+    #[case("nvidia-driver-cuda", "nvidia-driver-cuda")]
+    #[case("libnvidia-tileiras", "libnvidia-tileiras")]
+    #[case("libnvidia-gpucomp", "libnvidia-gpucomp")]
+    #[case("libnvidia-nvvm704", "libnvidia-nvvm")]
     fn a_stem_has_neither_branch_nor_number(#[case] name: &str, #[case] expected: &str) {
         assert_eq!(stem(name), expected);
         assert!(is_part(name), "{name}");

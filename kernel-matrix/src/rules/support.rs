@@ -17,8 +17,9 @@ struct Support {
     first: u32,
     /// Last one; None as long as there is none.
     last: Option<u32>,
-    /// True if it has a GPU System Processor, which the open modules need: Turing and later.
-    has_gsp: bool,
+    /// The only flavour that supports it; None where both do. The open modules need a GPU System Processor, which came
+    /// with Turing; Blackwell is supported by them alone.
+    only: Option<Flavour>,
 }
 
 const fn support(
@@ -26,19 +27,20 @@ const fn support(
     architecture: &'static str,
     first: u32,
     last: Option<u32>,
-    has_gsp: bool,
+    only: Option<Flavour>,
 ) -> Support {
-    Support { model, architecture, first, last, has_gsp }
+    Support { model, architecture, first, last, only }
 }
 
 const SUPPORTED: &[Support] = &[
-    support(Model::K80, "Kepler", 340, Some(470), false),
-    support(Model::V100, "Volta", 384, Some(580), false),
-    support(Model::T4, "Turing", 410, None, true),
-    support(Model::A100, "Ampere", 450, None, true),
-    support(Model::L4, "Ada Lovelace", 525, None, true),
-    support(Model::H100, "Hopper", 525, None, true),
-    support(Model::NvSwitch, "NVSwitch of Hopper", 525, None, true),
+    support(Model::K80, "Kepler", 340, Some(470), Some(Flavour::Proprietary)),
+    support(Model::V100, "Volta", 384, Some(580), Some(Flavour::Proprietary)),
+    support(Model::T4, "Turing", 410, None, None),
+    support(Model::A100, "Ampere", 450, None, None),
+    support(Model::L4, "Ada Lovelace", 525, None, None),
+    support(Model::H100, "Hopper", 525, None, None),
+    support(Model::NvSwitch, "NVSwitch of Hopper", 525, None, None),
+    support(Model::B200, "Blackwell", 570, None, Some(Flavour::Open)),
 ];
 
 /// Removes the cells with a device that their driver does not support, and returns them with the reason.
@@ -82,12 +84,14 @@ fn unsupported(cell: &Cell) -> Result<Option<Unsupported>, String> {
 
 impl Support {
     fn lacks(&self, driver: &Driver) -> Option<Unsupported> {
-        let Self { model, architecture, first, last, has_gsp } = self;
+        let Self { model, architecture, first, last, only } = self;
         let of = |key: &str, value: String| (key.to_owned(), value);
-        if driver.flavour == Flavour::Open && !has_gsp {
-            let reason = format!(
-                "{model:?} ({architecture}) has no GPU System Processor, which NVIDIA's open modules need"
-            );
+        if only.is_some_and(|only| only != driver.flavour) {
+            let why = match driver.flavour {
+                Flavour::Open => "has no GPU System Processor, which NVIDIA's open modules need",
+                Flavour::Proprietary => "is supported by NVIDIA's open modules alone",
+            };
+            let reason = format!("{model:?} ({architecture}) {why}");
             return Some((of("flavour", driver.flavour.to_string()), reason));
         }
         let branch = branch(&driver.branch)?;
@@ -133,6 +137,7 @@ mod tests {
         for (gpus, expected) in [
             ("[['T4']]", format!("470-proprietary {all}")),
             ("[['H100']]", all.to_owned()),
+            ("[['B200']]", "590-open".to_owned()),
             ("[['V100']]", "470-proprietary 535-proprietary".to_owned()),
             ("[['K80', 'V100']]", "470-proprietary".to_owned()),
             ("[['T4', 'V100']]", "470-proprietary 535-proprietary".to_owned()),
@@ -162,7 +167,7 @@ mod tests {
 
     #[test]
     fn every_model_is_recorded() {
-        for model in ["t4", "h100", "v100", "a100", "l4", "nvswitch", "k80"] {
+        for model in ["t4", "h100", "v100", "a100", "l4", "nvswitch", "k80", "b200"] {
             rules(&format!("[['{model}']]")).unwrap();
         }
     }

@@ -4,6 +4,12 @@
 //! line, and registers 0x0 (BOOT_0), 0x4 (BOOT_1) and 0xA00 (BOOT_42) of BAR0. Nothing else of the
 //! device has to exist until a process opens /dev/nvidia0.
 //!
+//! From 595 on the probe reads more of the configuration space: the capability with the device's UUID, which may be
+//! missing, and for data-centre chips of Blackwell the extended capabilities from 0x100 on, in which it polls the state of
+//! the BAR firewall (`gpuWaitForBarFirewall_GB100`). A simulated [`Model::B200`] has none: the module waits four seconds
+//! for each, and goes on. 580 does not ask. BOOT_42 selects the chip: bits 29 to 24 are its architecture, 23 to 20 its
+//! implementation (nv_ref.h, g_hal_archimpl.h of NVIDIA's open modules); BOOT_1 is 0 on a GPU that is no virtual one.
+//!
 //! A [`device`] is what a guest sees; a [`backend`] is QEMU's way to it: one of [`backends`].
 
 pub(crate) mod backend;
@@ -43,6 +49,8 @@ pub enum Model {
     NvSwitch,
     /// Tesla K80: too old for driver 535.
     K80,
+    /// B200 (GB100): supported from 570 on, by the open flavour alone.
+    B200,
 }
 
 /// Fault of a simulated device.
@@ -81,6 +89,7 @@ const NAMES: &[(&str, Model)] = &[
     ("l4", Model::L4),
     ("nvswitch", Model::NvSwitch),
     ("k80", Model::K80),
+    ("b200", Model::B200),
 ];
 
 impl Model {
@@ -98,6 +107,7 @@ impl Model {
             Self::V100 => gpu(0x1db4, 0, 0x1400_00a1, 0x140a_1000),
             Self::A100 => gpu(0x20b0, 0, 0x1700_00a1, 0x170a_1000),
             Self::L4 => gpu(0x27b8, 0, 0x1940_00a1, 0x194a_1000),
+            Self::B200 => gpu(0x2901, 0x1999, 0x1a00_00a1, 0x1a0a_1000),
             // The module rejects it by its device id, before it reads a register.
             Self::K80 => gpu(0x102d, 0, 0x0f20_00a1, 0x0f2a_1000),
             Self::NvSwitch => {
@@ -166,6 +176,37 @@ pub fn check(devices: &[Spec]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rstest::rstest;
+
+    /// Architectures and implementations of g_hal_archimpl.h in 580.142 and 595.45.04; those of GPUs before Turing are of
+    /// the proprietary modules.
+    #[rstest]
+    #[case::tu104("t4", 0x16, 4)]
+    #[case::ga100("a100", 0x17, 0)]
+    #[case::gh100("h100", 0x18, 0)]
+    #[case::ad104("l4", 0x19, 4)]
+    #[case::gb100("b200", 0x1a, 0)]
+    #[case::gv100("v100", 0x14, 0)]
+    #[case::gk210("k80", 0x0f, 2)]
+    fn registers_name_the_chip(#[case] name: &str, #[case] architecture: u32, #[case] chip: u32) {
+        let traits = name.parse::<Spec>().unwrap().model.traits();
+        for register in [traits.boot_0, traits.boot_42] {
+            assert_eq!(
+                (register >> 24 & 0x3f, register >> 20 & 0xf),
+                (architecture, chip),
+                "{register:#x}"
+            );
+        }
+        let (major, minor) = (traits.boot_0 >> 4 & 0xf, traits.boot_0 & 0xf);
+        assert_eq!((traits.boot_42 >> 16 & 0xf, traits.boot_42 >> 12 & 0xf), (major, minor));
+    }
+
+    /// Ids of a B200 and of virtual ones (gpumgrWaitForBarFirewall): 595 treats 21d7 to 21dd and 21ea as the latter.
+    #[test]
+    fn a_b200_is_a_real_one() {
+        let b200 = Model::B200.traits();
+        assert_eq!((b200.device, b200.subdevice, b200.class), (0x2901, 0x1999, 0x03_02_00));
+    }
 
     #[test]
     fn names_round_trip_and_unknown_ones_are_refused() {

@@ -20,7 +20,7 @@ const NEAREST: usize = 3;
 /// name. docker takes the same options.
 const BESIDE: &str = concat!(
     "podman run --rm --privileged --pid host --network host -v /run/nvidia:/run/nvidia:rshared ",
-    "-v /run/longshore:/run/longshore -v /var/lib/longshore:/var/lib/longshore -e DRIVER_VERSION=535 ",
+    "-v /run/longshore:/run/longshore -v /var/lib/longshore:/var/lib/longshore -e DRIVER_VERSION=580 ",
     "localhost/longshore:",
     env!("CARGO_PKG_VERSION"),
     " doctor"

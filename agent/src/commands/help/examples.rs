@@ -13,8 +13,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "run",
         &[
             (
-                "The newest driver of branch 550, with nvidia-drm",
-                "longshore run --driver 550 --extra-module nvidia-drm",
+                "The newest driver of branch 580, with nvidia-drm",
+                "longshore run --driver 580 --extra-module nvidia-drm",
             ),
             (
                 "Prebuilt modules alone, from a registry",
@@ -25,7 +25,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "plan",
         &[
-            ("Steps and obstacles of branch 550 on this host", "longshore plan --driver 550"),
+            ("Steps and obstacles of branch 580 on this host", "longshore plan --driver 580"),
             (
                 "Would the driver be available after a reboot into another kernel?",
                 "longshore plan --kernel 6.12.118+deb13-amd64",
@@ -65,8 +65,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "build",
         &[
             (
-                "Modules of branch 550 for another kernel",
-                "longshore build --driver 550 --kernel 6.1.0-50-amd64",
+                "Modules of branch 580 for another kernel",
+                "longshore build --driver 580 --kernel 6.1.0-50-amd64",
             ),
             (
                 "The same, signed in an OCI image layout",
@@ -79,8 +79,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             (
                 "Two drivers for the kernels of a cluster's GPU nodes, in a pod",
-                "longshore builder --cluster --selector gpu=true --builder-driver 535 \
-                 --builder-driver 550",
+                "longshore builder --cluster --selector gpu=true --builder-driver 580 \
+                 --builder-driver 595",
             ),
             (
                 "One kernel, and end",
@@ -184,7 +184,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "fetch",
         &[
-            ("Everything for this host, into the store", "longshore fetch --driver 550"),
+            ("Everything for this host, into the store", "longshore fetch --driver 580"),
             (
                 "For two kernels",
                 "longshore fetch --kernel 6.1.0-50-amd64 --kernel 6.12.118+deb13-amd64",
@@ -196,7 +196,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             (
                 "A file for hosts without a network",
-                "longshore bundle --driver 550 --out driver.tar",
+                "longshore bundle --driver 580 --out driver.tar",
             ),
             (
                 "For another kernel, signed",
@@ -258,7 +258,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "fleet",
         &[
             ("The driver on each node", "longshore fleet status"),
-            ("The plan of each node for another branch", "longshore fleet plan --driver 550"),
+            ("The plan of each node for another branch", "longshore fleet plan --driver 595"),
             (
                 "The log of a node's agent before its restart",
                 "longshore fleet logs NODE --previous",
@@ -279,7 +279,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "fleet plan",
         &[
-            ("The plan of each node for another branch", "longshore fleet plan --driver 550"),
+            ("The plan of each node for another branch", "longshore fleet plan --driver 595"),
             ("Only the pods of one namespace", "longshore fleet plan --namespace gpu"),
         ],
     ),

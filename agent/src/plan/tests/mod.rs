@@ -2,6 +2,7 @@
 
 mod capabilities;
 mod cdi;
+mod coherent;
 mod daemons;
 mod decisions;
 mod distributions;

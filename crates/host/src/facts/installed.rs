@@ -64,10 +64,16 @@ pub(super) fn read_driver(host: &Root) -> io::Result<HostDriver> {
         }
     }
     found.dkms = names(host, "var/lib/dkms")?;
-    found.dkms.retain(|name| name.starts_with("nvidia"));
+    found.dkms.retain(|name| is_dkms_of_driver(name));
     found.services = names(host, WANTS)?;
     found.services.retain(|name| name.starts_with("nvidia-"));
     Ok(found)
+}
+
+/// True for a DKMS package of the driver: `nvidia`, `nvidia-current`, `nvidia-580`. NVIDIA's packages called the open
+/// modules `nvidia-open` before 570.148.08, and call them `nvidia` since. `nvidia-fs` is GPUDirect Storage.
+fn is_dkms_of_driver(name: &str) -> bool {
+    name.starts_with("nvidia") && name != "nvidia-fs"
 }
 
 /// Reads which modules the host loads by itself, or is configured not to load.
@@ -203,6 +209,7 @@ mod tests {
             ("usr/lib/x86_64-linux-gnu/libcuda.so.1", ""),
             ("usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03", ""),
             ("var/lib/dkms/nvidia-current/x", ""),
+            ("var/lib/dkms/nvidia-fs/x", ""),
             ("etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service", ""),
             ("etc/systemd/system/multi-user.target.wants/ssh.service", ""),
         ]);
@@ -211,6 +218,17 @@ mod tests {
         assert_eq!(found.libraries.len(), 2);
         assert_eq!(found.dkms, ["nvidia-current"]);
         assert_eq!(found.services, ["nvidia-persistenced.service"]);
+    }
+
+    #[rstest]
+    #[case::since_570("nvidia", true)]
+    #[case::before_570("nvidia-open", true)]
+    #[case::debian("nvidia-current", true)]
+    #[case::ubuntu("nvidia-srv-580", true)]
+    #[case::storage("nvidia-fs", false)]
+    #[case::other("zfs", false)]
+    fn dkms_packages_of_the_driver(#[case] name: &str, #[case] wanted: bool) {
+        assert_eq!(is_dkms_of_driver(name), wanted);
     }
 
     #[rstest]

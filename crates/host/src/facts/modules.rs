@@ -232,6 +232,34 @@ mod tests {
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2\n",
         Some(("470.256.02", Flavour::Proprietary))
     )]
+    #[case::open_580(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.178.04  Release Build  (dvs-builder@U22-I3-AE18-23-3)  Wed Aug 12\nGCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)\n",
+        Some(("580.178.04", Flavour::Open))
+    )]
+    #[case::proprietary_580(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.178.04  Wed Aug 12 10:00:00 UTC 2026\n",
+        Some(("580.178.04", Flavour::Proprietary))
+    )]
+    #[case::open_of_arm64(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  595.91.07  Release Build  (root@build-1.2)  Sun Aug 16\n",
+        Some(("595.91.07", Flavour::Open))
+    )]
+    #[case::proprietary_of_arm64(
+        "NVRM version: NVIDIA UNIX aarch64 Kernel Module  580.142  Tue Mar 10 2026\n",
+        Some(("580.142", Flavour::Proprietary))
+    )]
+    #[case::open_610(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  610.43.02  Release Build  (root@localhost.localdomain)  Mon Jun  1 06:02:53 PM CST 2026\nGCC version:  gcc version 11.5.0 20240719 (Red Hat 11.5.0-5) (GCC)\n",
+        Some(("610.43.02", Flavour::Open))
+    )]
+    #[case::compiled_without_a_date(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  615.71.09  Release Build\nGCC version:  Selected multilib: .;@m64\n",
+        Some(("615.71.09", Flavour::Open))
+    )]
+    #[case::compiler_error_in_the_second_line(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  610.57.04  Release Build  (portage@localhost)  Mon Aug 10\nGCC version:  x86_64-pc-linux-gnu-clang-21: error: linker command failed with exit code 1\n",
+        Some(("610.57.04", Flavour::Open))
+    )]
     #[case("NVRM version: unknown\n", None)]
     #[case("", None)]
     fn live_drivers(#[case] text: &str, #[case] wanted: Option<(&str, Flavour)>) {

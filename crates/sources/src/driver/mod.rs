@@ -3,8 +3,11 @@
 //! Debian's packages are called `nvidia[-open][-tesla[-BRANCH]]-kernel-source`; each holds
 //! `usr/src/NAME.tar.xz` with the patched sources below `modules/NAME/`. Other distributions put
 //! the unpacked sources below `usr/src`. Both are found by their `Kbuild` and `conftest.sh`. Ubuntu's
-//! are called `nvidia-kernel-source-BRANCH[-server][-open]`, those of NVIDIA's archive from 590 on
-//! `nvidia-kernel-source[-open]`; `nvidia-dkms-*` only depends on them.
+//! are called `nvidia-kernel-source-BRANCH[-server][-open]`, those of NVIDIA's archive for Ubuntu from 590 on
+//! `nvidia-kernel-source[-open]`; `nvidia-dkms-*` only depends on them. NVIDIA's archive for Debian has packages for
+//! DKMS alone ([`dkms`]).
+
+mod dkms;
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -100,7 +103,8 @@ const NAMED: usize = 8;
 
 /// Returns the driver packages of an archive, newest first.
 pub fn drivers(archive: &Archive) -> Vec<AvailableDriver> {
-    let names = archive.names_matching(&|name| flavour_of(name).is_some());
+    let names = archive
+        .names_matching(&|name| flavour_of(name).is_some() || dkms::flavour_of(name).is_some());
     of_packages(names.iter().flat_map(|name| archive.packages(name)).collect())
 }
 
@@ -116,6 +120,12 @@ fn of_packages(mut packages: Vec<Package>) -> Vec<AvailableDriver> {
     };
     let mut found: Vec<_> =
         packages.iter().filter(|p| successor(p).is_none()).filter_map(of_package).collect();
+    let of_dkms = dkms::with_own_sources(&packages, &found);
+    found.extend(
+        of_dkms
+            .filter_map(|(package, flavour)| available(package.clone(), flavour))
+            .collect::<Vec<_>>(),
+    );
     sort(&mut found);
     found
 }
@@ -213,8 +223,26 @@ pub(crate) fn unpack_sources(
         Failure::new(FailureKind::Verification, cause)
             .remedy("this package has an unknown layout; choose another driver")
     })?;
+    check_objects(&name, &dir)?;
     let packaging_patches = packaging_patches::apply(&name, &dir)?;
     Ok(KernelSources { dir, packaging_patches })
+}
+
+/// Refuses sources without NVIDIA's precompiled objects, but with the sources of these: NVIDIA's packages for DKMS may
+/// have the tree of its repository of open modules (`kernel-open` beside `src`), whose objects are compiled from `src`.
+fn check_objects(package: &str, dir: &Path) -> Result<(), Failure> {
+    let object = Path::new("nvidia/nv-kernel.o_binary");
+    let of_object = dir.parent().map(|beside| beside.join("src/nvidia"));
+    if dir.join(object).exists() || !of_object.is_some_and(|sources| sources.is_dir()) {
+        return Ok(());
+    }
+    let cause = format!(
+        "{package} has the sources of {} in src/nvidia in place of the object, which is not compiled here",
+        object.display()
+    );
+    Err(Failure::new(FailureKind::Verification, cause).remedy(
+        "name the .run file of this version, which has the object, or another archive's package of it",
+    ))
 }
 
 /// Returns the next package of the same version and flavour, where that of `driver` in the store holds
@@ -327,7 +355,12 @@ fn none_of(drivers: &[AvailableDriver], wanted: Option<&str>, flavour: Option<Fl
     for part in [wanted.map(str::to_owned), flavour.map(|f| f.to_string())].into_iter().flatten() {
         asked = format!("{asked} {part}");
     }
-    let failure = Failure::new(FailureKind::Download, format!("no archive has the {asked}"));
+    let cause = format!("no archive has the {asked}");
+    if let Some(open) = open_alone(drivers, wanted, flavour) {
+        let cause = format!("{cause}: they have {} with the open modules alone", open.version);
+        return Failure::new(FailureKind::Download, cause).remedy(OPEN_ALONE);
+    }
+    let failure = Failure::new(FailureKind::Download, cause);
     let nearest = nearest(drivers, wanted.unwrap_or_default());
     failure.remedy(if nearest.is_empty() {
         "none of the archives has any driver: add the components contrib and non-free (Ubuntu: \
@@ -335,6 +368,23 @@ fn none_of(drivers: &[AvailableDriver], wanted: Option<&str>, flavour: Option<Fl
             .to_owned()
     } else {
         format!("the nearest available are: {}", nearest.join(", "))
+    })
+}
+
+/// Remedy where a version is there with the open modules alone.
+const OPEN_ALONE: &str = "select flavour open, which every GPU since Turing supports: distributions leave the \
+                          proprietary modules out, from branch 590 or 595 on. Older GPUs have branch 580 as their \
+                          last, and a .run file of NVIDIA's has both flavours";
+
+/// Returns the newest open driver of a version that was requested with the proprietary modules.
+fn open_alone<'a>(
+    drivers: &'a [AvailableDriver],
+    wanted: Option<&str>,
+    flavour: Option<Flavour>,
+) -> Option<&'a AvailableDriver> {
+    let wanted = wanted.filter(|_| flavour == Some(Flavour::Proprietary))?;
+    drivers.iter().find(|driver| {
+        driver.flavour == Flavour::Open && DriverVersion::new(&driver.version).is_within(wanted)
     })
 }
 

@@ -42,8 +42,27 @@ fn some() -> Vec<AvailableDriver> {
 #[case("nvidia-kernel-dkms", None)]
 #[case("linux-kernel-source", None)]
 #[case("nvidia-kernel-sources", None)]
+#[case("nvidia-kernel-open-dkms", None)]
 fn packages_are_told_by_their_names(#[case] name: &str, #[case] wanted: Option<Flavour>) {
     assert_eq!(flavour_of(name), wanted);
+}
+
+#[rstest]
+#[case::nvidia_for_debian("nvidia-kernel-dkms", Some(Flavour::Proprietary))]
+#[case::nvidia_for_debian_open("nvidia-kernel-open-dkms", Some(Flavour::Open))]
+#[case::debian_open("nvidia-open-kernel-dkms", Some(Flavour::Open))]
+#[case::debian_tesla("nvidia-tesla-470-kernel-dkms", Some(Flavour::Proprietary))]
+#[case::debian_legacy("nvidia-legacy-390xx-kernel-dkms", Some(Flavour::Proprietary))]
+#[case::arch("nvidia-open-dkms", Some(Flavour::Open))]
+#[case::ubuntu("nvidia-dkms-595-server-open", Some(Flavour::Open))]
+#[case::ubuntu_610("nvidia-dkms-610", Some(Flavour::Proprietary))]
+#[case::nvidia_for_ubuntu("nvidia-dkms-open", Some(Flavour::Open))]
+#[case::no_modules("nvidia-headless-no-dkms-open", None)]
+#[case::storage("nvidia-fs-dkms", None)]
+#[case::sources("nvidia-kernel-source-open", None)]
+#[case::other("zfs-dkms", None)]
+fn packages_for_dkms_are_told_by_their_names(#[case] name: &str, #[case] wanted: Option<Flavour>) {
+    assert_eq!(dkms::flavour_of(name), wanted);
 }
 
 /// Makes a package of `name version [depends]`.
@@ -95,6 +114,55 @@ fn described(packages: &[&str]) -> Vec<String> {
         "nvidia-kernel-source-595-open 595.91.07-0ubuntu0.24.04.1 nvidia-kernel-source-595",
     ],
     &["595.91.07 open nvidia-kernel-source-595"]
+)]
+#[case::nvidia_for_debian_has_dkms_alone(
+    &[
+        "nvidia-kernel-dkms 595.58.03-1 dkms, firmware-nvidia-gsp (= 595.58.03)",
+        "nvidia-kernel-open-dkms 595.58.03-1 dkms, g++, nvidia-kernel-support",
+        "nvidia-kernel-open-dkms 580.142-1 dkms",
+        "nvidia-fs-dkms 2.29.4-1 dkms",
+    ],
+    &[
+        "595.58.03 proprietary nvidia-kernel-dkms",
+        "595.58.03 open nvidia-kernel-open-dkms",
+        "580.142 open nvidia-kernel-open-dkms",
+    ]
+)]
+#[case::debian_has_sources_beside(
+    &[
+        "nvidia-kernel-dkms 550.163.01-2 dkms",
+        "nvidia-kernel-source 550.163.01-2 debhelper",
+        "nvidia-open-kernel-dkms 550.163.01-2 dkms",
+    ],
+    &["550.163.01 proprietary nvidia-kernel-source", "550.163.01 open nvidia-open-kernel-dkms"]
+)]
+#[case::ubuntu_2604(
+    &[
+        "nvidia-dkms-595 595.71.05-0ubuntu0.26.04.1 dkms, nvidia-kernel-source-595 (<= 595.71.05-1)",
+        "nvidia-dkms-595-open 595.71.05-0ubuntu0.26.04.1 dkms, nvidia-kernel-source-595-open (<= 595.71.05-1)",
+        "nvidia-dkms-590-open 595.71.05-0ubuntu0.26.04.1 nvidia-dkms-595-open",
+        "nvidia-kernel-source-590 595.71.05-0ubuntu0.26.04.1 nvidia-kernel-source-595",
+        "nvidia-kernel-source-595 595.71.05-0ubuntu0.26.04.1",
+        "nvidia-kernel-source-595-open 595.71.05-0ubuntu0.26.04.1",
+    ],
+    &[
+        "595.71.05 proprietary nvidia-kernel-source-595",
+        "595.71.05 open nvidia-kernel-source-595-open",
+    ]
+)]
+#[case::nvidia_for_ubuntu_2604(
+    &[
+        "nvidia-dkms-open 610.57.04-1ubuntu1 dkms, nvidia-kernel-source-open (= 610.57.04-1ubuntu1)",
+        "nvidia-kernel-source-open 610.57.04-1ubuntu1",
+        "nvidia-kernel-source-open 595.71.05-1ubuntu1",
+        "nvidia-kernel-source 595.71.05-1ubuntu1",
+        "nvidia-open 610.57.04-1ubuntu1 nvidia-driver-open",
+    ],
+    &[
+        "610.57.04 open nvidia-kernel-source-open",
+        "595.71.05 proprietary nvidia-kernel-source",
+        "595.71.05 open nvidia-kernel-source-open",
+    ]
 )]
 #[case::an_alternative_is_no_successor(
     &["nvidia-kernel-source 535.261.03-1 nvidia-kernel-source-x | nvidia-support"],
@@ -165,6 +233,58 @@ fn an_unknown_version_names_the_nearest(
     assert_eq!(failure.to_string(), cause);
     let text = failure.remedy_text().expect("a remedy");
     assert!(text.contains(&format!("available are: {remedy}")), "{text}");
+}
+
+#[rstest]
+#[case::branch(Some("595"), Some("595.91.07"))]
+#[case::version(Some("595.91.07"), Some("595.91.07"))]
+#[case::both_are_there(Some("580"), None)]
+#[case::no_version(None, None)]
+fn a_version_without_proprietary_modules_is_refused_by_that(
+    #[case] wanted: Option<&str>,
+    #[case] open_alone: Option<&str>,
+) {
+    let drivers = of_packages(vec![
+        package("nvidia-kernel-source-595-open 595.91.07-0ubuntu1"),
+        package("nvidia-kernel-source-580 580.178.04-0ubuntu1"),
+        package("nvidia-kernel-source-580-open 580.178.04-0ubuntu1"),
+    ]);
+    let found = find(&drivers, wanted, Some(Flavour::Proprietary));
+    let Some(version) = open_alone else {
+        assert_eq!(found.expect("both").flavour, Flavour::Proprietary);
+        return;
+    };
+    let failure = found.expect_err("open alone");
+    assert_eq!(failure.code(), ExitCode::Download);
+    let cause = format!(
+        "no archive has the driver {} proprietary: they have {version} with the open modules alone",
+        wanted.unwrap_or_default()
+    );
+    assert_eq!(failure.to_string(), cause);
+    assert!(failure.remedy_text().expect("a remedy").contains("select flavour open"));
+}
+
+#[rstest]
+#[case::objects(&["Kbuild", "conftest.sh", "nvidia/nv-kernel.o_binary"], true)]
+#[case::objects_and_their_sources(
+    &["kernel-open/Kbuild", "kernel-open/conftest.sh", "kernel-open/nvidia/nv-kernel.o_binary", "src/nvidia/Makefile"],
+    true
+)]
+#[case::sources_of_objects(&["kernel-open/Kbuild", "kernel-open/conftest.sh", "src/nvidia/Makefile"], false)]
+fn sources_without_objects_are_refused(#[case] files: &[&str], #[case] accepted: bool) {
+    let into = tempfile::tempdir().expect("temporary directory");
+    for file in files {
+        let path = into.path().join("nvidia-610.43.02").join(file);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("directory");
+        fs::write(path, "").expect("write");
+    }
+    let dir = find_sources(into.path(), 3).expect("reads").expect("found");
+    let checked = check_objects("nvidia-kernel-open-dkms 610.43.02-1", &dir);
+    assert_eq!(checked.is_ok(), accepted);
+    if let Err(failure) = checked {
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(failure.remedy_text().expect("a remedy").contains(".run file"));
+    }
 }
 
 #[rstest]

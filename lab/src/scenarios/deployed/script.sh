@@ -56,6 +56,7 @@ services:
   longshore:
     environment:
       LONGSHORE_HOST_APT: "false"
+      DRIVER_VERSION: "535"
 END
     cat >/etc/default/longshore <<END
 ENGINE=docker

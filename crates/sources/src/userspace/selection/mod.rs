@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::parts::{Need, PARTS, Part, is_transitional, source_of, stem, stem_of, wants_firmware};
+use crate::parts::{
+    KERNEL_COMMON, Need, PARTS, Part, is_transitional, source_of, stem, stem_of, wants_firmware,
+};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_debian::packages::Package;
 use longshore_debian::version;
@@ -61,13 +63,14 @@ impl<'a> Group<'a> {
 
     /// Returns the names of missing required parts.
     fn lacking(&self, driver_version: &str) -> Vec<&'static str> {
-        let needed = |part: &&Part| match part.need {
-            Need::Always => true,
-            Need::Firmware => wants_firmware(driver_version),
-            Need::Optional | Need::Companion | Need::Twin => false,
-        };
-        let absent = PARTS.iter().filter(needed).filter(|part| self.of_part(part).is_none());
+        let absent = needed(driver_version).filter(|part| self.of_part(part).is_none());
         absent.map(|part| part.name).collect()
+    }
+
+    /// True if a package is there that is known to have the part. `nvidia-kernel-common` only may have it.
+    fn surely_has(&self, part: &Part) -> bool {
+        let mut stems = part.stems.iter().filter(|stem| **stem != KERNEL_COMMON);
+        stems.any(|stem| self.packages.contains_key(*stem))
     }
 
     /// Adds the required packages that the source lacks from those of exactly its version in the same
@@ -78,14 +81,26 @@ impl<'a> Group<'a> {
         let is_beside = |p: &&&Package| {
             p.base_url == base && source_version(&p.version) == version && companion(p).is_none()
         };
-        for name in self.lacking(driver_version) {
-            let part = PARTS.iter().find(|part| part.name == name);
-            let stems = part.map(|part| part.stems).unwrap_or_default();
-            let mut beside = offered.iter().filter(is_beside);
-            let found = beside.find(|p| stems.contains(&stem_of(p).as_str()));
+        for part in needed(driver_version) {
+            if self.surely_has(part) {
+                continue;
+            }
+            let of_stem =
+                |stem: &&str| offered.iter().filter(is_beside).find(|p| stem_of(p) == *stem);
+            let found = part.stems.iter().find_map(of_stem);
             self.packages.extend(found.map(|p| (stem_of(p), *p)));
         }
     }
+}
+
+/// Returns the required parts of a driver version.
+fn needed(driver_version: &str) -> impl Iterator<Item = &'static Part> {
+    let wants_firmware = wants_firmware(driver_version);
+    PARTS.iter().filter(move |part| match part.need {
+        Need::Always => true,
+        Need::Firmware => wants_firmware,
+        Need::Optional | Need::Companion | Need::Twin => false,
+    })
 }
 
 /// Returns the source's version of a package: a binary rebuild adds an ending (`+b1`).

@@ -179,6 +179,47 @@ fn packages_without_a_branch_and_of_several_sources_go_together_by_their_version
     assert_eq!(names, expected);
 }
 
+/// Names of NVIDIA's archives: that for Ubuntu has no package of the tools since 590, that for Debian has them in
+/// `nvidia-driver-cuda`.
+#[rstest]
+#[case::for_ubuntu_2604(
+    "610.57.04",
+    &[
+        "libnvidia-compute 610.57.04-1ubuntu1 nvidia-driver cuda flat",
+        "libnvidia-gpucomp 610.57.04-1ubuntu1 nvidia-driver cuda flat",
+        "libnvidia-cfg1 610.57.04-1ubuntu1 nvidia-driver cuda flat",
+        "nvidia-kernel-common 610.57.04-1ubuntu1 nvidia-driver cuda flat",
+        "nvidia-firmware 610.57.04-1ubuntu1 nvidia-kmod cuda flat",
+        "nvidia-persistenced 610.57.04-1ubuntu1 nvidia-persistenced cuda flat",
+        "nvidia-modprobe 610.57.04-1ubuntu1 nvidia-modprobe cuda flat",
+    ],
+    "libnvidia-cfg1 libnvidia-compute libnvidia-gpucomp nvidia-firmware nvidia-kernel-common nvidia-modprobe \
+     nvidia-persistenced"
+)]
+#[case::for_debian_13(
+    "595.58.03",
+    &[
+        "libcuda1 595.58.03-1 nvidia-driver cuda flat",
+        "libnvidia-ml1 595.58.03-1 nvidia-driver cuda flat",
+        "libnvidia-nvvm4 595.58.03-1 nvidia-driver cuda flat",
+        "libnvidia-tileiras 595.58.03-1 nvidia-driver cuda flat",
+        "nvidia-driver-cuda 595.58.03-1 nvidia-driver cuda flat",
+        "nvidia-driver-libs 595.58.03-1 nvidia-driver cuda flat",
+        "nvidia-kernel-support 595.58.03-1 nvidia-driver cuda flat",
+        "firmware-nvidia-gsp 595.58.03-1 nvidia-driver cuda flat",
+    ],
+    "firmware-nvidia-gsp libcuda1 libnvidia-ml1 libnvidia-nvvm4 libnvidia-tileiras nvidia-driver-cuda"
+)]
+fn packages_of_nvidias_archives_are_complete(
+    #[case] version: &str,
+    #[case] offered: &[&str],
+    #[case] expected: &str,
+) {
+    let chosen = choose(version, "amd64", &packages(offered)).expect("chosen");
+    let names: Vec<_> = chosen.packages.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, expected.split_whitespace().collect::<Vec<_>>());
+}
+
 #[test]
 fn a_branch_of_its_own_is_found_under_its_names() {
     let chosen = choose("470.256.02", "amd64", &packages(BOOKWORM)).expect("chosen");
