@@ -145,6 +145,11 @@ impl BuildRun<'_> {
         if let Some(root) = &kernel.build_root {
             command.args(["--build-root", root]);
         }
+        if let Some(tree) = &cell.driver.source_tree {
+            tree.urls.iter().for_each(|url| drop(command.args(["--source-tree", url])));
+            let pinned = format!("{}={}", tree.version, tree.sha256);
+            command.args(["--source-tree-sha256", &pinned]);
+        }
         let config = Configured::new(&suites, self.archives);
         for suite in suites.iter().filter(|suite| !config.serves(suite)) {
             command.args(["--archive-suite", suite]);
@@ -245,6 +250,8 @@ pub(crate) fn suites(cell: &Cell, driver: &LockedDriver) -> Vec<String> {
     let kernel = || cell.kernel.suites().iter().map(String::as_str);
     let of_driver = driver.revisions.iter().map(|revision| revision.suite.as_str());
     let mut suites: Vec<String> = Vec::new();
+    // A source tree is of no suite.
+    let of_driver = of_driver.filter(|suite| !suite.is_empty());
     for suite in kernel().chain(kernel().filter_map(suite_below)).chain(of_driver) {
         if !suites.iter().any(|known| known == suite) {
             suites.push(suite.to_owned());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use longshore_core::flavour::Flavour;
+use longshore_sources::source_tree::{SourceTree, SourceTrees};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
@@ -110,13 +111,18 @@ impl Kernel {
     }
 }
 
-/// `[[drivers]]`: branches times flavours, all from the same suites.
+/// `[[drivers]]`: branches times flavours, all from the same suites; or the versions of a source tree.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct DriverAxis {
+    #[serde(default)]
     branches: Vec<String>,
+    #[serde(default)]
     flavours: Vec<Flavour>,
+    #[serde(default)]
     suites: Vec<String>,
+    /// NVIDIA's published sources, in the form of longshore's `[[source-tree]]`.
+    source_tree: Option<SourceTrees>,
 }
 
 /// A driver of the matrix: the newest of a branch, from the newest packaging revision on.
@@ -131,6 +137,9 @@ pub struct Driver {
     pub flavour: Flavour,
     /// Suites of its packages.
     pub suites: Vec<String>,
+    /// Tree of sources that it is compiled from, instead of packages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_tree: Option<SourceTree>,
 }
 
 /// Match over both axes; without any key it matches everything.
@@ -311,7 +320,15 @@ pub(super) fn drivers(
 
 /// Returns the driver of each branch and flavour.
 fn of_branches(axis: &DriverAxis) -> Result<Vec<Driver>, String> {
-    let DriverAxis { branches, flavours, suites } = axis;
+    let DriverAxis { branches, flavours, suites, source_tree } = axis;
+    if let Some(SourceTrees(trees)) = source_tree {
+        return match branches.is_empty() && flavours.is_empty() && suites.is_empty() {
+            true => Ok(trees.iter().map(of_tree).collect()),
+            false => Err("a source tree has its versions in sha256 and the open flavour alone: leave out branches, \
+                          flavours and suites"
+                .to_owned()),
+        };
+    }
     not_empty(&[
         ("branches", branches.len()),
         ("flavours", flavours.len()),
@@ -323,9 +340,21 @@ fn of_branches(axis: &DriverAxis) -> Result<Vec<Driver>, String> {
         branch: branch.clone(),
         flavour,
         suites: suites.clone(),
+        source_tree: None,
     };
     let of_branch = |branch| flavours.iter().map(move |flavour| (branch, *flavour));
     Ok(branches.iter().flat_map(of_branch).map(|(b, f)| driver(b, f)).collect())
+}
+
+/// Returns the driver of a tree: its branch is its version.
+fn of_tree(tree: &SourceTree) -> Driver {
+    Driver {
+        id: format!("{}-{}", tree.version, Flavour::Open),
+        branch: tree.version.clone(),
+        flavour: Flavour::Open,
+        suites: Vec::new(),
+        source_tree: Some(tree.clone()),
+    }
 }
 
 /// Adds the line to an error.

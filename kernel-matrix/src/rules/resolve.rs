@@ -127,6 +127,16 @@ impl Resolver<'_> {
     }
 
     fn driver(&self, driver: &Driver) -> LockedDriver {
+        if let Some(tree) = &driver.source_tree {
+            let revision = LockedPackage {
+                package: OPEN_MODULES.to_owned(),
+                version: tree.version.clone(),
+                suite: String::new(),
+                sha256: tree.sha256.clone(),
+            };
+            let (id, revisions) = (driver.id.clone(), vec![revision]);
+            return LockedDriver { id, unavailable: None, revisions };
+        }
         let mut unread = Vec::new();
         let mut found = BTreeMap::new();
         for suite in &driver.suites {
@@ -170,6 +180,9 @@ impl Resolver<'_> {
         found.concat()
     }
 }
+
+/// Name of the project whose trees are drivers.
+const OPEN_MODULES: &str = "open-gpu-kernel-modules";
 
 /// True for a version of the branch.
 fn is_of(version: &str, branch: &str) -> bool {
