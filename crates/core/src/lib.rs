@@ -12,6 +12,7 @@ pub mod bounded_call;
 pub mod bounded_read;
 pub mod cancel;
 pub mod confinement;
+pub mod day;
 pub mod deadlines;
 pub mod digest;
 pub mod disk;
