@@ -65,6 +65,7 @@ use crate::journal;
 use crate::lifecycle::{self, signals};
 use crate::logging::Log;
 use crate::supplier::Provisioner;
+use crate::support_table;
 use crate::telemetry::Telemetry;
 use crate::termination::TerminationRecord;
 use longshore_core::environment::Env;
@@ -274,6 +275,9 @@ pub fn execute(
         background::begin()?;
     }
     config.store_place = store_of_host::prepare(&cli.command, &config)?;
+    if store_of_host::decides(&cli.command) {
+        config = support_table::settled(config, matches!(cli.command, Command::Run))?;
+    }
     if reads_record(&cli.command) && !config.paths.is_captured() {
         journal::warn_of_passed_over(&config.paths);
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{FailureStatus, ModuleStatus, StatusReport};
 use crate::telemetry::{Live, NextKernel};
-use longshore_core::finding::Finding;
+use longshore_core::finding::{Finding, OF_SUPPORT};
 
 impl StatusReport {
     /// Returns the report as text.
@@ -109,7 +109,8 @@ fn write_live(live: &Live, line: &mut impl FnMut(&str, String)) {
     if let Some(next) = &live.next_kernel {
         line("next", next_kernel(next));
     }
-    for finding in &live.findings {
+    let of_table = live.plan_findings.iter().filter(|f| OF_SUPPORT.contains(&f.code));
+    for finding in live.findings.iter().chain(of_table) {
         let Finding { code, severity, detail, remedy } = finding;
         line("finding", format!("{} {code}: {detail}", severity.as_str()));
         line("remedy", remedy.clone());

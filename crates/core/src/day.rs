@@ -20,12 +20,24 @@ pub struct Day {
     day: u8,
 }
 
+impl Default for Day {
+    /// Returns the first day that can be written, 1970-01-01.
+    fn default() -> Self {
+        Self { year: 1970, month: 1, day: 1 }
+    }
+}
+
 impl Day {
     /// Returns the day of this machine's clock.
     pub fn today() -> Self {
         // A clock before 1970 is the first day: `longshore doctor` reports such a clock.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self::of_unix(since.as_secs())
+    }
+
+    /// Returns the day as one number, 20261128, which is greater for a later day.
+    pub fn number(self) -> u64 {
+        u64::from(self.year) * 10_000 + u64::from(self.month) * 100 + u64::from(self.day)
     }
 
     /// Returns the day of a time, in seconds since 1970-01-01 00:00 UTC.
@@ -135,5 +147,6 @@ mod tests {
         let day = |text: &str| -> Day { text.parse().unwrap() };
         assert!(day("2026-06-30") < day("2026-07-01"));
         assert!(day("2025-12-31") < day("2026-01-01"));
+        assert_eq!(day("2026-01-09").number(), 20_260_109);
     }
 }

@@ -33,6 +33,7 @@ pub mod module_parameters;
 pub mod ownership;
 pub mod package_origin;
 pub mod paths;
+pub mod pci_id;
 pub mod privileges;
 pub mod program_version;
 pub mod progress;

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::Failure;
+use longshore_core::pci_id::parse_half;
 
 use crate::fault::wrong;
 use crate::gpus::Gpus;
-use crate::rows::{Branch, Bulletin, Document, Exclusion, Floor, device_id};
+use crate::rows::{Branch, Bulletin, Document, Exclusion, Floor};
 
 /// Number of the format that this program reads.
 const FORMAT: u32 = 1;
@@ -182,7 +183,7 @@ fn known(
     names: &BTreeSet<&str>,
     gpus: &Gpus,
 ) -> Result<(), Failure> {
-    let is_known = |id: &&String| device_id(id).is_some_and(|id| gpus.contains_key(&id));
+    let is_known = |id: &&String| parse_half(id).is_some_and(|id| gpus.contains_key(&id));
     if let Some(id) = ids.iter().find(|id| !is_known(id)) {
         return Err(wrong(format!("{at}: GPU {id} is not in the table")));
     }

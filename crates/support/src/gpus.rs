@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::Failure;
+use longshore_core::pci_id::parse_half;
 
 use crate::fault::wrong;
-use crate::rows::{GpuRow, device_id};
+use crate::rows::GpuRow;
 
 /// GPU of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +63,7 @@ pub(crate) fn of_rows(rows: Vec<GpuRow>) -> Result<Gpus, Failure> {
 
 fn insert(gpus: &mut Gpus, row: GpuRow, at: &str) -> Result<(), Failure> {
     let GpuRow { id, generation, first, name } = row;
-    let Some(device) = device_id(&id) else {
+    let Some(device) = parse_half(&id) else {
         return Err(wrong(format!("{at}: `{id}` is not a PCI device id such as 1eb8")));
     };
     if let Some(first) = &first

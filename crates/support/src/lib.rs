@@ -16,7 +16,7 @@ mod table;
 pub use auto::{Chosen, choose};
 pub use gpus::Gpu;
 pub use rows::{
-    Action, Branch, BranchKind, Bulletin, Exclusion, Floor, Generation, PciId, Provenance, Severity,
+    Action, Branch, BranchKind, Bulletin, Exclusion, Floor, Generation, Provenance, Severity,
 };
 pub use standing::{Ended, OpenBulletin, Standing, Traits};
-pub use table::SupportTable;
+pub use table::{SupportTable, TableHead};

@@ -1,14 +1,13 @@
 //! Rows of the table, as the file has them.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use longshore_core::day::Day;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::flavour::Flavour;
-use longshore_core::from_string;
+use longshore_core::pci_id::PciId;
 use longshore_core::value::BadValue;
 
 /// The file as a whole.
@@ -247,35 +246,6 @@ pub enum Action {
     Warn,
 }
 
-/// PCI vendor and device id, `1d0f:efa2`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
-pub struct PciId {
-    /// Vendor.
-    pub vendor: u16,
-    /// Device.
-    pub device: u16,
-}
-
-impl FromStr for PciId {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        let bad = || BadValue::new(text, "a PCI vendor and device id such as 1d0f:efa2");
-        let (vendor, device) = text.split_once(':').ok_or_else(bad)?;
-        let number = |part| device_id(part).ok_or_else(bad);
-        Ok(Self { vendor: number(vendor)?, device: number(device)? })
-    }
-}
-
-from_string!(PciId);
-
-impl fmt::Display for PciId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}:{:04x}", self.vendor, self.device)
-    }
-}
-
 /// Versions that do not work under all conditions that the row has.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -316,27 +286,10 @@ pub struct Exclusion {
     pub(crate) checked: Day,
 }
 
-/// Parses a PCI device id: four hexadecimal digits.
-pub(crate) fn device_id(text: &str) -> Option<u16> {
-    let is_id = text.len() == 4 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_id.then(|| u16::from_str_radix(text, 16).ok()).flatten()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rstest::rstest;
-
-    #[rstest]
-    #[case("1d0f:efa2", true)]
-    #[case("1d0f", false)]
-    #[case("1d0f:efa", false)]
-    #[case("1d0f:efa2:", false)]
-    #[case("+d0f:efa2", false)]
-    fn pci_ids(#[case] text: &str, #[case] is_one: bool) {
-        let parsed: Result<PciId, BadValue> = text.parse();
-        assert_eq!(parsed.map(|id| id.to_string()).ok().as_deref(), is_one.then_some(text));
-    }
 
     #[rstest]
     #[case(8.8, Some("8.8"))]

@@ -5,9 +5,10 @@ use std::fmt;
 use longshore_core::day::Day;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::flavour::Flavour;
+use longshore_core::pci_id::{PciId, parse_half};
 
 use crate::gpus::Gpu;
-use crate::rows::{Action, Branch, Bulletin, Exclusion, Floor, PciId, device_id};
+use crate::rows::{Action, Branch, Bulletin, Exclusion, Floor};
 use crate::table::SupportTable;
 
 /// Traits of a host that exclusions ask for.
@@ -199,7 +200,7 @@ impl SupportTable {
     fn concerned(&self, gpus: &[u16], ids: &[String], generations: &[String]) -> Option<u16> {
         let is_one = |gpu: &u16| {
             let generation = self.gpu(*gpu).map(|row| &row.generation);
-            ids.iter().any(|id| device_id(id) == Some(*gpu))
+            ids.iter().any(|id| parse_half(id) == Some(*gpu))
                 || generation.is_some_and(|name| generations.contains(name))
         };
         gpus.iter().copied().find(is_one)

@@ -40,6 +40,26 @@ fn read(text: &str) -> Result<Document, Failure> {
     Ok(document)
 }
 
+/// Head of a file: when it was issued, and whether it stands beside the built-in table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableHead {
+    /// Day of its issue.
+    pub issued: Day,
+    /// True if its rows are added to the built-in table.
+    pub extends: bool,
+}
+
+impl TableHead {
+    /// Reads the head of a file, whose rows may contradict each other.
+    ///
+    /// # Errors
+    /// Exit code 2: no TOML, an unknown key, or another format.
+    pub fn read(text: &str) -> Result<Self, Failure> {
+        let Document { issued, extends, .. } = read(text)?;
+        Ok(Self { issued, extends })
+    }
+}
+
 impl SupportTable {
     /// Returns the table that is part of the program.
     ///
@@ -127,6 +147,11 @@ impl SupportTable {
         self.generations.iter().find(|generation| generation.name == name)
     }
 
+    /// Returns the names of all GPUs, by their PCI device ids.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.gpus.values().map(|gpu| gpu.name.as_str())
+    }
+
     /// Returns the names of all generations, oldest first.
     pub fn generation_names(&self) -> impl Iterator<Item = &str> {
         self.generations.iter().map(|generation| generation.name.as_str())
@@ -145,6 +170,17 @@ impl SupportTable {
     /// Returns all security bulletins, in the order of the table.
     pub fn bulletins(&self) -> &[Bulletin] {
         &self.bulletins
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl SupportTable {
+    /// Returns the table without branches, bulletins, floors and exclusions: it has nothing against any driver.
+    #[must_use]
+    pub fn without_judgements(&self) -> Self {
+        let (branches, bulletins) = (Vec::new(), Vec::new());
+        let (floors, exclusions) = (Vec::new(), Vec::new());
+        Self { branches, bulletins, floors, exclusions, ..self.clone() }
     }
 }
 
