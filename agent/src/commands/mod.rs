@@ -275,7 +275,7 @@ pub fn execute(
         background::begin()?;
     }
     config.store_place = store_of_host::prepare(&cli.command, &config)?;
-    if store_of_host::decides(&cli.command) {
+    if chooses_driver(&cli.command) {
         config = support_table::settled(config, matches!(cli.command, Command::Run))?;
     }
     if reads_record(&cli.command) && !config.paths.is_captured() {
@@ -326,6 +326,20 @@ fn reads_record(command: &Command) -> bool {
         Command::Plan(_) | Command::Doctor(_) | Command::Gc(_) => true,
         _ => false,
     }
+}
+
+/// True for a command that chooses a driver, or shows the choice: it needs the support table and this host's GPUs.
+fn chooses_driver(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Run
+            | Command::Plan(_)
+            | Command::Doctor(_)
+            | Command::Build { .. }
+            | Command::Builder(_)
+            | Command::Fetch { .. }
+            | Command::Bundle(_)
+    )
 }
 
 /// Reads the current configuration.

@@ -56,11 +56,6 @@ pub(super) fn prepare(command: &Command, config: &Config) -> Result<StorePlace, 
     }
 }
 
-/// True for a command that chooses a driver, or shows the choice: it reads the support table, and this host's GPUs.
-pub(super) fn decides(command: &Command) -> bool {
-    matches!(use_by(command), StoreUse::Required | StoreUse::Foreseen)
-}
-
 fn use_by(command: &Command) -> StoreUse {
     match command {
         Command::Run

@@ -229,3 +229,35 @@ fn origin(acquire: &[PrintedAcquire]) -> &'static str {
         "stored"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn status() -> NodeStatus {
+        NodeStatus { live: Some("535.309.01".to_owned()), ..NodeStatus::default() }
+    }
+
+    #[rstest]
+    #[case::by_the_table("driver-ended", "warning", 2)]
+    #[case::other_warning("preempt-rt", "warning", 0)]
+    #[case::note("driver-ended", "note", 0)]
+    fn warnings_by_the_support_table_are_lines_below_the_plan(
+        #[case] code: &str,
+        #[case] severity: &str,
+        #[case] lines: usize,
+    ) {
+        let printed = json!({
+            "driver_version": "535.309.01",
+            "findings": [{"code": code, "severity": severity, "detail": "over", "remedy": "r"}],
+        });
+        let plan = NodePlan::read("gpu-1", &status(), printed.to_string().as_bytes()).unwrap();
+        let (line, below) = plan.lines();
+        assert_eq!((line.as_str(), below.len()), ("keeps 535.309.01", lines));
+        if lines > 0 {
+            assert_eq!(below, ["warning: driver-ended: over", "remedy: r"]);
+        }
+    }
+}

@@ -207,6 +207,17 @@ daemon    nvidia-persistenced backing-off, 0 restarts
         assert_eq!(text, expected);
     }
 
+    #[test]
+    fn findings_of_the_plan_by_the_support_table_are_shown_and_no_others() {
+        let telemetry = Telemetry::default();
+        let ended = Finding::warning(Code::DriverEnded, "over").remedy("select another");
+        let other = Finding::warning(Code::PreemptRt, "real time");
+        telemetry.planned(&[ended, other], Vec::new());
+        let text = StatusReport { live: Some(telemetry.live()), ..report() }.render();
+        assert!(text.contains("finding   warning driver-ended: over\nremedy    select another\n"));
+        assert!(!text.contains("preempt-rt"), "{text}");
+    }
+
     #[rstest]
     #[case::ready(true, false, false, "kernel 6.9; modules ready")]
     #[case::preparing(false, true, false, "kernel 6.9; modules being prepared")]
