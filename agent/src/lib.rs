@@ -34,6 +34,7 @@ pub mod serve;
 pub mod status;
 pub mod steps;
 pub mod supplier;
+mod support_table;
 pub mod telemetry;
 pub mod terminal;
 pub mod termination;

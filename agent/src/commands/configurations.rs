@@ -8,6 +8,7 @@ use crate::cluster::VersionUnknown;
 use crate::config::{Config, Fragment, StorePlace};
 use crate::provider;
 use crate::supplier::Provisioner;
+use crate::support_table;
 use crate::telemetry::Telemetry;
 use longshore_core::failure::Failure;
 
@@ -46,7 +47,8 @@ impl provider::Configurations for Configurations {
     fn read(&self) -> Result<Config, Failure> {
         let mut config = load(&self.flags, &env)?;
         config.driver.take_image_version(self.kept().clone());
-        Ok(Config { store_place: self.store_place.clone(), ..config })
+        let config = Config { store_place: self.store_place.clone(), ..config };
+        support_table::settled(config, true)
     }
 
     async fn image_version(&self, config: &Config) -> Result<Option<String>, VersionUnknown> {

@@ -65,6 +65,7 @@ use crate::journal;
 use crate::lifecycle::{self, signals};
 use crate::logging::Log;
 use crate::supplier::Provisioner;
+use crate::support_table;
 use crate::telemetry::Telemetry;
 use crate::termination::TerminationRecord;
 use longshore_core::environment::Env;
@@ -274,6 +275,9 @@ pub fn execute(
         background::begin()?;
     }
     config.store_place = store_of_host::prepare(&cli.command, &config)?;
+    if chooses_driver(&cli.command) {
+        config = support_table::settled(config, matches!(cli.command, Command::Run))?;
+    }
     if reads_record(&cli.command) && !config.paths.is_captured() {
         journal::warn_of_passed_over(&config.paths);
     }
@@ -322,6 +326,20 @@ fn reads_record(command: &Command) -> bool {
         Command::Plan(_) | Command::Doctor(_) | Command::Gc(_) => true,
         _ => false,
     }
+}
+
+/// True for a command that chooses a driver, or shows the choice: it needs the support table and this host's GPUs.
+fn chooses_driver(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Run
+            | Command::Plan(_)
+            | Command::Doctor(_)
+            | Command::Build { .. }
+            | Command::Builder(_)
+            | Command::Fetch { .. }
+            | Command::Bundle(_)
+    )
 }
 
 /// Reads the current configuration.

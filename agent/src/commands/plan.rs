@@ -36,7 +36,8 @@ pub(super) async fn plan(config: &Config, asked: Plan) -> Result<ExitCode, Failu
     if asked.json {
         print_answer(FORMAT, plan.verdict(), plan.exit_code(), &plan)?;
     } else {
-        let view = View { form: form(), steps: asked.steps };
+        let table = config.support.table.as_ref();
+        let view = View { form: form(), steps: asked.steps, table };
         let render = if asked.kernel.is_some() { render_for_kernel } else { render };
         put_out(&render(&plan, &facts, view))?;
     }

@@ -85,6 +85,7 @@ mod tests {
     fn driver(version: Option<&str>, flavour: Option<Flavour>) -> DriverConfig {
         DriverConfig {
             version: version.map(str::to_owned),
+            auto: false,
             is_named: version.is_some(),
             flavour,
             minimum: None,

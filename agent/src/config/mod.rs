@@ -6,6 +6,7 @@ mod cluster;
 mod daemons;
 mod deadlines;
 mod downloads;
+mod driver_rules;
 mod environment;
 mod fragment;
 mod freshness;
@@ -32,6 +33,7 @@ mod signatures;
 mod source_tree;
 mod sources;
 mod store_place;
+mod support;
 mod table;
 mod termination_message;
 mod values;
@@ -48,6 +50,7 @@ pub use cdi::{CdiSpecs, DriverCapability};
 pub use cluster::{ClusterConfig, ClusterFragment};
 pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use downloads::DownloadFragment;
+pub use driver_rules::{DriverRule, DriverRules, RulesConflict};
 pub use environment::is_of_service;
 pub use freshness::{DriverMinimum, LongSpan, SetDigest};
 pub use listen::Listen;
@@ -65,6 +68,7 @@ pub use second_or_more::SecondOrMore;
 pub use serving::{SOCKET, ServingConfig, TlsFiles};
 pub use signatures::SignatureConfig;
 pub use store_place::{StoreChoice, StorePlace};
+pub use support::SupportConfig;
 pub use table::Fragment;
 pub use termination_message::TerminationMessage;
 pub use values::{
@@ -105,6 +109,8 @@ pub const DRIVER_COMPONENTS: [&str; 5] =
 pub struct Config {
     /// Driver selection.
     pub driver: DriverConfig,
+    /// Rules of the driver by GPU; `driver` is what they make of it on this host.
+    pub driver_rules: DriverRules,
     /// Debian-format archives, in order of preference.
     pub archives: ArchiveConfig,
     /// NVIDIA .run files; where any is named, drivers come from these and not from archives.
@@ -159,6 +165,8 @@ pub struct Config {
     pub cdi_spec: CdiSpecs,
     /// Reaction to a GPU that the driver did not take.
     pub missing_gpus: Reaction,
+    /// Support table, and the reactions to what it says about a driver.
+    pub support: SupportConfig,
     /// Conduct on a host without a GPU.
     pub no_gpu: NoGpu,
     /// Reaction to a driver of the kernel's own that is bound to a GPU.
@@ -223,6 +231,8 @@ pub struct DriverConfig {
     pub version: Option<String>,
     /// True if a setting names it, be it as `newest`.
     pub is_named: bool,
+    /// True if the support table chooses among the versions in the sources; `version` is None then.
+    pub auto: bool,
     /// Oldest version, or branch, that is installed.
     pub minimum: Option<DriverMinimum>,
     /// Flavour; None is auto.
@@ -306,7 +316,14 @@ impl Config {
         let paths = places::paths(&all);
         let serving = ServingConfig::from_fragment(&all, &paths.state)?;
         let driver = DriverConfig::with_defaults(&all, parameters);
+        let support = SupportConfig::with_defaults(&all)?;
+        let driver_rules = DriverRules::new(all.driver_for.clone().unwrap_or_default());
+        if support.file.is_none() {
+            driver_rules.check(&support.table)?;
+        }
         Ok(Self {
+            driver_rules,
+            support,
             archives: archives(&all),
             run_files: all.all_run_files()?,
             source_trees: all.all_source_trees()?,
@@ -371,6 +388,7 @@ impl DriverConfig {
         Self {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
             is_named: all.driver.is_some(),
+            auto: all.driver.as_ref().is_some_and(DriverSelector::is_auto),
             minimum: all.driver_minimum.clone(),
             flavour: all.flavour.and_then(FlavourSelector::flavour),
             extra_modules: extra_modules(all),

@@ -208,7 +208,7 @@ impl Setting {
 }
 
 /// Types of fields, in words.
-const KINDS: [(&str, &str); 42] = [
+const KINDS: [(&str, &str); 43] = [
     ("AbsolutePath", "path"),
     ("ArchiveSource", "table"),
     ("BTreeMap<ModuleName, String", "table of texts"),
@@ -221,7 +221,8 @@ const KINDS: [(&str, &str); 42] = [
     ("ConflictingDrivers", "unload-idle or refuse"),
     ("DriverCapability", "compute, utility, video or graphics"),
     ("DriverMinimum", "version or branch"),
-    ("DriverSelector", "version, branch or newest"),
+    ("DriverRule", "table"),
+    ("DriverSelector", "version, branch, newest or auto"),
     ("FabricSettings", "number for each variable"),
     ("FlavourSelector", "auto, open or proprietary"),
     ("Hash", "sha256, sha384 or sha512"),

@@ -162,7 +162,7 @@ impl SignatureConfig {
 
 fn without_key(role: &Role) -> Failure {
     let cause = match role {
-        Role::Modules | Role::Index => {
+        Role::Modules | Role::Index | Role::SupportTable => {
             format!("signatures are required, and no key of trust has the role {role}")
         }
         Role::Attestation(kind) => format!(
@@ -172,7 +172,7 @@ fn without_key(role: &Role) -> Failure {
     };
     let short = match role {
         Role::Modules => ", or name it in signature-keys (--signature-key)",
-        Role::Index | Role::Attestation(_) => "",
+        Role::Index | Role::SupportTable | Role::Attestation(_) => "",
     };
     Failure::new(FailureKind::Usage, cause).remedy(format!(
         "give a key that role: [[trust]] key = \"/keys/cosign.pub\", roles = [\"{role}\"]{short}"

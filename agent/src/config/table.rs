@@ -9,6 +9,7 @@ use super::cdi::{CdiSpecs, DriverCapability};
 use super::cluster::ClusterFragment;
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
+use super::driver_rules::DriverRule;
 use super::freshness::{DriverMinimum, LongSpan, SetDigest};
 use super::layer::settings;
 use super::listen::Listen;
@@ -48,10 +49,20 @@ settings! {
         attributes #[serde(skip)]
         flag "config" "FILE" env "LONGSHORE_CONFIG"
         default "`/etc/longshore/config.toml` where that exists"
-    /// Driver version (`580.178.04`), branch (`580`) or `newest`
+    /// Driver version (`580.178.04`), branch (`580`), `newest`, `auto`
+    ///
+    /// `auto` chooses by the [support table](support-table.md#the-choice-of-auto).
     driver: Option<DriverSelector>;
         key "driver" flag "driver" "VERSION" env "LONGSHORE_DRIVER" "DRIVER_VERSION"
         default "newest; in a pod, the version in its image's tag"
+    /// Driver of the hosts with a GPU
+    ///
+    /// `gpu` is a generation of the [support table](support-table.md), a PCI id or a part of a name; `driver` and
+    /// `flavour` count on the hosts that have one: [rules](support-table.md#rules-by-gpu).
+    driver_for: Option<Vec<DriverRule>>;
+        attributes #[arg(skip)]
+        key "driver-for" written "`[[driver-for]]` `gpu`, `driver`, `flavour`"
+        default "none"
     /// Oldest driver that is installed: version or branch
     ///
     /// Sets, packages and .run files below it do not count, also where `driver` selects one
@@ -237,7 +248,7 @@ settings! {
         default "none"
     /// Public key with roles, and the builder of its provenance
     ///
-    /// Roles are `modules`, `index`, `provenance`, `spdx`, `test-result` and URIs of predicates' types
+    /// Roles are `modules`, `index`, `support-table`, `provenance`, `spdx`, `test-result` and URIs of predicates' types
     /// ([roles](../supply-chain/registry.md#roles-of-keys)). As a flag or variable
     /// `ROLE+ROLE=FILE`, or `ROLE=FILE=BUILDER-ID`. Beside it, `signature-keys` sign modules alone.
     trust: Option<Vec<TrustEntry>>;
@@ -416,6 +427,24 @@ settings! {
     missing_gpus: Option<Reaction>;
         group "Conduct"
         key "missing-gpus" flag "missing-gpus" "warn|refuse" env "LONGSHORE_MISSING_GPUS"
+        default "`warn`"
+    /// File with a support table
+    ///
+    /// It replaces or extends the [built-in one](support-table.md#a-table-of-your-own), signed by a trusted key.
+    support_table: Option<AbsolutePath>;
+        key "support-table" flag "support-table" "FILE" env "LONGSHORE_SUPPORT_TABLE"
+        default "none"
+    /// Reaction to a driver with an open security bulletin
+    ///
+    /// By the [support table](support-table.md): `warn`, or `refuse` to install it ([driver-vulnerable](errors.md#driver-vulnerable)).
+    vulnerable_driver: Option<Reaction>;
+        key "vulnerable-driver" flag "vulnerable-driver" "warn|refuse" env "LONGSHORE_VULNERABLE_DRIVER"
+        default "`warn`"
+    /// Reaction to a driver whose branch has ended
+    ///
+    /// By the [support table](support-table.md): `warn`, or `refuse` to install it ([driver-ended](errors.md#driver-ended)).
+    ended_driver: Option<Reaction>;
+        key "ended-driver" flag "ended-driver" "warn|refuse" env "LONGSHORE_ENDED_DRIVER"
         default "`warn`"
     /// Conduct on a host without a GPU
     ///

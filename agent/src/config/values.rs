@@ -36,15 +36,23 @@ macro_rules! words {
 
 pub(super) use words;
 
-/// Selected driver version: `newest`, a branch (`535`) or a version (`535.261.03`).
+/// Selected driver version: `newest`, `auto`, a branch (`535`) or a version (`535.261.03`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct DriverSelector(Option<String>);
+pub struct DriverSelector {
+    version: Option<String>,
+    auto: bool,
+}
 
 impl DriverSelector {
-    /// Returns the version or branch; None for the newest.
+    /// Returns the version or branch; None for the newest and for auto.
     pub fn version(&self) -> Option<&str> {
-        self.0.as_deref()
+        self.version.as_deref()
+    }
+
+    /// True if the support table chooses the version.
+    pub fn is_auto(&self) -> bool {
+        self.auto
     }
 }
 
@@ -53,14 +61,17 @@ impl FromStr for DriverSelector {
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
         if matches!(text, "newest" | "auto") {
-            return Ok(Self(None));
+            return Ok(Self { version: None, auto: text == "auto" });
         }
         let parts: Vec<&str> = text.split('.').collect();
         let numeric = parts.iter().all(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()));
         if numeric && parts.len() <= 4 && text.len() <= 32 {
-            Ok(Self(Some(text.to_owned())))
+            Ok(Self { version: Some(text.to_owned()), auto: false })
         } else {
-            Err(bad(text, "a driver version such as 535.261.03, a branch such as 535, or newest"))
+            Err(bad(
+                text,
+                "a driver version such as 535.261.03, a branch such as 535, newest or auto",
+            ))
         }
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::used_by;
 use super::{NAME, NodeStatus, SENTENCE, bounded};
+use longshore_core::finding::OF_SUPPORT;
 
 /// Number of refusals that are kept.
 const MOST_REFUSALS: usize = 16;
@@ -24,7 +25,7 @@ pub enum Action {
     Unknown,
 }
 
-/// Finding that refuses a plan.
+/// Finding of a plan that refuses it, or warns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// Code of the finding (docs/reference/errors.md).
@@ -54,6 +55,8 @@ pub struct NodePlan {
     pub replaces: Option<String>,
     /// Findings that refuse the plan, the gravest first.
     pub refusals: Vec<Refusal>,
+    /// Warnings by the support table about the driver, the gravest first.
+    pub warnings: Vec<Refusal>,
     /// Reason for which there is no plan.
     pub reason: Option<String>,
     /// The agent's status.
@@ -105,6 +108,7 @@ impl NodePlan {
             modules: None,
             replaces: None,
             refusals: Vec::new(),
+            warnings: Vec::new(),
             reason: Some(reason),
             status,
         }
@@ -124,6 +128,10 @@ impl NodePlan {
         let refusals = printed.findings.iter().filter(|finding| is_refusal(finding));
         let refusals: Vec<Refusal> =
             refusals.take(MOST_REFUSALS).map(Refusal::from_finding).collect();
+        let warnings = printed.findings.iter().filter(|finding| {
+            let is_of_support = OF_SUPPORT.iter().any(|code| code.as_str() == finding.code);
+            finding.severity == "warning" && is_of_support
+        });
         let driver = bounded(&printed.driver_version, NAME);
         let action = match &status.live {
             _ if !refusals.is_empty() => Action::Refused,
@@ -142,6 +150,7 @@ impl NodePlan {
             modules: is_planned.then(|| origin(&printed.acquire)),
             replaces: printed.replaces.first().map(|module| bounded(&module.reason, SENTENCE)),
             refusals,
+            warnings: warnings.take(MOST_REFUSALS).map(Refusal::from_finding).collect(),
             reason: None,
             status: Some(status.clone()),
         })
@@ -152,9 +161,13 @@ impl NodePlan {
         let driver = self.driver.as_deref().unwrap_or("?");
         let modules = self.modules.unwrap_or("?");
         match self.action {
-            Action::Keeps => (format!("keeps {driver}"), Vec::new()),
-            Action::Installs => (format!("installs {driver} (modules: {modules})"), Vec::new()),
-            Action::Replaces => self.replacing(driver, modules),
+            Action::Keeps => (format!("keeps {driver}"), self.warned()),
+            Action::Installs => (format!("installs {driver} (modules: {modules})"), self.warned()),
+            Action::Replaces => {
+                let (line, mut below) = self.replacing(driver, modules);
+                below.extend(self.warned());
+                (line, below)
+            }
             Action::Refused => {
                 let line =
                     |refusal: &Refusal| format!("refused: {}: {}", refusal.code, refusal.detail);
@@ -168,6 +181,14 @@ impl NodePlan {
                 (format!("no plan: {}", self.reason.as_deref().unwrap_or("?")), Vec::new())
             }
         }
+    }
+
+    /// Returns a line for each warning, and one for its remedy.
+    fn warned(&self) -> Vec<String> {
+        let lines = |Refusal { code, detail, remedy }: &Refusal| {
+            [format!("warning: {code}: {detail}"), format!("remedy: {remedy}")]
+        };
+        self.warnings.iter().flat_map(lines).collect()
     }
 
     fn replacing(&self, driver: &str, modules: &str) -> (String, Vec<String>) {
@@ -206,5 +227,37 @@ fn origin(acquire: &[PrintedAcquire]) -> &'static str {
         "prebuilt"
     } else {
         "stored"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn status() -> NodeStatus {
+        NodeStatus { live: Some("535.309.01".to_owned()), ..NodeStatus::default() }
+    }
+
+    #[rstest]
+    #[case::by_the_table("driver-ended", "warning", 2)]
+    #[case::other_warning("preempt-rt", "warning", 0)]
+    #[case::note("driver-ended", "note", 0)]
+    fn warnings_by_the_support_table_are_lines_below_the_plan(
+        #[case] code: &str,
+        #[case] severity: &str,
+        #[case] lines: usize,
+    ) {
+        let printed = json!({
+            "driver_version": "535.309.01",
+            "findings": [{"code": code, "severity": severity, "detail": "over", "remedy": "r"}],
+        });
+        let plan = NodePlan::read("gpu-1", &status(), printed.to_string().as_bytes()).unwrap();
+        let (line, below) = plan.lines();
+        assert_eq!((line.as_str(), below.len()), ("keeps 535.309.01", lines));
+        if lines > 0 {
+            assert_eq!(below, ["warning: driver-ended: over", "remedy: r"]);
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::outcome::Plan;
 use super::values::{Choice, Inputs, Reason, Supply, wanted_modules};
 use super::{
     acquire, distribution, in_tree, labels, mofed, next_kernel, operator, preflight, signing,
-    sources, symbols,
+    sources, support, symbols,
 };
 use crate::config::Config;
 use crate::steps::{Step, WriteFeatures};
@@ -96,6 +96,7 @@ impl<'a> Decisions<'a> {
         let mut findings: Vec<Finding> = [
             part(ALWAYS, preflight::findings(config, facts)),
             part(ALWAYS, self.choice.findings.clone()),
+            part(ALWAYS, support::findings(*inputs, &self.choice)),
             part(is_adopted, preflight::missing_gpus(config, facts)),
             part(ALWAYS, live.finding.clone()),
             part(*loads, distribution::finding(*inputs, supply)),

@@ -4,7 +4,8 @@
 use std::cmp::Reverse;
 
 use super::candidate::{Candidate, below_minimum, candidates, newest, offer};
-use super::gpu::{self, Generation, Unfit};
+use super::gpu::{self, Unfit};
+use super::support;
 use super::values::{Choice, Inputs, name_of, names_run_files, run_files, unread_sources};
 use crate::catalog::{Catalog, Chip};
 use crate::config::Config;
@@ -14,11 +15,14 @@ use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
 use longshore_host::facts::{DeviceKind, PciDevice, Probe};
 use longshore_sources::runfile::AvailableRunFile;
+use longshore_support::{Chosen, Generation, SupportTable};
 
 /// Selects version and flavour.
 pub(super) fn choose(inputs: Inputs<'_>) -> Choice {
     let Inputs { config, facts, catalog } = inputs;
-    let question = Question { config, facts, gpus: gpus(facts), run_files: run_files(catalog) };
+    let table = config.support.table.as_ref();
+    let gpus = gpus(facts, table);
+    let question = Question { config, facts, table, gpus, run_files: run_files(catalog) };
     let candidates = candidates(inputs);
     if let Some(choice) = question.adopt(&candidates) {
         return choice;
@@ -33,8 +37,17 @@ pub(super) fn choose(inputs: Inputs<'_>) -> Choice {
     }
     let left_out = question.leave_out_added(&mut fitting, &catalog.apt.unread);
     fitting.sort_by_key(|candidate| Reverse(DriverVersion::new(candidate.version)));
-    match (fitting.first(), newest(&matching)) {
-        (Some(best), _) => question.choose(best.version, &fitting, &matching, left_out),
+    let by_table = question.by_table(&fitting);
+    let best = by_table.as_ref().map(|chosen| chosen.version);
+    match (best.or(fitting.first().map(|newest| newest.version)), newest(&matching)) {
+        (Some(version), _) => {
+            let by_table = by_table.map(|chosen| chosen.reason);
+            question.choose(
+                version,
+                by_table,
+                Offered { fitting: &fitting, matching: &matching, left_out },
+            )
+        }
         (None, Some(newest)) => question.refuse_gpu(newest),
         (None, None) => question.refuse_offer(&candidates, catalog),
     }
@@ -45,22 +58,34 @@ const UNKNOWN_GPU: &str =
     "is newer than longshore's table, and NVIDIA supports new GPUs by the open modules alone";
 
 /// A GPU with its generation, where that is known.
-type Gpu<'a> = (&'a PciDevice, Option<Generation>);
+type Gpu<'a> = (&'a PciDevice, Option<&'a Generation>);
 
-fn gpus(facts: &HostFacts) -> Vec<Gpu<'_>> {
+fn gpus<'a>(facts: &'a HostFacts, table: &'a SupportTable) -> Vec<Gpu<'a>> {
     let gpus = facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu);
-    gpus.map(|d| (d, gpu::generation_of(d.device))).collect()
+    gpus.map(|d| (d, table.generation(d.device))).collect()
+}
+
+/// Candidates that a version is chosen from.
+#[derive(Clone, Copy)]
+struct Offered<'a> {
+    /// Those that suit the host.
+    fitting: &'a [Candidate<'a>],
+    /// Those that the request matches.
+    matching: &'a [Candidate<'a>],
+    /// Newest one that was left out because its source was added for other packages.
+    left_out: Option<Candidate<'a>>,
 }
 
 /// Inputs of the selection, except the candidates.
 struct Question<'a> {
     config: &'a Config,
     facts: &'a HostFacts,
+    table: &'a SupportTable,
     gpus: Vec<Gpu<'a>>,
     run_files: &'a [AvailableRunFile],
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
     fn version_matches(&self, version: &str) -> bool {
         self.config.driver.permits(version) && self.is_requested(version)
     }
@@ -82,7 +107,7 @@ impl Question<'_> {
 
     /// Reports if a GPU supports a flavour: by the driver's own list, else by its generation; None
     /// where neither is known.
-    fn takes(&self, gpu: Gpu<'_>, version: &str, flavour: Flavour) -> Option<bool> {
+    fn takes(&self, gpu: Gpu<'a>, version: &str, flavour: Flavour) -> Option<bool> {
         let (device, generation) = gpu;
         let said = self.said_of(device, version).and_then(|chip| chip.takes(flavour));
         said.or_else(|| generation.map(|generation| generation.takes(flavour)))
@@ -107,7 +132,7 @@ impl Question<'_> {
                     continue;
                 }
             }
-            let Some(generation) = *generation else { continue };
+            let Some(generation) = generation else { continue };
             gpu::branch_fits(generation, branch)
                 .and_then(|()| gpu::flavour_fits(generation, branch, flavour))
                 .map_err(|unfit| (name_of(device), unfit))?;
@@ -117,14 +142,17 @@ impl Question<'_> {
 
     /// Checks a driver that is to be chosen: as [`Question::fits`], and for a GPU that neither the driver's own list
     /// nor longshore's table has, that its modules are open ones. Such a GPU is newer than the table, and NVIDIA
-    /// supports new GPUs since Blackwell by the open modules alone. A configured flavour counts more.
+    /// supports new GPUs since Blackwell by the open modules alone. A configured flavour counts more. Floors of GPUs and
+    /// exclusions of the table count as well.
     fn suits(&self, version: &str, flavour: Flavour) -> Result<(), (String, Unfit)> {
         self.fits(version, flavour)?;
+        support::refusal(self.config, self.facts, version, flavour)?;
         match self.unknown_gpu(version) {
             Some(device)
                 if flavour == Flavour::Proprietary && self.config.driver.flavour.is_none() =>
             {
                 let unfit = Unfit {
+                    code: Code::GpuUnsupported,
                     why: format!(
                         "{UNKNOWN_GPU}, and driver {version} has the proprietary modules alone"
                     ),
@@ -172,16 +200,17 @@ impl Question<'_> {
     /// Leaves out the drivers of the host's flat sources where no version is wished and another archive has
     /// one: a source that was added for other packages must not change the driver. With `unread` sources, one of which
     /// may be the distribution's, a built set counts as well. Returns the newest of them.
-    fn leave_out_added<'a>(
+    fn leave_out_added<'c>(
         &self,
-        fitting: &mut Vec<Candidate<'a>>,
+        fitting: &mut Vec<Candidate<'c>>,
         unread: &[String],
-    ) -> Option<Candidate<'a>> {
+    ) -> Option<Candidate<'c>> {
         let is_own = |c: &Candidate<'_>| match c.from.is_package() {
             true => !c.is_added,
             false => !unread.is_empty(),
         };
-        if self.config.driver.version.is_some() || !fitting.iter().any(is_own) {
+        let driver = &self.config.driver;
+        if driver.version.is_some() || driver.auto || !fitting.iter().any(is_own) {
             return None;
         }
         let (flat, others): (Vec<_>, Vec<_>) = fitting.drain(..).partition(|c| c.is_added);
@@ -189,34 +218,45 @@ impl Question<'_> {
         newest(&flat)
     }
 
-    fn choose(
-        &self,
-        version: &str,
-        fitting: &[Candidate<'_>],
-        matching: &[Candidate<'_>],
-        left_out: Option<Candidate<'_>>,
-    ) -> Choice {
+    /// Returns the driver that `auto` chooses, where the configuration asks for that.
+    fn by_table<'c>(&self, fitting: &[Candidate<'c>]) -> Option<Chosen<'c>> {
+        if !self.config.driver.auto {
+            return None;
+        }
+        let offered: Vec<(&'c str, Flavour)> =
+            fitting.iter().map(|candidate| (candidate.version, candidate.flavour)).collect();
+        support::choose(self.config, self.facts, &offered)
+    }
+
+    fn choose(&self, version: &str, by_table: Option<String>, offered: Offered<'_>) -> Choice {
+        let Offered { fitting, matching, left_out } = offered;
+        let is_by_table = by_table.is_some();
         let same: Vec<Candidate<'_>> =
             fitting.iter().copied().filter(|c| c.version == version).collect();
         let (flavour, why) = self.flavour_of(version, &same);
         let from = same.iter().find(|c| c.flavour == flavour).map(|c| c.from.describe());
-        let mut why_version = match &self.config.driver.version {
-            Some(requested) if requested == version => "asked for".to_owned(),
-            Some(requested) => format!("newest available within {requested}"),
-            None => "newest available".to_owned(),
+        let mut why_version = match (by_table, &self.config.driver.version) {
+            (Some(reason), _) => reason,
+            (None, Some(requested)) if requested == version => "asked for".to_owned(),
+            (None, Some(requested)) => format!("newest available within {requested}"),
+            (None, None) => "newest available".to_owned(),
         };
         if fitting.iter().all(|c| c.loadable)
             && matching.iter().any(|c| !c.loadable && self.suits(c.version, c.flavour).is_ok())
         {
             why_version.push_str(" with a signature that the kernel may accept");
         }
-        if let Some(passed) = newest(matching).filter(|c| c.version != version)
+        if !is_by_table
+            && let Some(passed) = newest(matching).filter(|c| c.version != version)
             && let Err((device, unfit)) = self.suits(passed.version, passed.flavour)
         {
             why_version.push_str(&format!(
                 " that supports every GPU ({} does not: {device}: {})",
                 passed.version, unfit.why
             ));
+        }
+        if let Ok(Some(rule)) = self.config.rule_for(&self.facts.devices) {
+            why_version.push_str(&format!(" (rule for {})", rule.gpu));
         }
         if let Some(from) = from {
             why_version.push_str(&format!("; {from}"));
@@ -271,16 +311,16 @@ impl Question<'_> {
         if let Some(device) = self.unknown_gpu(version) {
             return (Flavour::Open, format!("{} {UNKNOWN_GPU}", name_of(device)));
         }
-        let since = gpu::OPEN_RECOMMENDED_BRANCH;
-        match DriverVersion::new(version).branch() {
-            Some(branch) if branch < since => (
+        match (DriverVersion::new(version).branch(), self.table.open_recommended_branch()) {
+            (Some(branch), Some(since)) if branch < since => (
                 Flavour::Proprietary,
                 format!("NVIDIA recommends proprietary before branch {since}"),
             ),
-            _ => (
+            (_, Some(since)) => (
                 Flavour::Open,
                 format!("NVIDIA recommends open from branch {since} on, and every GPU supports it"),
             ),
+            (_, None) => (Flavour::Open, "every GPU supports it".to_owned()),
         }
     }
 
@@ -303,11 +343,11 @@ impl Question<'_> {
     }
 
     fn unsupported(&self, device: &str, unfit: &Unfit) -> Finding {
-        let too_old = self.gpus.iter().any(|(_, g)| *g == Some(Generation::Fermi));
+        let too_old = self.gpus.iter().any(|(_, generation)| generation.is_some_and(|g| g.too_old));
         let seen = format!("{device}: {}", unfit.why);
         match too_old {
             true => Finding::refusal(Code::GpuTooOld, seen),
-            false => Finding::refusal(Code::GpuUnsupported, seen).remedy(unfit.remedy.clone()),
+            false => Finding::refusal(unfit.code, seen).remedy(unfit.remedy.clone()),
         }
     }
 
@@ -370,7 +410,7 @@ impl Question<'_> {
 
     /// Returns the newest branch that supports every GPU, where support for one of them has ended.
     fn last_branch(&self) -> Option<String> {
-        let last = self.gpus.iter().filter_map(|(_, generation)| (*generation)?.branches().1);
+        let last = self.gpus.iter().filter_map(|(_, generation)| (*generation)?.last_branch);
         last.min().map(|branch| branch.to_string())
     }
 

@@ -28,6 +28,7 @@ mod preflight;
 mod render;
 mod signing;
 mod sources;
+mod support;
 mod symbols;
 mod user_mode;
 mod values;
@@ -49,6 +50,8 @@ pub(crate) use render::{device_lines, security_line};
 use values::Inputs;
 pub use values::Reason;
 
+use std::borrow::Cow;
+
 pub use longshore_core::finding::{Finding, Severity};
 
 use crate::catalog::Catalog;
@@ -67,6 +70,7 @@ use longshore_host::HostFacts;
 /// Exit code 10 where the kernel release is unknown.
 pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
     check_kernel(facts)?;
+    let config = &*with_rules(config, facts);
     if let Some(note) = preflight::waits_for_device(config, facts) {
         return Ok(idle(config, facts, note));
     }
@@ -86,11 +90,20 @@ pub fn choose_driver(
     catalog: &Catalog,
 ) -> Result<(String, Flavour), Failure> {
     check_kernel(facts)?;
+    let config = &*with_rules(config, facts);
     if is_idle(config, facts) {
         return Ok(request(config));
     }
     let choice = driver::choose(Inputs { config, facts, catalog });
     Ok((choice.version, choice.flavour))
+}
+
+/// Returns the configuration with the driver of the rule for the host's GPUs: they may have come after it was read.
+fn with_rules<'a>(config: &'a Config, facts: &HostFacts) -> Cow<'a, Config> {
+    match config.driver_rules.rules.is_empty() {
+        true => Cow::Borrowed(config),
+        false => Cow::Owned(config.clone().for_devices(&facts.devices)),
+    }
 }
 
 fn check_kernel(facts: &HostFacts) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::acquisition::Acquire;
 use super::values::{Reason, name_of};
-use super::{conflicts, gpu, in_tree};
+use super::{conflicts, in_tree};
 use crate::config::{Config, StorePlace};
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::machine::Machine;
@@ -150,15 +150,16 @@ fn is_pass_through(driver: &str) -> bool {
 }
 
 fn unknown_gpus(config: &Config, facts: &HostFacts) -> Option<Finding> {
-    let unknown =
-        |d: &&PciDevice| d.kind == DeviceKind::Gpu && gpu::generation_of(d.device).is_none();
+    let unknown = |d: &&PciDevice| {
+        d.kind == DeviceKind::Gpu && config.support.table.generation(d.device).is_none()
+    };
     let list: Vec<String> = facts.devices.iter().filter(unknown).map(name_of).collect();
     (!list.is_empty()).then(|| {
         let chosen = match config.driver.flavour {
             Some(_) => "",
             None => "; taken for newer than this longshore, so only open modules are chosen for it",
         };
-        let detail = format!("not in longshore's table of GPUs: {}{chosen}", list.join(", "));
+        let detail = format!("not in the support table: {}{chosen}", list.join(", "));
         Finding::warning(Code::GpuUnknown, detail)
     })
 }

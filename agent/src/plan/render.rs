@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::acquisition::{Acquire, BuildSet};
-use super::gpu;
 use super::outcome::Plan;
 use super::values::name_of;
 use crate::catalog::{Item, SetPlace};
@@ -13,14 +12,17 @@ use longshore_core::finding::{Finding, Verdict};
 use longshore_host::HostFacts;
 use longshore_host::facts::{DeviceKind, ModuleLoading, PciDevice, Probe};
 use longshore_sources::runfile::AvailableRunFile;
+use longshore_support::{Generation, SupportTable};
 
 /// Form of a plan as text.
 #[derive(Debug, Clone, Copy)]
-pub struct View {
+pub struct View<'a> {
     /// Columns and colours.
     pub form: Form,
     /// Also list what a refused plan does not do.
     pub steps: bool,
+    /// Table with the generations of the GPUs.
+    pub table: &'a SupportTable,
 }
 
 /// Column at which reasons begin.
@@ -29,10 +31,10 @@ const REASON: usize = 31;
 const FACT: usize = 12;
 
 /// Formats verdict, host, devices, choices with reasons, acquisitions, steps and findings.
-pub fn render(plan: &Plan, facts: &HostFacts, view: View) -> String {
+pub fn render(plan: &Plan, facts: &HostFacts, view: View<'_>) -> String {
     let mut text = Text::new(view.form);
     write_head(&mut text, plan);
-    write_host(&mut text, facts);
+    write_host(&mut text, facts, view.table);
     write_reasons(&mut text, plan);
     let refused = plan.refusal().is_some();
     let (acquire, steps) = (acquire_lines(plan), step_lines(plan));
@@ -57,7 +59,7 @@ pub fn render(plan: &Plan, facts: &HostFacts, view: View) -> String {
 
 /// Formats verdict, findings, choices with reasons, and acquisitions of a plan for a kernel that need not run on the
 /// host, with the command that carries them out.
-pub fn render_for_kernel(plan: &Plan, _: &HostFacts, view: View) -> String {
+pub fn render_for_kernel(plan: &Plan, _: &HostFacts, view: View<'_>) -> String {
     let mut text = Text::new(view.form);
     write_head(&mut text, plan);
     write_reasons(&mut text, plan);
@@ -170,7 +172,7 @@ fn write_head(text: &mut Text, plan: &Plan) {
     }
 }
 
-fn write_host(text: &mut Text, facts: &HostFacts) {
+fn write_host(text: &mut Text, facts: &HostFacts, table: &SupportTable) {
     let os = facts.os.pretty_name.as_deref().unwrap_or(&facts.os.id);
     let os = if os.is_empty() { "unknown distribution" } else { os };
     text.line("");
@@ -181,7 +183,7 @@ fn write_host(text: &mut Text, facts: &HostFacts) {
     fact("system", &format!("{os}, {}", facts.kernel.arch));
     fact("kernel", &format!("{} {}", facts.kernel.release, facts.kernel.version));
     fact("security", &security_line(facts));
-    for line in device_lines(&facts.devices) {
+    for line in device_lines(&facts.devices, table) {
         fact("device", &line);
     }
     if facts.devices.is_empty() {
@@ -226,7 +228,7 @@ pub(crate) fn security_line(facts: &HostFacts) -> String {
 }
 
 /// Formats one line for all devices of the same kind, id and driver.
-pub(crate) fn device_lines(devices: &[PciDevice]) -> Vec<String> {
+pub(crate) fn device_lines(devices: &[PciDevice], table: &SupportTable) -> Vec<String> {
     let mut groups: BTreeMap<(&str, u16, Option<&str>), Vec<&PciDevice>> = BTreeMap::new();
     for device in devices {
         let kind = match device.kind {
@@ -237,15 +239,21 @@ pub(crate) fn device_lines(devices: &[PciDevice]) -> Vec<String> {
     }
     groups
         .iter()
-        .map(|((kind, id, driver), group)| device_line(kind, *id, *driver, group))
+        .map(|((kind, id, driver), group)| {
+            let generation = table.generation(*id).filter(|_| *kind == "GPU");
+            device_line(kind, generation, *driver, group)
+        })
         .collect()
 }
 
-fn device_line(kind: &str, id: u16, driver: Option<&str>, group: &[&PciDevice]) -> String {
-    let generation = match (kind, gpu::generation_of(id)) {
-        ("GPU", Some(generation)) => format!(" {generation}"),
-        _ => String::new(),
-    };
+fn device_line(
+    kind: &str,
+    generation: Option<&Generation>,
+    driver: Option<&str>,
+    group: &[&PciDevice],
+) -> String {
+    let id = group.first().map_or(0, |device| device.device);
+    let generation = generation.map(|generation| format!(" {generation}")).unwrap_or_default();
     let bound = driver.map_or_else(|| "unbound".to_owned(), |name| format!("bound to {name}"));
     match group {
         [one] => format!("{kind}{generation} {}, {bound}", name_of(one)),

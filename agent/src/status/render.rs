@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{FailureStatus, ModuleStatus, StatusReport};
 use crate::telemetry::{Live, NextKernel};
-use longshore_core::finding::Finding;
+use longshore_core::finding::{Finding, OF_SUPPORT};
 
 impl StatusReport {
     /// Returns the report as text.
@@ -109,7 +109,8 @@ fn write_live(live: &Live, line: &mut impl FnMut(&str, String)) {
     if let Some(next) = &live.next_kernel {
         line("next", next_kernel(next));
     }
-    for finding in &live.findings {
+    let of_table = live.plan_findings.iter().filter(|f| OF_SUPPORT.contains(&f.code));
+    for finding in live.findings.iter().chain(of_table) {
         let Finding { code, severity, detail, remedy } = finding;
         line("finding", format!("{} {code}: {detail}", severity.as_str()));
         line("remedy", remedy.clone());
@@ -204,6 +205,17 @@ remedy    look
 daemon    nvidia-persistenced backing-off, 0 restarts
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn findings_of_the_plan_by_the_support_table_are_shown_and_no_others() {
+        let telemetry = Telemetry::default();
+        let ended = Finding::warning(Code::DriverEnded, "over").remedy("select another");
+        let other = Finding::warning(Code::PreemptRt, "real time");
+        telemetry.planned(&[ended, other], Vec::new());
+        let text = StatusReport { live: Some(telemetry.live()), ..report() }.render();
+        assert!(text.contains("finding   warning driver-ended: over\nremedy    select another\n"));
+        assert!(!text.contains("preempt-rt"), "{text}");
     }
 
     #[rstest]

@@ -6,7 +6,6 @@ use tokio::sync::OnceCell;
 
 use super::open_archives::OpenArchives;
 use crate::config::Config;
-use crate::plan::gpu::OPEN_RECOMMENDED_BRANCH;
 use longshore_build::extract::Workshop;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};
@@ -17,6 +16,7 @@ use longshore_fetch::http::{Fetcher, Policy, UnreachableHosts};
 use longshore_host::facts::Probe;
 use longshore_sources::driver::{self, AvailableDriver};
 use longshore_sources::runfile::{self, AvailableRunFile, Looked, Pin, StoredRunFile};
+use longshore_support::SupportTable;
 
 /// Reader of the configured .run files, each looked at once.
 pub(super) struct RunFiles<'a> {
@@ -69,13 +69,15 @@ impl<'a> RunFiles<'a> {
         archives: &impl OpenArchives,
     ) -> Result<AvailableDriver, Failure> {
         let files = self.known(store, archives).await?;
-        driver::find(&drivers(&files), version, flavour).map_err(|nearest| {
-            let wanted = version.map(|v| format!(" {v}")).unwrap_or_default();
-            let flavour = flavour.map(|f| format!(" {f}")).unwrap_or_default();
-            let cause = format!("no configured .run file has the driver{wanted}{flavour}");
-            let remedy = nearest.remedy_text().unwrap_or_default().to_owned();
-            Failure::new(FailureKind::Download, cause).remedy(remedy)
-        })
+        driver::find(&drivers(&files, &self.config.support.table), version, flavour).map_err(
+            |nearest| {
+                let wanted = version.map(|v| format!(" {v}")).unwrap_or_default();
+                let flavour = flavour.map(|f| format!(" {f}")).unwrap_or_default();
+                let cause = format!("no configured .run file has the driver{wanted}{flavour}");
+                let remedy = nearest.remedy_text().unwrap_or_default().to_owned();
+                Failure::new(FailureKind::Download, cause).remedy(remedy)
+            },
+        )
     }
 
     /// Returns the file with a version.
@@ -152,12 +154,12 @@ impl<'a> RunFiles<'a> {
 }
 
 /// Sorts by version, newest first, then by NVIDIA's recommended flavour first.
-fn drivers(files: &[AvailableRunFile]) -> Vec<AvailableDriver> {
+fn drivers(files: &[AvailableRunFile], table: &SupportTable) -> Vec<AvailableDriver> {
     let mut drivers: Vec<_> = files.iter().flat_map(AvailableRunFile::drivers).collect();
     let is_recommended = |driver: &AvailableDriver| {
-        let open = DriverVersion::new(&driver.version)
-            .branch()
-            .is_none_or(|b| b >= OPEN_RECOMMENDED_BRANCH);
+        let branch = DriverVersion::new(&driver.version).branch();
+        let since = table.open_recommended_branch();
+        let open = branch.zip(since).is_none_or(|(branch, since)| branch >= since);
         (driver.flavour == Flavour::Open) == open
     };
     drivers.sort_by(|a, b| {

@@ -146,7 +146,9 @@ impl BuildRun<'_> {
             command.args(["--build-root", root]);
         }
         if let Some(tree) = &cell.driver.source_tree {
-            tree.urls.iter().for_each(|url| drop(command.args(["--source-tree", url])));
+            for url in &tree.urls {
+                command.args(["--source-tree", url]);
+            }
             let pinned = format!("{}={}", tree.version, tree.sha256);
             command.args(["--source-tree-sha256", &pinned]);
         }

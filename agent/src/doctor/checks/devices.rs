@@ -15,7 +15,8 @@ pub(super) fn machine(input: &Input<'_>) -> Checked {
 }
 
 pub(super) fn gpus(input: &Input<'_>) -> Checked {
-    passed(plan::device_lines(&input.look.facts.devices).join("; "))
+    let (facts, table) = (input.look.facts, input.look.config.support.table.as_ref());
+    passed(plan::device_lines(&facts.devices, table).join("; "))
 }
 
 pub(super) fn gpus_of_driver(input: &Input<'_>) -> Checked {

@@ -86,7 +86,8 @@ const NOT_LOADED: &str = "no driver is loaded";
 checks! {
     Devices "machine" devices::machine: ArchUnsupported;
     Devices "GPUs" devices::gpus:
-        NoDevice DevicesUnread GpuTooOld GpuUnsupported GpuUnknown VgpuGuest;
+        NoDevice DevicesUnread GpuTooOld GpuUnsupported GpuNeedsDriver DriverExcluded GpuUnknown
+        VgpuGuest;
     Devices "GPUs of the loaded driver" devices::gpus_of_driver: GpuMissing;
     Devices "clock" devices::clock: ClockWrong;
     Kernel "kernel" kernel::kernel: KernelWithoutModules PreemptRt KernelByClang;
@@ -125,9 +126,10 @@ checks! {
         DriverNotOffered ArchivesUnread RegistryUnread RunFileUnread SourcesUnread
         NothingBuilt UserspaceNotOffered HeadersMissing HeadersUnknown ModuleNotBuilt
         AptSourcesLeftOut AptProxy;
+    Sources "support of the driver" sources::support: DriverVulnerable DriverEnded;
     Sources "daemons" sources::daemons: DaemonMissing FabricManagerMissing;
     Configuration "settings" sources::settings:
-        DriverVersionUnknown DriverSourcesMissing VgpuUnsupported DrmUnderOperator
+        DriverVersionUnknown DriverRulesConflict DriverSourcesMissing VgpuUnsupported DrmUnderOperator
         ParametersUnused;
     Agent "agent" agent::agent: AgentAlive AgentFailed StateUnreadable StateOutOfReach WatchLimited;
     Agent "refused drivers" agent::refused_drivers: DriverRefusedBefore;

@@ -3,6 +3,7 @@
 use super::{Checked, Input, passed, skipped};
 use crate::doctor::NOT_ASKED;
 use crate::plan;
+use longshore_core::driver_version::DriverVersion;
 
 /// Describes the acquisition, where it is known without queries or the sources were queried.
 pub(super) fn sources(input: &Input<'_>) -> Checked {
@@ -29,7 +30,21 @@ pub(super) fn daemons(input: &Input<'_>) -> Checked {
     }
 }
 
+/// Describes the standing of the driver by the support table, where its version is known.
+pub(super) fn support(input: &Input<'_>) -> Checked {
+    let Some(plan) = input.plan else { return skipped(NOT_ASKED) };
+    let issued = input.look.config.support.table.issued();
+    match DriverVersion::parse(&plan.driver_version) {
+        Some(_) => passed(format!(
+            "driver {}: branch supported, no open bulletin (support table of {issued})",
+            plan.driver_version
+        )),
+        None => skipped(NOT_ASKED),
+    }
+}
+
 pub(super) fn settings(input: &Input<'_>) -> Checked {
-    let driver = input.look.config.driver.version.as_deref().unwrap_or("newest");
+    let driver = input.look.config.driver.version.as_deref();
+    let driver = driver.unwrap_or(if input.look.config.driver.auto { "auto" } else { "newest" });
     passed(format!("driver = {driver}; every parameter belongs to a loaded module"))
 }

@@ -312,6 +312,7 @@ fn without_label(mut step: Step) -> Step {
 fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
     let Config {
         driver: _,
+        driver_rules: _,
         archives: _,
         run_files: _,
         source_trees: _,
@@ -339,6 +340,7 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
         cdi_capabilities: _,
         cdi_spec: _,
         missing_gpus: _,
+        support: _,
         no_gpu: _,
         conflicting_drivers: _,
         next_kernel: _,

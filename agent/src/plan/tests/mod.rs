@@ -21,10 +21,12 @@ mod run_files;
 mod signing;
 mod sources;
 mod steps;
+mod support;
 mod whole;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -43,13 +45,28 @@ use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet
 use longshore_sources::driver::{AvailableDriver, DriverOrigin};
 use longshore_sources::headers::AvailableHeaders;
 use longshore_sources::userspace::AvailableUserspace;
+use longshore_support::SupportTable;
 
+/// Facts of a captured tree, on the day of the built-in support table.
 pub(super) fn facts(tree: &str) -> HostFacts {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree);
-    HostFacts::read(&path, &path).unwrap()
+    let today = Some(built_in().issued());
+    HostFacts { today, ..HostFacts::read(&path, &path).unwrap() }
 }
 
+pub(super) fn built_in() -> &'static SupportTable {
+    SupportTable::built_in().unwrap()
+}
+
+/// Configuration with a support table that has nothing against a driver: what it says is not what most tests are about.
 pub(super) fn config(driver: &str, flavour: &str) -> Config {
+    let mut config = judging(driver, flavour);
+    config.support.table = Arc::new(built_in().without_judgements());
+    config
+}
+
+/// Configuration with the built-in support table.
+pub(super) fn judging(driver: &str, flavour: &str) -> Config {
     let flags = Fragment {
         driver: Some(driver.parse().unwrap()),
         flavour: Some(flavour.parse().unwrap()),
@@ -183,7 +200,7 @@ fn codes(plan: &Plan, severity: Severity) -> Vec<&str> {
 
 /// Formats a plan in lines that are never broken.
 fn render(plan: &Plan, facts: &HostFacts) -> String {
-    super::render(plan, facts, View { form: Form::UNBROKEN, steps: true })
+    super::render(plan, facts, View { form: Form::UNBROKEN, steps: true, table: built_in() })
 }
 
 fn why(plan: &Plan, what: &str) -> String {

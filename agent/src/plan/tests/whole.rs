@@ -67,7 +67,7 @@ const GPUS: [SupportedGpu; 17] = [
     gpu(0x26b9, "L40S", SINCE_535, SINCE_535),
     gpu(0x27b8, "L4", SINCE_535, SINCE_535),
     gpu(0x2901, "B200", &[], &[570]),
-    gpu(0x2bb5, "RTX PRO 6000", &[], &[570]),
+    gpu(0x2bb1, "RTX PRO 6000", &[], &[570]),
 ];
 
 impl SupportedGpu {
@@ -92,7 +92,7 @@ fn a_driver_is_planned_for_those_gpus_alone_that_it_supports() {
         for (branch, flavour) in
             ALL.iter().flat_map(|b| [(b, Flavour::Open), (b, Flavour::Proprietary)])
         {
-            let config = config(&branch.to_string(), &flavour.to_string());
+            let config = judging(&branch.to_string(), &flavour.to_string());
             let planned = plan(&config, &facts, &archives()).ok().filter(|p| p.refusal().is_none());
             let is_planned = planned.is_some();
             assert_eq!(is_planned, gpu.takes(*branch, flavour), "{} {branch} {flavour}", gpu.name);

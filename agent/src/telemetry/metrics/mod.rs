@@ -11,6 +11,7 @@ use super::exposition::{Family, MetricType, Sample};
 use super::watched::is_version;
 use super::{Live, Origin};
 use crate::journal::phase::Phase;
+use longshore_core::finding::{Code, OF_SUPPORT};
 
 /// Sample of the host and of this process at the moment of a scrape.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -57,6 +58,7 @@ pub fn families(live: &Live, seen: &HostSample) -> Vec<Family> {
     all.extend(steps(live));
     all.extend(driver(live, seen));
     all.extend(findings(live));
+    all.extend(support(live));
     all.extend(changes(live));
     all.extend(sources(live));
     all.extend(store(live, seen));
@@ -185,6 +187,18 @@ fn findings(live: &Live) -> Vec<Family> {
     });
     let help = "1 for each finding of the last plan, the last recheck and the next kernel";
     vec![gauge("longshore_finding", help).with(samples)]
+}
+
+/// States of a driver by the support table: the last plan has the finding, or has not.
+fn support(live: &Live) -> Vec<Family> {
+    let state = |code: &Code| {
+        let is_so = live.plan_findings.iter().any(|finding| finding.code == *code);
+        labelled([("code", code.to_string())], one_if(is_so))
+    };
+    let is_planned = live.wanted.as_deref().is_some_and(is_version);
+    let states = OF_SUPPORT.iter().filter(|_| is_planned).map(state);
+    let help = "1 if the support table has this against the driver of the last plan";
+    vec![gauge("longshore_driver_support", help).with(states)]
 }
 
 fn changes(live: &Live) -> Vec<Family> {

@@ -92,6 +92,30 @@ fn exactly_one_phase_is_the_present_one() {
     assert_eq!(now[0].labels, [("phase", "ready".to_owned())]);
 }
 
+/// Codes of the support table with their values, after a plan of `version` with these findings.
+fn support_of(version: &str, findings: &[Finding]) -> Vec<(String, f64)> {
+    let telemetry = Telemetry::default();
+    telemetry.planned(findings, Vec::new());
+    telemetry.wanted(version, Some(true));
+    let all = families(&telemetry.live(), &HostSample::default());
+    let support = all.iter().find(|family| family.name == "longshore_driver_support").unwrap();
+    support.samples.iter().map(|sample| (sample.labels[0].1.clone(), sample.value)).collect()
+}
+
+#[test]
+fn the_support_of_the_planned_driver_is_told_by_code() {
+    let ended = Finding::warning(Code::DriverEnded, "over");
+    let wanted = [
+        ("gpu-needs-driver", 0.0),
+        ("driver-excluded", 0.0),
+        ("driver-vulnerable", 0.0),
+        ("driver-ended", 1.0),
+    ];
+    let wanted = wanted.map(|(code, value)| (code.to_owned(), value));
+    assert_eq!(support_of("535.1", &[ended]), wanted);
+    assert_eq!(support_of("newest", &[]), []);
+}
+
 fn row(family: &Family) -> String {
     let (kind, suffix) = match family.kind {
         MetricType::Gauge => ("gauge", ""),

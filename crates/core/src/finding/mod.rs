@@ -13,6 +13,10 @@ pub use table::Code;
 
 use crate::failure::{ExitCode, Failure};
 
+/// Codes about a driver that the support table judges.
+pub const OF_SUPPORT: [Code; 4] =
+    [Code::GpuNeedsDriver, Code::DriverExcluded, Code::DriverVulnerable, Code::DriverEnded];
+
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -65,6 +65,14 @@ codes! {
         means "the selected driver or flavour does not support a GPU of this host"
         matters "the module would load and leave that GPU without a driver, or not load at all"
         remedy "select the branch or flavour that the finding names"
+    GpuNeedsDriver "gpu-needs-driver" Devices RefusesOrWarns Preflight
+        means "the support table has a GPU of this host with an oldest driver, and the driver is older; a warning where only the drivers' own lists say so, and for a driver that is loaded already"
+        matters "the driver may not find the GPU, or drive it with known faults"
+        remedy "select the driver that the finding names, or a newer one"
+    DriverExcluded "driver-excluded" Devices RefusesOrWarns Preflight
+        means "the support table excludes the driver with a GPU, network card, kernel or cloud of this host; a warning where its row only warns, and for a driver that is loaded already"
+        matters "it is known not to work in this combination"
+        remedy "select another driver, or change the row of the table by one of your own (support-table)"
     VgpuGuest "vgpu-guest" Devices RefusesOrWarns HostUnsupported
         means "a GPU of this virtual machine is a vGPU: NVIDIA's vGPU manager on the hypervisor marks it so in its PCI configuration space; a warning where a .run file is configured or a driver is loaded"
         matters "a vGPU is driven by the guest driver of NVIDIA's vGPU software alone: the kernel module of a data-centre driver refuses it in any version, and without a licence (nvidia-gridd) it serves slowly"
@@ -181,6 +189,14 @@ codes! {
         matters "a mirror or registry that hides newer drivers could have an old one with known faults installed, signed as it is"
         remedy "make a source available that has a newer driver, select a newer version or branch, or lower driver-minimum"
         [About::Modules, About::Set]
+    DriverVulnerable "driver-vulnerable" Sources RefusesOrWarns Verification
+        means "a security bulletin of the support table concerns the driver, and this version does not have its fix; a refusal with vulnerable-driver = refuse, but not for a driver that is loaded already"
+        matters "programs on this host, and containers with a GPU, may use the vulnerability"
+        remedy "select a fixed version"
+    DriverEnded "driver-ended" Sources RefusesOrWarns Verification
+        means "the support of the driver's branch has ended, by the support table; a refusal with ended-driver = refuse, but not for a driver that is loaded already"
+        matters "the branch gets no more fixes, neither of vulnerabilities nor for newer kernels"
+        remedy "select a supported branch"
     DriverNotOffered "driver-not-offered" Sources Refuses Download
         means "no source has the selected version and flavour; the finding lists the available ones"
         matters "there is nothing to install"
@@ -269,6 +285,10 @@ codes! {
         means "GPUDirect Storage or GDRCopy is on, and no source has the kernel sources of exactly this driver and flavour"
         matters "the operator's containers for them compile against `usr/src` of the driver root, and would wait for it for ever"
         remedy "add an archive with the driver's kernel-source package, or its .run file; or set gds.enabled and gdrcopy.enabled to false in the operator's configuration (GDS_ENABLED, GDRCOPY_ENABLED)"
+    DriverRulesConflict "driver-rules-conflict" Configuration Refuses Preflight
+        means "GPUs of this host have [[driver-for]] rules that want different drivers"
+        matters "a host runs one driver"
+        remedy "write the rules so that those for the GPUs of one host want the same driver: of the rules for one GPU the first counts"
     VgpuUnsupported "vgpu-unsupported" Configuration Warns HostUnsupported
         means "settings of a vGPU guest are there (gridd.conf beside the operator's parameter files)"
         matters "longshore installs neither a vGPU guest driver nor nvidia-gridd: they have no effect"

@@ -14,6 +14,8 @@ use super::types::{
     PciDevice, Platform, Security, SwitchManager,
 };
 use super::unread::Unread;
+use longshore_core::day::Day;
+use longshore_core::pci_id::PciId;
 
 /// All facts of a host that a plan is made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +27,15 @@ pub struct HostFacts {
     /// Machines whose GPU is not on the PCI bus as others' are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
+    /// Cloud that the machine is in, by its firmware: `aws`, `azure`, `gcp` or `oracle`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloud: Option<String>,
+    /// Day of the clock when the facts were read; None where a day does not count.
+    #[serde(skip)]
+    pub today: Option<Day>,
+    /// Network cards on the PCI bus.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub network_cards: BTreeSet<PciId>,
     /// NVIDIA GPUs and NVSwitches on the PCI bus, by address.
     pub devices: Vec<PciDevice>,
     /// The GPUs among `devices` that nvidia.ko may drive, each with the driver bound to it.

@@ -1,6 +1,7 @@
 //! Facts of a host: read from /proc, /sys, /etc and /lib/modules below a root, as plain data.
 
 mod cgroup;
+mod cloud;
 pub mod conflicting;
 mod fabric;
 pub mod gpus;
@@ -17,6 +18,7 @@ pub(crate) mod known_holders;
 pub mod module_files;
 pub mod modules;
 pub mod mounts;
+mod network_cards;
 pub mod nodes;
 pub mod pci;
 pub mod places;

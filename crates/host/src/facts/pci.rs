@@ -1,6 +1,7 @@
 //! NVIDIA's functions on the PCI bus, from /sys/bus/pci/devices.
 
 use std::io::{self, ErrorKind::NotFound};
+use std::path::Path;
 
 use nix::errno::Errno;
 
@@ -12,6 +13,14 @@ const NVIDIA: u32 = 0x10de;
 
 /// Number of times that the bus is listed anew where a function left it meanwhile.
 const LISTINGS: usize = 3;
+
+/// Reads the GPUs and NVSwitches of a host whose /sys is below this root.
+///
+/// # Errors
+/// If the root cannot be opened, or the bus or one of its NVIDIA functions cannot be read.
+pub fn devices(root: &Path) -> io::Result<Vec<PciDevice>> {
+    read(&Root::open(root)?)
+}
 
 /// Reads the GPUs and NVSwitches, by address. Virtual functions are left out: they are for guests, and on the
 /// host that has the physical function nvidia.ko ignores them (nv-pci.c, `is_virtfn`).
@@ -143,7 +152,7 @@ mod tests {
     use rstest::rstest;
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 

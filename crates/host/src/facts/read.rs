@@ -9,9 +9,10 @@ use crate::facts::places::Recorded;
 use crate::facts::process::FirstProcess;
 use crate::facts::{DriverRootState, HostFacts, Mount, Probe, Unread};
 use crate::facts::{
-    conflicting, fabric, gpus, installed, installed_kernels, kernel, modules, mounts, pci, places,
-    platform, process, security,
+    cloud, conflicting, fabric, gpus, installed, installed_kernels, kernel, modules, mounts,
+    network_cards, pci, places, platform, process, security,
 };
+use longshore_core::day::Day;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_core::root::Root;
@@ -39,6 +40,9 @@ impl HostFacts {
         Ok(Self {
             os: known(kernel::read_os_release(&root, &host), &mut unread.os_release),
             platform: platform::read(&root, &host, release),
+            cloud: cloud::read(&root).map(str::to_owned),
+            today: Some(Day::today()),
+            network_cards: known(network_cards::read(&root), &mut unread.network_cards),
             conflicting: known(
                 conflicting::read(&root, &devices, &loaded),
                 &mut unread.conflicting,
@@ -135,6 +139,8 @@ mod tests {
     #[case("bookworm-cloud-t4", 1, 0, None)]
     #[case("bookworm-rt-t4", 1, 0, None)]
     #[case("bookworm-v100", 1, 0, None)]
+    #[case("bookworm-b200", 1, 0, None)]
+    #[case("bookworm-unknown-gpu", 1, 0, None)]
     #[case("bookworm-k80", 2, 0, None)]
     #[case("bookworm-h100-nvswitch", 8, 4, None)]
     #[case("bookworm-nouveau", 1, 0, Some("nouveau"))]
@@ -153,6 +159,8 @@ mod tests {
         let count = |kind| facts.devices.iter().filter(|d| d.kind == kind).count();
         assert_eq!((count(DeviceKind::Gpu), count(DeviceKind::NvSwitch)), (gpus, switches));
         assert_eq!(facts.devices.first().and_then(|d| d.driver.as_deref()), driver);
+        let cards: Vec<String> = facts.network_cards.iter().map(ToString::to_string).collect();
+        assert_eq!((cards, facts.cloud), (vec!["1af4:1041".to_owned()], None));
         assert_eq!(facts.os.codename.as_deref(), Some("bookworm"));
         assert_eq!(facts.kernel.arch, "x86_64");
         let compiler = "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0";

@@ -24,6 +24,8 @@ pub struct Unread {
     pub loaded: Option<String>,
     /// Of [`HostFacts::mounts`](super::HostFacts::mounts).
     pub mounts: Option<String>,
+    /// Of [`HostFacts::network_cards`](super::HostFacts::network_cards).
+    pub network_cards: Option<String>,
     /// Of [`HostFacts::os`](super::HostFacts::os).
     pub os_release: Option<String>,
     /// Of [`HostFacts::devices`](super::HostFacts::devices).
@@ -47,6 +49,7 @@ impl Unread {
             ("installed-kernels", &self.installed_kernels),
             ("loaded", &self.loaded),
             ("mounts", &self.mounts),
+            ("network-cards", &self.network_cards),
             ("os-release", &self.os_release),
             ("pci", &self.pci),
             ("places", &self.places),

@@ -281,6 +281,16 @@ impl Signature {
     }
 }
 
+/// Returns the key by which a signature of a file holds, as `longshore sign FILE` and `cosign sign-blob` make it: base64
+/// of the DER form. None where it holds by none of them.
+pub fn signer_of_file<'k>(
+    bytes: &[u8],
+    signature: &str,
+    keys: &'k [PublicKey],
+) -> Option<&'k PublicKey> {
+    keys.iter().find(|key| key.verifies(bytes, signature))
+}
+
 /// Returns the failure for a set that does not count as signed, or as attested.
 pub fn refusal(place: &str, why: &NotSigned) -> Failure {
     if let NotSigned::Unattested(why) = why {

@@ -23,6 +23,9 @@ pub enum Role {
     /// Indexes of a repository's sets.
     #[display("index")]
     Index,
+    /// Support tables.
+    #[display("support-table")]
+    SupportTable,
     /// Attestations of one type.
     Attestation(PredicateType),
 }
@@ -31,12 +34,11 @@ impl FromStr for Role {
     type Err = BadValue;
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
-        let mut named = [Self::Modules, Self::Index].into_iter();
+        let mut named = [Self::Modules, Self::Index, Self::SupportTable].into_iter();
         if let Some(role) = named.find(|role| role.to_string() == text) {
             return Ok(role);
         }
-        let wanted =
-            "modules, index, provenance, spdx, test-result or the URI of a predicate's type";
+        let wanted = "modules, index, support-table, provenance, spdx, test-result or the URI of a predicate's type";
         text.parse().map(Self::Attestation).map_err(|_| BadValue::new(text, wanted))
     }
 }

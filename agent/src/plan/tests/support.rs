@@ -1,0 +1,223 @@
+//! Plans by the support table: ended and vulnerable drivers, floors, exclusions, auto, and rules by GPU.
+
+use super::*;
+use crate::config::Reaction;
+use longshore_core::failure::ExitCode;
+
+/// Drivers of several branches as an archive has them, in both flavours where the branch has both.
+fn modern() -> Catalog {
+    let versions = [
+        ("470.256.02", false),
+        ("535.309.01", true),
+        ("550.163.01", true),
+        ("570.124.06", true),
+        ("570.211.01", true),
+        ("580.126.09", true),
+        ("580.178.04", true),
+        ("595.91.07", true),
+    ];
+    let of = |(version, has_open): (&str, bool)| {
+        let open = has_open.then(|| offered(version, Flavour::Open));
+        open.into_iter().chain([offered(version, Flavour::Proprietary)])
+    };
+    catalog(versions.into_iter().flat_map(of).collect())
+}
+
+/// Findings of the plan by the support table, as `severity code`.
+fn judged(plan: &Plan) -> Vec<String> {
+    let of = plan.findings.iter().filter(|f| longshore_core::finding::OF_SUPPORT.contains(&f.code));
+    of.map(|f| format!("{} {}", f.severity.as_str(), f.code)).collect()
+}
+
+fn detail(plan: &Plan, code: Code) -> String {
+    let found = plan.findings.iter().find(|finding| finding.code == code);
+    found.map(|finding| format!("{}\n{}", finding.detail, finding.remedy)).unwrap_or_default()
+}
+
+#[rstest]
+#[case::supported("bookworm-t4", "580.178.04", &[])]
+#[case::vulnerable("bookworm-t4", "580.126.09", &["warning driver-vulnerable"])]
+#[case::ended("bookworm-t4", "535.309.01", &["warning driver-vulnerable", "warning driver-ended"])]
+#[case::k80("bookworm-k80", "470.256.02", &["warning driver-vulnerable", "warning driver-ended"])]
+#[case::h100("bookworm-h100-nvswitch", "595.91.07", &[])]
+#[case::b200("bookworm-b200", "580.178.04", &[])]
+#[case::b200_below_its_floor("bookworm-b200", "570.124.06", &["refusal gpu-needs-driver", "warning driver-vulnerable", "warning driver-ended"])]
+#[case::unknown_gpu("bookworm-unknown-gpu", "595.91.07", &[])]
+fn drivers_on_hosts(#[case] tree: &str, #[case] driver: &str, #[case] wanted: &[&str]) {
+    let plan = plan(&judging(driver, "auto"), &facts(tree), &modern()).unwrap();
+    assert_eq!(plan.driver_version, driver);
+    assert_eq!(judged(&plan), wanted, "{:?}", plan.findings);
+    assert_eq!(plan.refusal().is_some(), wanted.iter().any(|one| one.starts_with("refusal")));
+}
+
+#[test]
+fn findings_name_day_fix_source_and_what_to_select() {
+    let ended = plan(&judging("535.309.01", "auto"), &facts("bookworm-t4"), &modern()).unwrap();
+    let said = detail(&ended, Code::DriverEnded);
+    for part in [
+        "driver 535.309.01: support of branch 535 (long-support branch) ended on 2026-06-30",
+        "source: NVIDIA Supported Drivers",
+        "580 (long-support branch, until 2028-06-30)",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    let vulnerable =
+        plan(&judging("580.126.09", "auto"), &facts("bookworm-t4"), &modern()).unwrap();
+    let said = detail(&vulnerable, Code::DriverVulnerable);
+    for part in [
+        "bulletin 5861 of 2026-09-30",
+        "fixed in 580.178.04; bulletin 5821",
+        "source: NVIDIA/product-security 2026/5861, read on ",
+        "\nselect driver 580.178.04 or a newer one of its branch",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[rstest]
+#[case::vulnerable("580.126.09", Reaction::Refuse, Reaction::Warn, &["driver-vulnerable"])]
+#[case::ended("535.309.01", Reaction::Warn, Reaction::Refuse, &["driver-ended"])]
+#[case::both("535.309.01", Reaction::Refuse, Reaction::Refuse, &["driver-vulnerable", "driver-ended"])]
+#[case::neither("580.178.04", Reaction::Refuse, Reaction::Refuse, &[])]
+fn policies_refuse(
+    #[case] driver: &str,
+    #[case] vulnerable: Reaction,
+    #[case] ended: Reaction,
+    #[case] wanted: &[&str],
+) {
+    let mut config = judging(driver, "auto");
+    (config.support.vulnerable, config.support.ended) = (vulnerable, ended);
+    let plan = plan(&config, &facts("bookworm-t4"), &modern()).unwrap();
+    assert_eq!(codes(&plan, Severity::Refusal), wanted);
+    let code = plan.refusal().map(|refusal| refusal.code());
+    assert_eq!(code, (!wanted.is_empty()).then_some(ExitCode::Verification));
+}
+
+#[test]
+fn a_loaded_driver_is_warned_of_and_not_refused_for_it() {
+    let facts = facts("bookworm-t4-live");
+    let mut config = judging("535.261.03", "auto");
+    (config.support.vulnerable, config.support.ended) = (Reaction::Refuse, Reaction::Refuse);
+    let plan = plan(&config, &facts, &catalog(Vec::new())).unwrap();
+    assert_eq!(judged(&plan), ["warning driver-vulnerable", "warning driver-ended"]);
+}
+
+#[test]
+fn on_a_host_whose_clock_does_not_count_no_branch_has_ended() {
+    let facts = HostFacts { today: None, ..facts("bookworm-t4") };
+    let plan = plan(&judging("535.309.01", "auto"), &facts, &modern()).unwrap();
+    assert_eq!(judged(&plan), ["warning driver-vulnerable"]);
+}
+
+#[test]
+fn a_gpu_that_the_branch_does_not_support_is_told_once() {
+    let plan = plan(&judging("550", "auto"), &facts("bookworm-b200"), &modern()).unwrap();
+    assert_eq!(codes(&plan, Severity::Refusal), ["gpu-unsupported"]);
+}
+
+#[test]
+fn an_excluded_combination_is_refused_with_its_source() {
+    let mut facts = facts("bookworm-b200");
+    facts.devices[0].device = 0x2941;
+    facts.network_cards.insert("1d0f:efa2".parse().unwrap());
+    let refused = plan(&judging("595.91.07", "auto"), &facts, &modern()).unwrap();
+    assert_eq!(judged(&refused), ["refusal driver-excluded"]);
+    let said = detail(&refused, Code::DriverExcluded);
+    for part in ["R595 breaks GPUDirect RDMA", "NVIDIA/aicr #2459", "row r595-gb200-efa"] {
+        assert!(said.contains(part), "{said}");
+    }
+    // The newest that is not excluded is chosen where none is named.
+    let chosen = plan(&judging("newest", "auto"), &facts, &modern()).unwrap();
+    assert_eq!(chosen.driver_version, "580.178.04");
+    facts.network_cards.clear();
+    let chosen = plan(&judging("newest", "auto"), &facts, &modern()).unwrap();
+    assert_eq!(chosen.driver_version, "595.91.07");
+}
+
+#[test]
+fn a_row_that_only_warns_lets_the_driver_be_installed() {
+    let facts = HostFacts { cloud: Some("aws".into()), ..facts("bookworm-t4") };
+    let plan = plan(&judging("580.178.04", "open"), &facts, &modern()).unwrap();
+    assert_eq!(judged(&plan), ["warning driver-excluded"]);
+    assert!(plan.refusal().is_none());
+}
+
+#[test]
+fn a_gpu_that_lists_have_from_a_newer_branch_on_is_warned_of() {
+    let mut facts = facts("bookworm-b200");
+    facts.devices[0].device = 0x3182;
+    let plan = plan(&judging("570.211.01", "auto"), &facts, &modern()).unwrap();
+    assert!(judged(&plan).contains(&"warning gpu-needs-driver".to_owned()), "{:?}", judged(&plan));
+    let said = detail(&plan, Code::GpuNeedsDriver);
+    assert!(said.contains("B300 SXM6 AC is in the list of driver 580.82.07"), "{said}");
+}
+
+#[rstest]
+#[case::t4("bookworm-t4", "580.178.04", Flavour::Open, "long-support branch 580 until 2028-06-30")]
+#[case::h100("bookworm-h100-nvswitch", "580.178.04", Flavour::Open, "no open security bulletin")]
+#[case::b200("bookworm-b200", "580.178.04", Flavour::Open, "595.91.07 is newer: production branch")]
+#[case::v100("bookworm-v100", "580.178.04", Flavour::Proprietary, "support table of 2026-11-28")]
+#[case::k80("bookworm-k80", "470.256.02", Flavour::Proprietary, "ended on 2024-07-20")]
+#[case::unknown("bookworm-unknown-gpu", "595.91.07", Flavour::Open, "no driver for GPU 10de:3fff")]
+fn auto_chooses_by_the_table(
+    #[case] tree: &str,
+    #[case] version: &str,
+    #[case] flavour: Flavour,
+    #[case] reason: &str,
+) {
+    let plan = plan(&judging("auto", "auto"), &facts(tree), &modern()).unwrap();
+    assert_eq!((plan.driver_version.as_str(), plan.flavour), (version, flavour));
+    let why = why(&plan, "driver");
+    assert!(why.contains(reason), "{why}");
+}
+
+#[test]
+fn auto_also_chooses_among_the_drivers_of_flat_sources() {
+    let mut catalog = modern();
+    catalog.drivers = Probe::Read(vec![
+        offered("550.163.01", Flavour::Open),
+        in_host_flat("580.178.04", Flavour::Open),
+    ]);
+    let chosen = |driver: &str| {
+        let plan = plan(&judging(driver, "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+        plan.driver_version
+    };
+    assert_eq!(chosen("auto"), "580.178.04");
+    assert_eq!(chosen("newest"), "550.163.01");
+}
+
+fn with_rules(rules: &str) -> Config {
+    let flags: Fragment = toml::from_str(&format!("driver = \"595\"\n{rules}")).unwrap();
+    let mut config = config::load(flags, &|_| None, None).unwrap();
+    config.paths.root = PathBuf::from("/");
+    config.paths.host_root = PathBuf::from("/");
+    config
+}
+
+const RULES: &str = "[[driver-for]]\ngpu = \"hopper\"\ndriver = \"580\"\nflavour = \"proprietary\"\n\
+                     [[driver-for]]\ngpu = \"kepler\"\ndriver = \"470\"\n";
+
+#[rstest]
+#[case::t4("bookworm-t4", "595.91.07", Flavour::Open, "newest available within 595; ")]
+#[case::h100("bookworm-h100-nvswitch", "580.178.04", Flavour::Proprietary, "(rule for hopper)")]
+#[case::k80("bookworm-k80", "470.256.02", Flavour::Proprietary, "(rule for kepler)")]
+fn one_configuration_serves_hosts_with_different_gpus(
+    #[case] tree: &str,
+    #[case] version: &str,
+    #[case] flavour: Flavour,
+    #[case] reason: &str,
+) {
+    let plan = plan(&with_rules(RULES), &facts(tree), &modern()).unwrap();
+    assert_eq!((plan.driver_version.as_str(), plan.flavour), (version, flavour));
+    let why = why(&plan, "driver");
+    assert!(why.contains(reason), "{why}");
+}
+
+#[test]
+fn rules_that_contradict_each_other_on_a_host_are_refused() {
+    let mut facts = facts("bookworm-k80");
+    facts.devices[1].device = 0x2330;
+    let plan = plan(&with_rules(RULES), &facts, &modern()).unwrap();
+    assert!(codes(&plan, Severity::Refusal).contains(&"driver-rules-conflict"));
+    assert_eq!(plan.refusal().map(|refusal| refusal.code()), Some(ExitCode::Preflight));
+}
