@@ -96,7 +96,7 @@ struct Request {
 }
 
 impl Request {
-    fn of(driver: &DriverConfig) -> Self {
+    fn from_driver(driver: &DriverConfig) -> Self {
         let DriverConfig { version, is_named, auto, flavour, .. } = driver;
         Self { version: version.clone(), is_named: *is_named, auto: *auto, flavour: *flavour }
     }
@@ -179,7 +179,7 @@ impl Config {
         let without = self.driver_rules.without.take();
         match (rule, without) {
             (Some(rule), without) => {
-                let without = without.unwrap_or_else(|| Request::of(&self.driver));
+                let without = without.unwrap_or_else(|| Request::from_driver(&self.driver));
                 without.clone().with(&rule).put_into(&mut self.driver);
                 self.driver_rules.without = Some(without);
             }

@@ -48,7 +48,7 @@ pub(super) fn choose(inputs: Inputs<'_>) -> Choice {
                 Offered { fitting: &fitting, matching: &matching, left_out },
             )
         }
-        (None, Some(newest)) => question.refuse_gpu(newest),
+        (None, Some(newest)) => question.refuse_gpu(question.nearest(newest, &matching)),
         (None, None) => question.refuse_offer(&candidates, catalog),
     }
 }
@@ -331,6 +331,13 @@ impl<'a> Question<'a> {
         let by = if of_list.is_some() { " (supported-gpus.json)" } else { "" };
         let is = of_list.or_else(|| generation.map(|g| g.to_string())).unwrap_or_default();
         format!("{} is {is}, {what}{by}", name_of(device))
+    }
+
+    /// Returns the candidate of the same version whose flavour suits the GPUs best: its refusal names the cause.
+    fn nearest<'c>(&self, newest: Candidate<'c>, matching: &[Candidate<'c>]) -> Candidate<'c> {
+        let (preferred, _) = self.preferred(newest.version);
+        let is_nearest = |c: &&Candidate<'c>| c.version == newest.version && c.flavour == preferred;
+        matching.iter().find(is_nearest).copied().unwrap_or(newest)
     }
 
     /// Refuses: candidates match, but none has a flavour that fits the GPUs.

@@ -25,7 +25,7 @@ struct HostTraits<'a> {
 }
 
 impl<'a> HostTraits<'a> {
-    fn of(facts: &'a HostFacts) -> Self {
+    fn from_facts(facts: &'a HostFacts) -> Self {
         let gpus = facts.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);
         Self {
             facts,
@@ -52,7 +52,7 @@ fn standing<'a>(
     flavour: Flavour,
 ) -> Standing<'a> {
     let table = config.support.table.as_ref();
-    let host = HostTraits::of(facts);
+    let host = HostTraits::from_facts(facts);
     let mut standing = Standing {
         ended: facts.today.and_then(|today| table.ended(version, today)),
         open: table.open_bulletins(version),
@@ -71,7 +71,7 @@ pub(super) fn choose<'c>(
     facts: &HostFacts,
     offered: &[(&'c str, Flavour)],
 ) -> Option<Chosen<'c>> {
-    let host = HostTraits::of(facts);
+    let host = HostTraits::from_facts(facts);
     // Without a day no branch has ended.
     let today = facts.today.unwrap_or_default();
     longshore_support::choose(&config.support.table, offered, host.traits(), today)
@@ -136,9 +136,9 @@ pub(super) fn findings(inputs: Inputs<'_>, choice: &Choice) -> Vec<Finding> {
             None => with_supported(finding, config, facts),
         });
     }
-    let is_told = |code: Code| choice.findings.iter().any(|finding| finding.code == code);
+    let has_finding = |code: Code| choice.findings.iter().any(|finding| finding.code == code);
     let of_gpu = [Code::GpuNeedsDriver, Code::GpuUnsupported, Code::GpuTooOld];
-    if !of_gpu.into_iter().any(is_told) {
+    if !of_gpu.into_iter().any(has_finding) {
         found.extend(standing.floors.iter().map(|(gpu, floor)| {
             let (why, remedy) = of_floor(version, floor);
             let severity = if *live { Severity::Warning } else { Severity::Refusal };
@@ -156,7 +156,7 @@ pub(super) fn findings(inputs: Inputs<'_>, choice: &Choice) -> Vec<Finding> {
             Finding::warning(Code::GpuNeedsDriver, seen).remedy(remedy)
         }));
     }
-    if !is_told(Code::DriverExcluded) {
+    if !has_finding(Code::DriverExcluded) {
         found.extend(standing.exclusions.iter().map(|row| {
             let (why, remedy) = of_exclusion(row);
             let severity = match row.action {
@@ -214,7 +214,7 @@ fn all_fixed_in<'a>(open: &[OpenBulletin<'a>]) -> Option<&'a str> {
 
 /// Gives a finding the remedy that names the branches which are supported and fit every GPU.
 fn with_supported(finding: Finding, config: &Config, facts: &HostFacts) -> Finding {
-    let (table, host) = (config.support.table.as_ref(), HostTraits::of(facts));
+    let (table, host) = (config.support.table.as_ref(), HostTraits::from_facts(facts));
     let Some(today) = facts.today else { return finding };
     let fits = |number| {
         let mut generations = host.gpus.iter().filter_map(|gpu| table.generation(*gpu));
