@@ -19,6 +19,7 @@ mod preflight;
 mod reports;
 mod run_files;
 mod signing;
+mod source_trees;
 mod sources;
 mod steps;
 mod support;
@@ -128,6 +129,7 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         switch_programs: Probe::Unreadable("not read".into()),
         finished: Vec::new(),
         run_files: Probe::Read(Vec::new()),
+        source_trees: Vec::new(),
         headers: Probe::Read(AvailableHeaders::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),

@@ -1,0 +1,136 @@
+//! Drivers of NVIDIA's published sources: candidates, their user mode, and modules alone.
+
+use super::*;
+use crate::catalog::SourceFailure;
+use crate::steps::Step;
+use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::source_id::SourceId;
+use longshore_sources::runfile::AvailableRunFile;
+use longshore_sources::source_tree::SourceTree;
+
+const VERSION: &str = "580.142";
+
+fn tree(version: &str) -> SourceTree {
+    SourceTree {
+        version: version.into(),
+        sha256: "2".repeat(64),
+        urls: vec!["https://user:secret@git.example.com/580.142.tar.gz".into()],
+    }
+}
+
+/// Archives with drivers up to 570, and a tree of this version.
+fn with_tree(version: &str) -> Catalog {
+    Catalog { source_trees: vec![tree(version)], ..archives() }
+}
+
+/// The same, with a .run file that has its user mode.
+fn with_user_mode(version: &str) -> Catalog {
+    let file = AvailableRunFile {
+        name: format!("NVIDIA-Linux-x86_64-{version}.run"),
+        urls: vec!["file:///srv/driver.run".into()],
+        sha256: "1".repeat(64),
+        version: version.into(),
+        flavours: vec![Flavour::Open, Flavour::Proprietary],
+        stored: true,
+        gpus: None,
+    };
+    Catalog { run_files: Probe::Read(vec![file]), ..with_tree(version) }
+}
+
+#[test]
+fn a_tree_is_compiled_and_a_run_file_of_its_version_has_the_user_mode() {
+    let catalog = with_user_mode(VERSION);
+    let plan = plan(&config(VERSION, "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+    assert_eq!((plan.driver_version.as_str(), plan.flavour), (VERSION, Flavour::Open));
+    let [Acquire::Fetch(Item::SourceTree(fetched)), Acquire::BuildSet(build), assembled] =
+        plan.acquire.as_slice()
+    else {
+        panic!("{:?}", plan.acquire)
+    };
+    assert_eq!(*fetched, tree(VERSION));
+    let compiled = build.driver.as_ref().map(|driver| driver.sha256.clone());
+    assert_eq!(compiled, Some(fetched.sha256.clone()));
+    let Acquire::AssembleUserspace { run_file: Some(file), .. } = assembled else {
+        panic!("{assembled:?}")
+    };
+    assert_eq!(file.version, VERSION);
+    let driver = why(&plan, "driver");
+    assert!(driver.contains("published sources at") && !driver.contains("secret"), "{driver}");
+    assert!(why(&plan, "core objects").contains("compiled once"));
+}
+
+#[rstest]
+#[case::newest_of_all("newest", VERSION, VERSION)]
+#[case::older_than_the_archives("newest", "565.57.01", "570.133.20")]
+#[case::by_branch("565", "565.57.01", "565.57.01")]
+#[case::the_same_version("570.133.20", "570.133.20", "570.133.20")]
+fn a_tree_stands_beside_the_archives(
+    #[case] asked: &str,
+    #[case] of_tree: &str,
+    #[case] chosen: &str,
+) {
+    let catalog = with_tree(of_tree);
+    let plan = plan(&config(asked, "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    assert_eq!(plan.driver_version, chosen);
+    let is_fetched = plan.acquire.iter().any(|a| matches!(a, Acquire::Fetch(Item::SourceTree(_))));
+    assert_eq!(is_fetched, of_tree == chosen, "{:?}", plan.acquire);
+}
+
+#[test]
+fn a_tree_has_no_proprietary_modules() {
+    let plan = plan(&config(VERSION, "proprietary"), &facts("bookworm-t4"), &with_tree(VERSION));
+    let plan = plan.unwrap();
+    assert_eq!(plan.refusal().map(|failure| failure.code()), Some(ExitCode::Download));
+}
+
+#[test]
+fn a_tree_without_user_mode_is_refused_before_anything_is_compiled() {
+    let plan = plan(&config(VERSION, "auto"), &facts("bookworm-t4"), &with_tree(VERSION)).unwrap();
+    let refusal = plan.refusal().expect("refused");
+    assert_eq!(refusal.code(), ExitCode::Download);
+    assert!(codes(&plan, Severity::Refusal).contains(&"userspace-not-offered"));
+    assert!(refusal.remedy_or_default().contains("modules-only"), "{refusal}");
+    let nothing = Catalog { source_trees: vec![tree(VERSION)], ..catalog(Vec::new()) };
+    let plan = super::super::plan(&config(VERSION, "auto"), &facts("bookworm-t4"), &nothing);
+    assert!(plan.unwrap().refusal().is_some(), "no archive has any driver");
+}
+
+#[test]
+fn archives_that_were_not_read_may_have_the_user_mode() {
+    let failure = Failure::new(FailureKind::Download, "no connection");
+    let failures = vec![SourceFailure::new(SourceId::Archives, "archives", failure)];
+    let drivers = Probe::Unreadable("no connection".into());
+    let catalog = Catalog { failures, drivers, ..with_tree(VERSION) };
+    let plan = plan(&config(VERSION, "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+    assert!(codes(&plan, Severity::Warning).contains(&"userspace-not-offered"));
+}
+
+#[test]
+fn modules_alone_make_neither_driver_root_nor_spec_nor_daemon() {
+    let mut config = config(VERSION, "auto");
+    config.modules_only = true;
+    let plan = plan(&config, &facts("bookworm-t4"), &with_tree(VERSION)).unwrap();
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+    assert_eq!(plan.acquire.len(), 2, "the tree and the compile: {:?}", plan.acquire);
+    let is_of_root = |step: &&Step| {
+        matches!(
+            step,
+            Step::MountRoot(_)
+                | Step::Bind(_)
+                | Step::MountSysfs(_)
+                | Step::MountTmpfs(_)
+                | Step::WriteParameter(_)
+                | Step::PublishSpec(_)
+                | Step::StartDaemon(_)
+        )
+    };
+    assert_eq!(plan.install.iter().find(is_of_root), None);
+    let nodes = plan.install.iter().find_map(|step| match step {
+        Step::MakeNodes(nodes) => Some(nodes.dirs.clone()),
+        _ => None,
+    });
+    assert_eq!(nodes.expect("nodes"), [Path::new("/dev")]);
+    assert!(why(&plan, "user mode the host's").contains("modules-only"));
+}
