@@ -241,7 +241,7 @@ async fn the_tree_with_the_wanted_sources_is_taken(
     let provisioner = Provisioner::new(&scene.config);
     let root = scene.store().dir("userspace").join(name).join("root");
     assert_eq!(provisioner.assemble(DRIVER, None, sources).await.expect("found").root, root);
-    assert_eq!(provisioner.fetch(None).await.expect("found").1.root, root);
+    assert_eq!(provisioner.fetch(None).await.expect("found").1.map(|tree| tree.root), Some(root));
     let other = Some(Flavour::Proprietary);
     provisioner.assemble(DRIVER, None, other).await.expect_err("no source has it");
 }

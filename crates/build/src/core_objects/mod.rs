@@ -112,7 +112,7 @@ impl Core<'_> {
         let mut add = |text: &str| hash.update(format!("{text}\n"));
         add(RECIPE);
         add(&self.tree.sha256);
-        add(&self.compiler.version);
+        add(version_text(&self.compiler.version));
         add(std::env::consts::ARCH);
         match self.tools {
             Tools::Root(root) => add(&root.digest),
@@ -261,6 +261,11 @@ impl CoreRecord {
         })
         .await
     }
+}
+
+/// Returns a compiler's version without its name, by which kernels call the same program differently.
+fn version_text(line: &str) -> &str {
+    line.split_once(' ').map_or(line, |(_, version)| version)
 }
 
 /// Returns the name of NVIDIA's output directory, for example `_out/Linux_x86_64`.

@@ -16,6 +16,13 @@ fn the_compilers_of_both_languages_belong_together(#[case] c: &str, #[case] cxx:
     assert_eq!(cxx_program(c), cxx);
 }
 
+#[test]
+fn kernels_that_name_one_compiler_differently_share_its_objects() {
+    let names =
+        ["gcc-12 (Debian 12.2.0-14) 12.2.0", "x86_64-linux-gnu-gcc-12 (Debian 12.2.0-14) 12.2.0"];
+    assert_eq!(names.map(version_text), ["(Debian 12.2.0-14) 12.2.0"; 2]);
+}
+
 #[derive(Default)]
 struct Noted(Mutex<Vec<String>>);
 

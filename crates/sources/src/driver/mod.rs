@@ -16,12 +16,12 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::packaging_patches::{self, PackagingPatches};
-use super::source_tree;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::package_origin::PackageOrigin;
+use longshore_core::redact::redacted;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_debian::{deb, version};
@@ -81,7 +81,8 @@ impl AvailableDriver {
             }
             DriverOrigin::RunFile { name } => name.clone(),
             DriverOrigin::SourceTree { urls } => {
-                format!("open-gpu-kernel-modules {} ({})", self.version, source_tree::shown(urls))
+                let place = urls.first().map(|url| redacted(url)).unwrap_or_default();
+                format!("open-gpu-kernel-modules {} ({place})", self.version)
             }
         }
     }
