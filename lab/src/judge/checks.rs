@@ -58,7 +58,15 @@ pub(crate) fn kernel_side(expected: &Expected, records: &Records, when: &str) ->
     let mut wrong = Vec::new();
     wrong.extend(driver(expected, records, when));
     wrong.extend(modules(expected, records, when));
-    wrong.extend(nodes(records, when));
+    wrong.extend(nodes(records, when, &[HOST_NODES, ROOT_NODES]));
+    wrong
+}
+
+/// Returns the faults of modules and of the host's nodes, where there is no driver root.
+pub(crate) fn modules_alone(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
+    let mut wrong: Vec<String> = driver(expected, records, when).into_iter().collect();
+    wrong.extend(modules(expected, records, when));
+    wrong.extend(nodes(records, when, &[HOST_NODES]));
     wrong
 }
 
@@ -91,8 +99,12 @@ fn modules(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
         .collect()
 }
 
-/// Checks the nodes of host and driver root: the right names, and the majors the kernel gave.
-fn nodes(records: &Records, when: &str) -> Vec<String> {
+/// Sections with nodes, and the directories of these.
+const HOST_NODES: (&str, &str) = ("host-nodes", "/dev");
+const ROOT_NODES: (&str, &str) = ("root-nodes", "/run/nvidia/driver/dev");
+
+/// Checks the nodes of these directories: the right names, and the majors the kernel gave.
+fn nodes(records: &Records, when: &str, places: &[(&str, &str)]) -> Vec<String> {
     let majors = records.section(&format!("{when}.majors")).unwrap_or_default();
     let major = |driver: &str| {
         majors.iter().find_map(|line| {
@@ -108,11 +120,8 @@ fn nodes(records: &Records, when: &str) -> Vec<String> {
         ("nvidia-uvm-tools", "nvidia-uvm", Some("1")),
     ];
     let mut wrong = Vec::new();
-    for (section, dir) in [
-        (format!("{when}.host-nodes"), "/dev".to_owned()),
-        (format!("{when}.root-nodes"), format!("{DRIVER_ROOT}/dev")),
-    ] {
-        let seen = records.section(&section).unwrap_or_default();
+    for (section, dir) in places {
+        let seen = records.section(&format!("{when}.{section}")).unwrap_or_default();
         for (name, driver, minor) in &wanted {
             // 195 is NVIDIA's own number; 535 registers it as nvidia-frontend, 550 as nvidia.
             let major = match *driver {

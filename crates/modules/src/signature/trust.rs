@@ -272,9 +272,9 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_role("=/k.pub", "is not modules, index, provenance")]
+    #[case::no_role("=/k.pub", "is not modules, index, support-table, provenance")]
     #[case::no_key("modules", "ROLE[+ROLE...]=FILE")]
-    #[case::other_role("sbom=/k.pub", "`sbom` is not modules, index, provenance")]
+    #[case::other_role("sbom=/k.pub", "`sbom` is not modules, index, support-table, provenance")]
     #[case::relative("modules=k.pub", "an absolute path")]
     #[case::bad_builder("provenance=/k.pub=ci", "an absolute URI")]
     #[case::builder_of_no_provenance("modules=/k.pub=https://example.com/b", "has not that role")]

@@ -54,7 +54,7 @@ pub(super) fn unpack(
 ) -> Result<UnpackedTree, Failure> {
     let name = tree.name();
     let wrong = |what: String| not_usable(tree, &what);
-    let mut seen = Seen::default();
+    let mut seen = Contents::default();
     let mut place = |path: &Path| seen.place(path, part);
     let from = BufReader::with_capacity(1 << 16, from);
     let mut check = |entry: &Entry<'_, '_>| check(&name, entry);
@@ -96,7 +96,7 @@ fn check(name: &str, entry: &Entry<'_, '_>) -> Result<(), Failure> {
 
 /// Paths that a tar has, as far as they tell whether it is a tree.
 #[derive(Debug, Default)]
-struct Seen {
+struct Contents {
     /// Directories with a version.mk; empty for the tar's own top.
     versions: BTreeSet<PathBuf>,
     /// First parts of the paths.
@@ -105,7 +105,7 @@ struct Seen {
     has_src: bool,
 }
 
-impl Seen {
+impl Contents {
     /// Notes a path of the tar; returns it where the part has it.
     fn place(&mut self, path: &Path, part: Part) -> Option<PathBuf> {
         let parts: Vec<_> = path.iter().collect();

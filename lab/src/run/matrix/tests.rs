@@ -6,6 +6,8 @@ use super::*;
 use crate::cell::DriverWanted;
 
 const OWN: &str = include_str!("../../../matrix.toml");
+/// Cells with drivers that whoever runs them gives.
+const GIVEN: &str = include_str!("../../../source-trees.toml");
 const CELL: &str = "[guest]\nsuite = 's'\npackages = []\n[[cell]]\nname = 'a'\n\
     scenario = 'refused'\nkernel = { suite = 's', package = 'p' }\n\
     driver = { branch = '535', flavour = 'open' }\n";
@@ -39,6 +41,15 @@ fn the_own_matrix_is_good() {
 }
 
 #[test]
+fn cells_of_given_drivers_are_good_and_load_modules_alone() {
+    let matrix = Matrix::parse(GIVEN).unwrap();
+    for cell in matrix.select(&[]).unwrap() {
+        assert_eq!((cell.scenario.as_str(), cell.from), ("modules-only", Supply::SourceTree));
+        assert!(!cell.core && cell.driver.branch.contains('.'), "{}", cell.name);
+    }
+}
+
+#[test]
 fn the_core_set_has_every_scenario_in_a_vm_but_those_on_demand() {
     let matrix = Matrix::parse(OWN).unwrap();
     let core = matrix.core();
@@ -46,7 +57,9 @@ fn the_core_set_has_every_scenario_in_a_vm_but_those_on_demand() {
     let in_a_vm = SCENARIOS.iter().filter(|scenario| scenario.script().is_some());
     for scenario in in_a_vm {
         let has = |cells: &[&Cell]| cells.iter().any(|cell| cell.scenario == scenario.name());
-        assert!(has(&matrix.select(&[]).unwrap()), "no cell has {scenario:?}");
+        let given = Matrix::parse(GIVEN).unwrap();
+        let is_there = has(&matrix.select(&[]).unwrap()) || has(&given.select(&[]).unwrap());
+        assert!(is_there, "no cell has {scenario:?}");
         assert!(has(&core) || scenario.is_on_demand(), "no cell of the core set has {scenario:?}");
     }
 }

@@ -12,7 +12,7 @@ impl Scenario for ModulesOnly {
         if !records.phases.iter().any(|phase| phase == "ready") {
             return vec!["the agent was never Ready".into()];
         }
-        let mut wrong = checks::kernel_side(expected, records, "ready");
+        let mut wrong = checks::modules_alone(expected, records, "ready");
         match records.section("ready.mounts") {
             Ok(mounts) => wrong.extend(shown(&mounts)),
             Err(missing) => wrong.push(missing),
