@@ -11,7 +11,7 @@ use longshore_debian::faults::{bad, damaged};
 use longshore_debian::tree::Tree;
 
 /// Entry of a tar in any compression.
-pub(crate) type Entry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
+pub(crate) type TarballEntry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
 
 /// Limits of what a tar unpacks to.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ pub(crate) fn unpack(
     from: impl BufRead,
     into: &Path,
     limits: Limits,
-    check: &mut dyn FnMut(&Entry<'_, '_>) -> Result<(), Failure>,
+    check: &mut dyn FnMut(&TarballEntry<'_, '_>) -> Result<(), Failure>,
     place: &mut dyn FnMut(&Path) -> Option<PathBuf>,
 ) -> Result<(), Failure> {
     let fail = |e| damaged(name, e);

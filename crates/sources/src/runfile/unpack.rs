@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::header::{self, Header};
 use crate::place::is_wanted;
-use crate::tarball::{self, Entry, Limits};
+use crate::tarball::{self, Limits, TarballEntry};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::scratch::{ScratchDir, claim};
@@ -73,7 +73,7 @@ fn unpack_payload(
     into: &Path,
     most: u64,
 ) -> Result<(), Failure> {
-    let mut check = |entry: &Entry<'_, '_>| {
+    let mut check = |entry: &TarballEntry<'_, '_>| {
         check_path(name, &entry.path_bytes())?;
         check_kind(name, entry)
     };
@@ -94,7 +94,7 @@ pub fn check_path(name: &str, path: &[u8]) -> Result<(), Failure> {
 
 /// Checks that a driver consists of files, directories and links to files beside them, and of
 /// nothing else.
-fn check_kind(name: &str, entry: &Entry<'_, '_>) -> Result<(), Failure> {
+fn check_kind(name: &str, entry: &TarballEntry<'_, '_>) -> Result<(), Failure> {
     let kind = entry.header().entry_type();
     let path = || String::from_utf8_lossy(&entry.path_bytes()).into_owned();
     if kind.is_block_special() || kind.is_character_special() || kind.is_fifo() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{SourceTree, shown};
 use crate::driver;
 use crate::runfile::unpack::check_path;
-use crate::tarball::{self, Entry, Limits};
+use crate::tarball::{self, Limits, TarballEntry};
 use longshore_core::bounded_read;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_debian::faults::bad;
@@ -57,7 +57,7 @@ pub(super) fn unpack(
     let mut seen = Contents::default();
     let mut place = |path: &Path| seen.place(path, part);
     let from = BufReader::with_capacity(1 << 16, from);
-    let mut check = |entry: &Entry<'_, '_>| check(&name, entry);
+    let mut check = |entry: &TarballEntry<'_, '_>| check(&name, entry);
     tarball::unpack(&name, from, into, LIMITS, &mut check, &mut place).map_err(|failure| {
         match failure.kind() {
             FailureKind::Verification => failure.remedy(remedy(tree)),
@@ -84,7 +84,7 @@ pub(super) fn unpack(
 }
 
 /// Refuses entries that no tree has: links, devices, sparse files.
-fn check(name: &str, entry: &Entry<'_, '_>) -> Result<(), Failure> {
+fn check(name: &str, entry: &TarballEntry<'_, '_>) -> Result<(), Failure> {
     check_path(name, &entry.path_bytes())?;
     let kind = entry.header().entry_type();
     if kind.is_file() || kind.is_dir() {

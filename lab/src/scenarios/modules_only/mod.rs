@@ -14,7 +14,7 @@ impl Scenario for ModulesOnly {
         }
         let mut wrong = checks::modules_alone(expected, records, "ready");
         match records.section("ready.mounts") {
-            Ok(mounts) => wrong.extend(shown(&mounts)),
+            Ok(mounts) => wrong.extend(shown(mounts)),
             Err(missing) => wrong.push(missing),
         }
         wrong
