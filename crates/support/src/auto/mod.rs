@@ -20,8 +20,8 @@ pub struct Chosen<'a> {
 }
 
 /// Chooses among versions that are offered, each with a flavour of its modules: of those that support every GPU and are
-/// not excluded, the one with the fewest open bulletins, then one whose branch has not ended, then without a warning
-/// of the table, then of a long-support branch before a production and a new-feature branch, then the newest.
+/// not excluded, one whose branch has not ended, then with the fewest open bulletins, then without a warning of the
+/// table, then of a long-support branch before a production and a new-feature branch, then the newest.
 ///
 /// A GPU that the table does not have, or has no driver for, gets the newest version, of the open modules where any are
 /// offered. None where no version supports every GPU.
@@ -42,8 +42,9 @@ pub fn choose<'a>(
         .map(|(version, flavour)| (*version, table.standing(version, *flavour, traits, today)));
     let rank = |(version, standing): &(&'a str, Standing<'_>)| {
         (
-            standing.open.len(),
+            // What is open in an ended branch stays open.
             standing.ended.is_some(),
+            standing.open.len(),
             standing.exclusions.len() + standing.unlisted.len(),
             rank_of_kind(table, version),
             Reverse(numbers(version)),

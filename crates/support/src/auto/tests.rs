@@ -33,6 +33,11 @@ const ALL: [&str; 8] = [
     &["580.126.09", "595.91.07"],
     Some("595.91.07")
 )]
+#[case::supported_before_ended_with_fewer_bulletins(
+    0x1eb8,
+    &["535.309.01", "580.142"],
+    Some("580.142")
+)]
 #[case::nothing_offered(0x1eb8, &[], None)]
 fn choices(#[case] gpu: u16, #[case] versions: &[&str], #[case] wanted: Option<&str>) {
     let table = SupportTable::built_in().unwrap();
