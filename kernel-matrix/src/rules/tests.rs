@@ -135,6 +135,17 @@ fn a_part_without_effect_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_source_tree_gives_a_driver_for_each_version() {
+    let pins = format!("sha256 = {{ '580.142' = '{}' }}", "a".repeat(64));
+    let tree = format!("[[drivers]]\nsource-tree = {{ urls = ['/srv/{{version}}'], {pins} }}\n");
+    let rules = with(&tree).unwrap();
+    let of_tree = names(&rules).into_iter().filter(|name| name.ends_with("-580.142-open"));
+    assert!(of_tree.count() > 0, "{:?}", names(&rules));
+    let error = with(&format!("{tree}suites = ['sid']\n")).unwrap_err();
+    assert!(error.contains("the open flavour alone"), "{error}");
+}
+
+#[test]
 fn an_exclude_that_contradicts_an_include_is_refused() {
     let error = with(
         "[[rule]]\nname = 'few'\nsuffix = 'few'\nonly = [{ branch = '550' }]\n\
