@@ -95,7 +95,7 @@ impl Core<'_> {
         }
         let root = self.root(&packages, progress).await?;
         let work = Arc::new(claim(self.store, "core")?);
-        let objects = self.compile(&root, &work, progress).await?;
+        let objects = self.compile(&key, &root, &work, progress).await?;
         ScratchDir::remove(work);
         let mut made =
             CoreRecord::new(&self.tree.version, &self.tree.sha256, &self.compiler.version);
@@ -143,6 +143,7 @@ impl Core<'_> {
     /// Compiles in the sandbox; returns the objects' digests by their paths among the kernel's sources.
     async fn compile(
         &self,
+        key: &str,
         root: &Path,
         work: &Arc<ScratchDir>,
         progress: &dyn Progress,
@@ -154,7 +155,8 @@ impl Core<'_> {
             .mtime()
             .max(0);
         let total = sources_in(&tree);
-        let log = self.store.dir("logs").join(format!("{}-core.log", self.tree.version));
+        let log =
+            self.store.dir("logs").join(format!("{}-core-{}.log", self.tree.version, &key[..12]));
         let held: Held = Some(Arc::clone(work) as _);
         user::hand_over(build.clone(), self.request.user, held.clone()).await?;
         let place = WorkingDirectory { root, work: &build, user: self.request.user, held };

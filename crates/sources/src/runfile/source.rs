@@ -78,7 +78,7 @@ impl RunFileSource {
 }
 
 /// Returns http, https and file URLs unchanged, absolute paths as file URLs.
-fn url_of(place: &str) -> Result<String, String> {
+pub(crate) fn url_of(place: &str) -> Result<String, String> {
     if ["http://", "https://", "file:///"].iter().any(|scheme| place.starts_with(scheme)) {
         return Ok(place.to_owned());
     }
@@ -88,7 +88,7 @@ fn url_of(place: &str) -> Result<String, String> {
     })
 }
 
-fn digest(text: &str) -> Result<String, String> {
+pub(crate) fn digest(text: &str) -> Result<String, String> {
     let lower = text.trim().to_ascii_lowercase();
     let lower = lower.strip_prefix("sha256:").unwrap_or(&lower);
     if is_sha256(lower) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::SourceTree;
-use longshore_core::digest::is_sha256;
+use crate::runfile::source::{digest, url_of};
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::redact::redacted;
 
@@ -72,22 +72,7 @@ fn is_version(text: &str) -> bool {
 }
 
 fn digest_of(version: &str, text: &str) -> Result<String, String> {
-    let lower = text.trim().to_ascii_lowercase();
-    let lower = lower.strip_prefix("sha256:").unwrap_or(&lower);
-    match is_sha256(lower) {
-        true => Ok(lower.to_owned()),
-        false => Err(format!("`{text}`, of {version}, is no sha256: 64 hex digits")),
-    }
-}
-
-/// Returns http, https and file URLs unchanged, absolute paths as file URLs.
-fn url_of(place: &str) -> Result<String, String> {
-    if ["http://", "https://", "file:///"].iter().any(|scheme| place.starts_with(scheme)) {
-        return Ok(place.to_owned());
-    }
-    reqwest::Url::from_file_path(place).map(String::from).map_err(|()| {
-        format!("`{}` is no http, https or file URL and no absolute path", redacted(place))
-    })
+    digest(text).map_err(|what| format!("{version}: {what}"))
 }
 
 #[cfg(test)]

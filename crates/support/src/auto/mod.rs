@@ -42,7 +42,7 @@ pub fn choose<'a>(
         .map(|(version, flavour)| (*version, table.standing(version, *flavour, traits, today)));
     let rank = |(version, standing): &(&'a str, Standing<'_>)| {
         (
-            // What is open in an ended branch stays open.
+            // Bulletins that are open in an ended branch stay open.
             standing.ended.is_some(),
             standing.open.len(),
             standing.exclusions.len() + standing.unlisted.len(),
