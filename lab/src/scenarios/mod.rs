@@ -39,12 +39,12 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    attacked::Attacked { script: "script.sh" },
+    attacked::Attacked { script: "script.sh", is_on_demand: true },
     bad_input::BadInput { script: "script.sh", is_on_demand: true },
     build::Build {},
     cluster::Cluster { script: "script.sh", is_on_demand: true },
     cluster_upgrade::ClusterUpgrade { script: "script.sh", is_on_demand: true },
-    dead_disk::DeadDisk { script: "script.sh" },
+    dead_disk::DeadDisk { script: "script.sh", is_on_demand: true },
     deployed::Deployed { script: "script.sh", is_on_demand: true },
     hot_plug::HotPlug { script: "script.sh", is_on_demand: true },
     ima::Ima { script: "script.sh", is_on_demand: true },
@@ -54,7 +54,7 @@ scenarios! {
     modules_only::ModulesOnly { script: "script.sh", is_on_demand: true },
     next_kernel::NextKernel { script: "script.sh", is_on_demand: true },
     nouveau::Nouveau { script: "script.sh", is_on_demand: true },
-    operator::Operator { script: "script.sh" },
+    operator::Operator { script: "script.sh", is_on_demand: true },
     operator_pod::OperatorPod { script: "script.sh", is_on_demand: true },
     peermem::Peermem { script: "script.sh", is_on_demand: true },
     power_cut::PowerCut { script: "script.sh", is_on_demand: true },
