@@ -11,6 +11,9 @@
 {{- if not .compile }}{{ $_ := set $env "LONGSHORE_COMPILE" "false" }}{{ end }}
 {{- with .noGpu }}{{ $_ := set $env "LONGSHORE_NO_GPU" . }}{{ end }}
 {{- with .missingGpus }}{{ $_ := set $env "LONGSHORE_MISSING_GPUS" . }}{{ end }}
+{{- with .ended }}{{ $_ := set $env "LONGSHORE_ENDED_DRIVER" . }}{{ end }}
+{{- with .vulnerable }}{{ $_ := set $env "LONGSHORE_VULNERABLE_DRIVER" . }}{{ end }}
+{{- with .supportTable }}{{ $_ := set $env "LONGSHORE_SUPPORT_TABLE" . }}{{ end }}
 {{- with .conflictingDrivers }}{{ $_ := set $env "LONGSHORE_CONFLICTING_DRIVERS" . }}{{ end }}
 {{- with .nextKernel }}{{ $_ := set $env "LONGSHORE_NEXT_KERNEL" . }}{{ end }}
 {{- with .onBusy }}{{ $_ := set $env "LONGSHORE_ON_BUSY" . }}{{ end }}
