@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, StorePlace};
 use longshore_core::bounded_read;
+use longshore_core::day::Day;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_host::facts::pci;
@@ -27,9 +28,13 @@ const REMEMBERED: &str = "support-table";
 /// # Errors
 /// Exit code 2 where the file cannot be read, contradicts itself, or no key may sign it, or a rule is for no GPU; 13
 /// where it is unsigned, or older than one that was used before; 15 where that cannot be kept.
-pub(crate) fn settled(mut config: Config, remembers: bool) -> Result<Config, Failure> {
+pub(crate) fn settled(config: Config, remembers: bool) -> Result<Config, Failure> {
+    settled_on(Day::today(), config, remembers)
+}
+
+fn settled_on(today: Day, mut config: Config, remembers: bool) -> Result<Config, Failure> {
     if let Some(file) = &config.support.file {
-        let table = of_file(&config, file, remembers)?;
+        let table = of_file(&config, file, remembers.then_some(today))?;
         config.driver_rules.check(&table)?;
         config.support.table = Arc::new(table);
     }
@@ -41,7 +46,13 @@ pub(crate) fn settled(mut config: Config, remembers: bool) -> Result<Config, Fai
     Ok(config.for_devices(&devices))
 }
 
-fn of_file(config: &Config, file: &Path, remembers: bool) -> Result<SupportTable, Failure> {
+/// Reads and checks the table of a file. `remembered_on` is the day on which its issue is kept: an issue of a later day is
+/// kept as one of that day, so that a wrong day does not shut out the tables after it.
+fn of_file(
+    config: &Config,
+    file: &Path,
+    remembered_on: Option<Day>,
+) -> Result<SupportTable, Failure> {
     let reading = || format!("reading the support table {}", file.display());
     let text = bounded_read::read_text(file, MOST_BYTES).or_fail(FailureKind::Usage, reading)?;
     verify(config, file, &text)?;
@@ -54,12 +65,12 @@ fn of_file(config: &Config, file: &Path, remembers: bool) -> Result<SupportTable
     let TableHead { issued, extends } = TableHead::read(&text).map_err(named)?;
     let table = built_in.merged(&text).map_err(named)?;
     let (root, disk) = (store(config), config.disk());
-    let newest = match remembers {
-        true => {
+    let newest = match remembered_on {
+        Some(today) => {
             let versions = IndexVersions::new(&Store::open(&root, disk)?);
-            versions.remember(REMEMBERED, issued.number())?
+            versions.remember(REMEMBERED, issued.min(today).number())?
         }
-        false => {
+        None => {
             let versions = IndexVersions::new(&Store::at(&root, disk));
             versions.highest(REMEMBERED)?.unwrap_or_default()
         }

@@ -46,7 +46,11 @@ impl Scene {
     }
 
     fn settled(&self, remembers: bool) -> Result<Config, Failure> {
-        settled(self.config(""), remembers)
+        self.settled_on("2026-12-31", remembers)
+    }
+
+    fn settled_on(&self, today: &str, remembers: bool) -> Result<Config, Failure> {
+        settled_on(today.parse().unwrap(), self.config(""), remembers)
     }
 }
 
@@ -119,6 +123,19 @@ fn a_table_older_than_one_that_was_used_is_refused() {
     }
     scene.put(&extending("2026-12-02"), &scene.key);
     scene.settled(true).unwrap();
+}
+
+/// The day in a signed table may be a slip of the pen.
+#[test]
+fn a_table_of_a_later_day_does_not_shut_out_those_after_it() {
+    let scene = Scene::new();
+    scene.put(&extending("2062-12-01"), &scene.key);
+    scene.settled_on("2026-12-02", true).unwrap();
+    scene.put(&extending("2026-12-01"), &scene.key);
+    let failure = scene.settled_on("2026-12-02", true).unwrap_err();
+    assert!(failure.to_string().contains("is older than one that was used before (20261202)"));
+    scene.put(&extending("2026-12-03"), &scene.key);
+    scene.settled_on("2026-12-03", true).unwrap();
 }
 
 #[test]
