@@ -74,7 +74,15 @@ COUNT = "return document.getElementById('count').textContent"
 SHOWN = "return [...document.querySelectorAll('details.cell')].filter(e => e.checkVisibility()).length"
 
 
+# Columns and state of the tables: supported branches, and those below the fold.
+TABLES = """return [...document.querySelectorAll('.matrix table')].map(e =>
+    [e.querySelectorAll('thead tr')[1].cells.length, e.checkVisibility()])"""
+
+
 def contents(browser):
+    equal("tables: columns, and whether they are seen", browser.run(TABLES), [[4, True], [5, False]])
+    heads = "return [...document.querySelectorAll('.matrix table')].map(e => e.querySelector('.states').innerText)"
+    equal("states", [text.count("supported until") for text in browser.run(heads)], [4, 0])
     equal("title", browser.run("return document.title").startswith("Kernel matrix: "), True)
     equal("cells in the table", browser.run("return document.querySelectorAll('.matrix td a').length"), TABLE)
     equal("without sources", browser.run("return document.querySelectorAll('.absent dt').length"), 3)
@@ -136,6 +144,7 @@ def keyboard(browser):
     equal("details after a filter", browser.run(SHOWN), 2)
     rows = "return [...document.querySelectorAll('.matrix tbody tr:not(.group)')].filter(e => e.checkVisibility()).length"
     equal("rows after a filter", browser.run(rows), 1)
+    equal("a filter opens the ended branches", browser.run(TABLES)[1][1], True)
     for _ in range(40):
         browser.press("Tab")
         if browser.run("return Boolean(document.activeElement.closest('.matrix td'))"):
@@ -157,7 +166,7 @@ def keyboard(browser):
     browser.run("const s = document.getElementById('search'); s.value = ''; s.dispatchEvent(new Event('input'))")
     browser.press("Home", "Down", "Down", "End", "Up")
     at = int(browser.run(FOCUS)[2:])
-    equal("column after End and Up", at % 12, 11)
+    equal("column after End and Up: the oldest ended branch", at % 12, 0)
     browser.run("document.querySelector('input[value=works]').click()")
     good = "return [...document.querySelectorAll('.legend li')].find(e => e.querySelector('.works')).querySelector('b').textContent"
     left = CELLS - int(browser.run(good))
@@ -168,9 +177,9 @@ def cards(browser, page, out):
     browser.show(page, NARROW)
     browser.run("document.querySelector('.matrix td a').focus()")
     browser.press("Down", "Right")
-    equal("cards: the second after the first", browser.run(FOCUS), "#c2")
+    equal("cards: the second after the first", browser.run(FOCUS), "#c8")
     browser.press("Enter", "Escape")
-    equal("cards: focus after the panel", browser.run(FOCUS), "#c2")
+    equal("cards: focus after the panel", browser.run(FOCUS), "#c8")
     browser.run("document.querySelector('.filter').scrollIntoView()")
     browser.picture(out / "narrow-light-filter.png")
 

@@ -12,6 +12,7 @@ use kernel_matrix::build_run::BuildRun;
 use kernel_matrix::build_run::log::{RESULTS, RunLog};
 use kernel_matrix::build_run::results;
 use kernel_matrix::ending::Ending;
+use kernel_matrix::report;
 use kernel_matrix::results::{
     AgentUsed, CellResult, Digest, Key, Line, Machine, Results, Run, Shard,
 };
@@ -60,6 +61,9 @@ pub(crate) struct Build {
     /// Directory of results.json, the log of the run and the cells' logs; by default one in the cache.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Write the report on the run here as one HTML page, as `report` does; a failed cell does not keep it from that.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// longshore program; by default that of `cargo build --release` in the checkout that the working directory is in,
     /// or the one beside this program.
     #[arg(long, value_name = "FILE")]
@@ -92,7 +96,13 @@ pub(crate) fn build(options: &Build, ending: &Ending) -> Result<bool, Error> {
         Some(result) => Ok(result),
         None => builds.build(cell),
     };
-    going.go(options.jobs, &planned, compile, shown)
+    let is_good = going.go(options.jobs, &planned, compile, shown)?;
+    if let Some(html) = &options.html {
+        let page = report::Options::page_of(dir.join(RESULTS), html.clone());
+        print(&report::report(&page, Some(&key))?.summary);
+        print(&format!("page written to {}", html.display()));
+    }
+    Ok(is_good)
 }
 
 fn shown(cell: &Cell, result: &CellResult) -> String {

@@ -1,17 +1,27 @@
-//! Drivers and kernels without sources: every cell of theirs lacks a package. A table of the others is shorter, and says
-//! the same.
+//! Axes of the table, in their order: drivers of branches that are supported on the day first, ended ones apart.
+//!
+//! Drivers and kernels without sources are apart, too: every cell of theirs lacks a package. A table of the others is
+//! shorter, and says the same.
+
+use std::collections::BTreeMap;
 
 use super::merge::{Cell, Merged};
 use super::status::Status;
+use super::support::{DriverState, Support};
 use crate::results::{DriverAxis, KernelAxis, Line};
 
-/// The axes, each in two parts.
+/// The axes, in their parts.
 #[derive(Debug, Default)]
 pub(crate) struct Axes<'a> {
     /// Kernels of the table.
     pub kernels: Vec<&'a KernelAxis>,
-    /// Drivers of the table.
+    /// Drivers of the table: of supported branches, then of unknown ones. Drivers that are not judged, in the order of
+    /// the results.
     pub drivers: Vec<&'a DriverAxis>,
+    /// Drivers of ended branches, newest first.
+    pub ended: Vec<&'a DriverAxis>,
+    /// State of each driver with sources; none where they are not judged.
+    pub states: BTreeMap<&'a Line, DriverState>,
     /// Kernels without sources.
     pub absent_kernels: Vec<&'a KernelAxis>,
     /// Drivers without sources.
@@ -31,9 +41,43 @@ impl<'a> Axes<'a> {
             merged.drivers.iter().partition(|d| is_absent(&d.id, |cell| &cell.planned.driver));
         if kernels.is_empty() || drivers.is_empty() {
             let kernels = merged.kernels.iter().collect();
-            return Self { kernels, drivers: merged.drivers.iter().collect(), ..Self::default() };
+            let drivers = merged.drivers.iter().collect();
+            return Self { kernels, drivers, ..Self::default() }.judged(merged);
         }
-        Self { kernels, drivers, absent_kernels, absent_drivers }
+        Self { kernels, drivers, absent_kernels, absent_drivers, ..Self::default() }.judged(merged)
+    }
+
+    /// Sorts the drivers by the support of their branches, and parts ended ones from the others.
+    fn judged(mut self, merged: &Merged) -> Self {
+        let Some(judge) = &merged.judge else { return self };
+        let state = |driver: &&'a DriverAxis| {
+            (&driver.id, judge.state(driver.branch.as_str(), &merged.versions(driver)))
+        };
+        self.states = self.drivers.iter().map(state).collect();
+        let support = |driver: &DriverAxis| self.states.get(&driver.id).map(|of| of.support);
+        self.drivers.sort_by_key(|driver| {
+            let branch = driver.branch.as_str();
+            support(driver).map(|support| support.place(branch))
+        });
+        let is_ended = |driver: &&DriverAxis| support(driver).is_some_and(Support::is_ended);
+        (self.ended, self.drivers) = self.drivers.iter().partition(|driver| is_ended(driver));
+        self
+    }
+
+    /// Returns the kernels of the table of some drivers: those that have a cell of one of them; all, where it is the only
+    /// table.
+    pub(crate) fn kernels_of(
+        &self,
+        merged: &Merged,
+        drivers: &[&DriverAxis],
+    ) -> Vec<&'a KernelAxis> {
+        let is_only = drivers.len() == self.drivers.len() + self.ended.len();
+        let has_cell = |kernel: &KernelAxis| {
+            let mut cells = merged.cells.iter().filter(|cell| cell.planned.kernel == kernel.id);
+            cells.any(|cell| drivers.iter().any(|driver| driver.id == cell.planned.driver))
+        };
+        let kernels = self.kernels.iter().copied();
+        kernels.filter(|kernel| is_only || has_cell(kernel)).collect()
     }
 
     /// Returns name, number of cells and reason of each driver and each kernel without sources.

@@ -6,6 +6,7 @@ use super::absent::Axes;
 use super::difference::{Change, Differences};
 use super::merge::{Cell, Merged};
 use super::status::Status;
+use crate::results::DriverAxis;
 
 /// Largest size of the text: GitHub takes 65,536 characters in a comment.
 pub(crate) const BYTES: usize = 60_000;
@@ -39,6 +40,27 @@ pub(crate) fn render(merged: &Merged, differences: Option<&Differences<'_>>) -> 
     if !cut.is_empty() {
         let _ =
             writeln!(text, "\nToo long for a comment, and on the page alone: {}.", cut.join(", "));
+    }
+    text
+}
+
+/// Returns headline and differences alone, as Markdown: the cells that are worse, better, new or no longer planned.
+pub(crate) fn difference(merged: &Merged, differences: Option<&Differences<'_>>) -> String {
+    let mut text = summary(merged, differences);
+    let Some(differences) = differences else { return text };
+    text += &changes(differences).body;
+    if !differences.new.is_empty() {
+        text += "\n**New**\n\n| Cell | Now | Reason |\n|---|---|---|\n";
+        for (_, cell) in differences.new.iter().take(LISTED) {
+            let (name, now) = (code(cell.planned.name.as_str()), mark(cell.status(), true));
+            let _ = writeln!(text, "| {name} | {now} | {} |", code(&cell.reason()));
+        }
+        more(&mut text, differences.new.len());
+    }
+    if !differences.gone.is_empty() {
+        let gone = differences.gone.iter().take(LISTED).map(|name| code(name.as_str()));
+        let _ = writeln!(text, "\n**No longer planned:** {}", gone.collect::<Vec<_>>().join(", "));
+        more(&mut text, differences.gone.len());
     }
     text
 }
@@ -118,23 +140,15 @@ fn table(merged: &Merged, words: bool) -> String {
         return String::new();
     }
     let axes = Axes::new(merged);
-    let mut body = String::from("\n| Kernel |");
-    for driver in &axes.drivers {
-        let (branch, flavour) = (code(driver.branch.as_str()), code(driver.flavour.as_str()));
-        let _ = write!(body, " {branch} {flavour}<br>{} |", code(&merged.version(driver)));
+    let mut body = String::new();
+    if !axes.drivers.is_empty() || axes.ended.is_empty() {
+        rows(&mut body, merged, &axes, &axes.drivers, words);
+    } else {
+        body += "\nNo driver here is of a branch that is supported.\n";
     }
-    let _ = writeln!(body, "\n|---|{}", "---|".repeat(axes.drivers.len()));
-    let grid = merged.grid();
-    for kernel in &axes.kernels {
-        let _ = write!(body, "| {} {} |", code(kernel.id.as_str()), code(kernel.release.as_str()));
-        for driver in &axes.drivers {
-            let cells = grid.get(&(&kernel.id, &driver.id)).map_or(&[][..], Vec::as_slice);
-            let shown: Vec<String> =
-                cells.iter().map(|at| mark(merged.cells[*at].status(), words)).collect();
-            let _ =
-                write!(body, " {} |", if shown.is_empty() { "·".into() } else { shown.join(" ") });
-        }
-        body.push('\n');
+    if !axes.ended.is_empty() {
+        body += "\n### Ended branches\n";
+        rows(&mut body, merged, &axes, &axes.ended, words);
     }
     let absent: Vec<String> =
         axes.absent(merged).iter().map(|(name, ..)| code(name)).take(LISTED).collect();
@@ -146,7 +160,38 @@ fn table(merged: &Merged, words: bool) -> String {
         .map(|(s, _)| format!("{} {}: {}", s.symbol(), s.word(), s.meaning()))
         .collect();
     let _ = writeln!(body, "\n<sub>{}; · not in the matrix</sub>", legend.join("; "));
+    if let Some(judge) = &merged.judge {
+        let (issued, day) = (judge.table.issued(), judge.day);
+        let _ = writeln!(body, "\n<sub>Drivers by the support table of {issued}, on {day}</sub>");
+    }
     body
+}
+
+/// Writes the table of some drivers, each with its state.
+fn rows(body: &mut String, merged: &Merged, axes: &Axes<'_>, drivers: &[&DriverAxis], words: bool) {
+    body.push_str("\n| Kernel |");
+    for driver in drivers {
+        let (branch, origin) = (code(driver.branch.as_str()), code(&driver.origin()));
+        let _ = write!(body, " {branch} {origin}<br>{}", code(&merged.version(driver)));
+        if let Some(state) = axes.states.get(&driver.id) {
+            let _ = write!(body, "<br>{}", state.support.text());
+            state.cves(code).iter().for_each(|cves| *body += &format!("<br>{cves}"));
+        }
+        body.push_str(" |");
+    }
+    let _ = writeln!(body, "\n|---|{}", "---|".repeat(drivers.len()));
+    let grid = merged.grid();
+    for kernel in axes.kernels_of(merged, drivers) {
+        let _ = write!(body, "| {} {} |", code(kernel.id.as_str()), code(kernel.release.as_str()));
+        for driver in drivers {
+            let cells = grid.get(&(&kernel.id, &driver.id)).map_or(&[][..], Vec::as_slice);
+            let shown: Vec<String> =
+                cells.iter().map(|at| mark(merged.cells[*at].status(), words)).collect();
+            let _ =
+                write!(body, " {} |", if shown.is_empty() { "·".into() } else { shown.join(" ") });
+        }
+        body.push('\n');
+    }
 }
 
 fn mark(status: Status, words: bool) -> String {

@@ -1,13 +1,15 @@
 //! Merges the results of shards.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use longshore_core::driver_version::DriverVersion;
 
 use super::booted::Booted;
 use super::origin::Origin;
 use super::status::{Status, reason};
+use super::support::Judge;
 use crate::results::{
     AgentUsed, Authenticity, CellResult, Digest, DriverAxis, Exclusion, KernelAxis, Line,
     PlannedCell, Results, Run,
@@ -88,6 +90,8 @@ pub(crate) struct Merged {
     pub booted: Vec<Booted>,
     /// Origin of the page.
     pub origin: Origin,
+    /// Judge of the drivers by the support table; None where they are not judged.
+    pub judge: Option<Judge>,
 }
 
 impl Merged {
@@ -205,6 +209,21 @@ impl Merged {
         newest.split('-').next().unwrap_or_default().to_owned()
     }
 
+    /// Returns the driver versions that cells of a driver used, newest first; that of its newest revision where none used
+    /// any.
+    pub(crate) fn versions(&self, driver: &DriverAxis) -> Vec<String> {
+        let cells = self.cells.iter().filter(|cell| cell.planned.driver == driver.id);
+        let mut versions: Vec<&str> = cells.map(Cell::driver_version).collect();
+        versions.retain(|version| !version.is_empty());
+        versions.sort_by_key(|version| Reverse(DriverVersion::new(version)));
+        versions.dedup();
+        if versions.is_empty() {
+            let newest = self.version(driver);
+            return if newest.is_empty() { Vec::new() } else { vec![newest] };
+        }
+        versions.into_iter().map(str::to_owned).collect()
+    }
+
     /// Returns the verb for the good cells.
     pub(crate) fn verb(&self) -> &'static str {
         let booted = self.cells.iter().filter(|cell| cell.boots()).count();
@@ -266,7 +285,7 @@ impl Merged {
 }
 
 /// Compares kernels by the version of their packages; those without one are the last.
-fn by_version(a: &KernelAxis, b: &KernelAxis) -> Ordering {
+pub(super) fn by_version(a: &KernelAxis, b: &KernelAxis) -> Ordering {
     let version = |kernel: &KernelAxis| match kernel.version.is_empty() {
         true => kernel.release.to_string(),
         false => kernel.version.to_string(),
@@ -329,7 +348,7 @@ fn shard_problems(sources: &[Source]) -> Result<Vec<String>, String> {
 }
 
 /// Adds `more` to `held`; what is in both must be the same.
-fn unite<T: PartialEq>(
+pub(super) fn unite<T: PartialEq>(
     held: &mut Vec<T>,
     more: Vec<T>,
     kind: &str,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::Parser;
+use longshore_core::day::Day;
 
 use super::booted::Booted;
 use super::{Options, booted, report};
@@ -12,12 +13,15 @@ use longshore_lab::run::matrix::Matrix;
 const TOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const PAGE: &str = "docs/reference/combinations.html";
 const BOOTED: &str = "kernel-matrix/measured/booted.jsonl";
-/// The command that makes the page, in the top directory of a checkout; the page and combinations.md name it.
+const VERDICTS: &str = "kernel-matrix/measured/verdicts.txt";
+/// The command that makes the page, in the top directory of a checkout; combinations.md and ci/matrix name it, and the page
+/// with the day for which it judged.
 const COMMAND: &str = "kernel-matrix report kernel-matrix/measured/compiled.json --booted \
     kernel-matrix/measured/booted.jsonl --link longshore=../../README.md \
     --link results=../../kernel-matrix/measured/compiled.json \
     --link lock=../../kernel-matrix/measured/compiled.lock --link provenance=combinations.md \
-    --link cells=../internals/proofs.md --html docs/reference/combinations.html";
+    --link cells=../internals/proofs.md --verdicts kernel-matrix/measured/verdicts.txt \
+    --html docs/reference/combinations.html";
 
 #[derive(Parser)]
 struct Line {
@@ -59,6 +63,16 @@ fn booted_cells() -> Vec<Booted> {
     found.into_values().collect()
 }
 
+/// Returns the day for which the page judged the drivers; today, where it is to be written.
+fn day() -> Day {
+    if std::env::var_os("WRITE_DOCS").is_some() {
+        return Day::today();
+    }
+    let page = read(PAGE);
+    let (_, day) = page.rsplit_once("--day ").expect("the page names its day");
+    day[.."2026-11-29".len()].parse().unwrap()
+}
+
 #[test]
 fn the_published_page_is_the_report_on_the_published_results() {
     if std::env::var_os("WRITE_DOCS").is_some() {
@@ -72,20 +86,33 @@ fn the_published_page_is_the_report_on_the_published_results() {
     options.results = options.results.iter().map(|path| Path::new(TOP).join(path)).collect();
     options.booted = options.booted.map(|path| Path::new(TOP).join(path));
     options.html = Some(made.clone());
+    let verdicts = dir.path().join("verdicts.txt");
+    options.verdicts = Some(verdicts.clone());
+    options.day = Some(day());
     report(&options, None).unwrap();
     let page = std::fs::read_to_string(made).unwrap();
     // Paths as the command has them.
     let page = page.replace(&format!("{TOP}/"), "").replace(dir.path().to_str().unwrap(), "D");
     let page = page.replace("--html D/page.html", &format!("--html {PAGE}"));
+    let page = page.replace("--verdicts D/verdicts.txt", &format!("--verdicts {VERDICTS}"));
+    let verdicts = std::fs::read_to_string(verdicts).unwrap();
     assert!(page.contains(&words().collect::<Vec<_>>().join(" ")), "the page names its command");
     if std::env::var_os("WRITE_DOCS").is_some() {
         std::fs::write(Path::new(TOP).join(PAGE), &page).unwrap();
+        std::fs::write(Path::new(TOP).join(VERDICTS), &verdicts).unwrap();
     }
     let command = "WRITE_DOCS=1 cargo test -p kernel-matrix --lib published_page";
     assert!(page == read(PAGE), "{PAGE} is not of these results: {command} renews it");
+    assert!(verdicts == read(VERDICTS), "{VERDICTS} is not of these results: {command} renews it");
+    // ci/matrix calls it by a function.
     let words: String = words().collect();
-    let of_page: String = read("docs/reference/combinations.md").split_whitespace().collect();
-    assert!(of_page.replace('\\', "").contains(&words), "combinations.md names the command");
+    for (place, words) in [
+        ("docs/reference/combinations.md", words.as_str()),
+        ("ci/matrix", words.trim_start_matches("kernel-")),
+    ] {
+        let text: String = read(place).split_whitespace().collect();
+        assert!(text.replace('\\', "").contains(words), "{place} names the command");
+    }
 }
 
 #[test]

@@ -155,6 +155,19 @@ pub struct DriverAxis {
     pub revisions: Vec<Revision>,
 }
 
+impl DriverAxis {
+    /// True if it is compiled from NVIDIA's published sources, and not from a package.
+    pub(crate) fn is_source_tree(&self) -> bool {
+        self.revisions.first().is_some_and(|revision| revision.suite.is_empty())
+    }
+
+    /// Returns its flavour, and the sources where they are no package: `open, from NVIDIA's sources`.
+    pub(crate) fn origin(&self) -> String {
+        let of_tree = if self.is_source_tree() { ", from NVIDIA's sources" } else { "" };
+        format!("{}{of_tree}", self.flavour)
+    }
+}
+
 /// A packaging revision of a driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -164,7 +177,7 @@ pub struct Revision {
     pub package: Line,
     /// Its version.
     pub version: Line,
-    /// Suite that has it.
+    /// Suite that has it; empty for a source tree.
     pub suite: Line,
     /// sha256 of the package; null if it was not fetched.
     pub sha256: Option<Digest>,

@@ -28,7 +28,10 @@ pub(super) fn render(merged: &Merged) -> Markup {
             p.quiet {
                 "Run " (merged.id()) ", ended " (time(merged.ended()))
                 @if let Some(run) = merged.runs.first() { (provenance(run)) }
-                @if merged.runs.len() > 1 { " · " (merged.runs.len()) " shards" }
+                @if merged.runs.len() > 1 {
+                    @let are_shards = merged.runs.iter().all(|run| run.shard.is_some());
+                    " · " (merged.runs.len()) @if are_shards { " shards" } @else { " runs" }
+                }
             }
             @if !merged.origin.links.is_empty() {
                 p.quiet {

@@ -39,7 +39,7 @@ pub(crate) fn render(
     trend: &[PastRun],
 ) -> String {
     let axes = Axes::new(merged);
-    let style = style(axes.drivers.len());
+    let style = style(axes.drivers.len().max(axes.ended.len()));
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \
          form-action 'none'",

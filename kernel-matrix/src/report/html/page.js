@@ -21,6 +21,10 @@
       cell.hidden = !fits;
     }
     for (const link of links) link.classList.toggle("out", !matching.has(detailsOf(link)));
+    // Ended branches are folded, unless something there is looked for.
+    for (const fold of all("details.ended")) {
+      if (words.length && all("a", fold).some((link) => !link.classList.contains("out"))) fold.open = true;
+    }
     for (const row of all(".matrix tbody tr:not(.group)")) {
       row.hidden = !all("a", row).some((link) => !link.classList.contains("out"));
     }
@@ -29,7 +33,8 @@
     }
     count.textContent = `${matching.size} of ${details.length} cells`;
     document.getElementById("nothing").hidden = matching.size > 0;
-    rove(links.find((link) => link.tabIndex === 0 && open(link)) ?? links.find(open));
+    const first = links.find((link) => open(link) && link.checkVisibility()) ?? links.find(open);
+    rove(links.find((link) => link.tabIndex === 0 && open(link) && link.checkVisibility()) ?? first);
   }
   const open = (link) => !link.classList.contains("out");
 
@@ -39,7 +44,7 @@
   }
   const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   function move(from, key) {
-    const rows = all(".matrix tbody tr:not(.group)").filter((row) => row.offsetParent);
+    const rows = all("tbody tr:not(.group)", from.closest("table")).filter((row) => row.checkVisibility());
     const row = from.closest("tr");
     const line = all("a", row).filter(open);
     if (key === "Home") return line[0];
@@ -61,7 +66,7 @@
     }
     return undefined;
   }
-  document.querySelector(".matrix table").addEventListener("keydown", (event) => {
+  document.querySelector(".matrix").addEventListener("keydown", (event) => {
     const link = event.target.closest("td a");
     if (!link || event.altKey || event.ctrlKey || event.metaKey) return;
     if (!(event.key in step) && event.key !== "Home" && event.key !== "End") return;
@@ -143,7 +148,7 @@
 
   for (const each of all("[hidden]", document.querySelector(".filter"))) each.hidden = false;
   document.getElementById("keys").hidden = false;
-  document.querySelector(".matrix table").setAttribute("aria-describedby", "keys");
+  for (const table of all(".matrix table")) table.setAttribute("aria-describedby", "keys");
   search.addEventListener("input", filter);
   for (const box of statuses) box.addEventListener("change", filter);
   filter();

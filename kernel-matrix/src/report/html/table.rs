@@ -7,43 +7,76 @@ use maud::{Markup, html};
 
 use super::super::absent::Axes;
 use super::super::merge::Merged;
+use super::super::support::DriverState;
 use crate::results::{DriverAxis, KernelAxis, KernelState, Line};
 
 pub(super) fn render(merged: &Merged, axes: &Axes<'_>) -> Markup {
-    let grid = merged.grid();
     html! {
         section.matrix aria-labelledby="matrix" {
             h2.sr id="matrix" { "Kernels by drivers" }
             p.sr id="keys" hidden {
                 "Arrow keys move between cells, Enter opens the details of one."
             }
-            table role="table" aria-labelledby="matrix" {
-                (head(merged, &axes.drivers))
-                @for kernels in axes.kernels.chunk_by(|a, b| group(a) == group(b)) {
-                    tbody role="rowgroup" {
-                        tr.group role="row" {
-                            th role="rowheader" scope="rowgroup" colspan=(axes.drivers.len() + 1) {
-                                (group(kernels[0]))
-                            }
-                        }
-                        @for kernel in kernels {
-                            tr role="row" {
-                                (row_head(kernel))
-                                @for driver in &axes.drivers {
-                                    @let cells = grid.get(&(&kernel.id, &driver.id));
-                                    (column(merged, driver, cells.map_or(&[][..], Vec::as_slice)))
-                                }
-                            }
-                            "\n"
-                        }
+            @if axes.drivers.is_empty() && !axes.ended.is_empty() {
+                p { "No driver here is of a branch that is supported." }
+            } @else {
+                (table(merged, axes, &axes.drivers, "matrix"))
+            }
+            @if !axes.ended.is_empty() {
+                // Open where there is nothing else to see.
+                details.ended open[axes.drivers.is_empty()] {
+                    summary id="ended" {
+                        "Ended branches: " (in_line(&names(&axes.ended).join(", ")))
                     }
+                    (table(merged, axes, &axes.ended, "ended"))
                 }
             }
             p.quiet id="nothing" hidden { "No cell fits the filter." }
+            (states(merged, axes))
             (absent(merged, axes))
         }
         "\n"
     }
+}
+
+/// Renders the table of some drivers. Where there are two, each has the kernels alone that it has cells of.
+fn table(merged: &Merged, axes: &Axes<'_>, drivers: &[&DriverAxis], name: &str) -> Markup {
+    let grid = merged.grid();
+    let kernels = axes.kernels_of(merged, drivers);
+    html! {
+        table role="table" aria-labelledby=(name) {
+            (head(merged, axes, drivers))
+            @for kernels in kernels.chunk_by(|a, b| group(a) == group(b)) {
+                tbody role="rowgroup" {
+                    tr.group role="row" {
+                        th role="rowheader" scope="rowgroup" colspan=(drivers.len() + 1) {
+                            (group(kernels[0]))
+                        }
+                    }
+                    @for kernel in kernels {
+                        tr role="row" {
+                            (row_head(kernel))
+                            @for driver in drivers {
+                                @let cells = grid.get(&(&kernel.id, &driver.id));
+                                (column(merged, driver, cells.map_or(&[][..], Vec::as_slice)))
+                            }
+                        }
+                        "\n"
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the names of drivers, each branch with its flavours: `550 open, proprietary`.
+fn names(drivers: &[&DriverAxis]) -> Vec<String> {
+    let branches = drivers.chunk_by(|a, b| a.branch == b.branch);
+    let named = branches.map(|branch| {
+        let flavours: Vec<String> = branch.iter().map(|driver| driver.origin()).collect();
+        format!("{} {}", branch[0].branch, flavours.join(" and "))
+    });
+    named.collect()
 }
 
 fn group(kernel: &KernelAxis) -> String {
@@ -53,7 +86,7 @@ fn group(kernel: &KernelAxis) -> String {
     }
 }
 
-fn head(merged: &Merged, drivers: &[&DriverAxis]) -> Markup {
+fn head(merged: &Merged, axes: &Axes<'_>, drivers: &[&DriverAxis]) -> Markup {
     html! {
         thead role="rowgroup" {
             tr role="row" {
@@ -67,12 +100,58 @@ fn head(merged: &Merged, drivers: &[&DriverAxis]) -> Markup {
             tr role="row" {
                 @for driver in drivers {
                     th role="columnheader" scope="col" {
-                        (driver.flavour) " " span.version { (merged.version(driver)) }
+                        (driver.origin())
+                        @let version = merged.version(driver);
+                        @if version != driver.branch.as_str() { " " span.version { (version) } }
+                    }
+                }
+            }
+            @if !axes.states.is_empty() {
+                tr.states role="row" {
+                    th role="rowheader" scope="row" { "Support and CVEs" }
+                    @for driver in drivers {
+                        td role="cell" {
+                            @if let Some(state) = axes.states.get(&driver.id) { (shown(state)) }
+                        }
                     }
                 }
             }
         }
         "\n"
+    }
+}
+
+fn shown(state: &DriverState) -> Markup {
+    html! {
+        span.ended[state.support.is_ended()] { (state.support.text()) }
+        @for cves in state.cves(|id| in_line(id).into_owned()) { " " span { (cves) } }
+    }
+}
+
+/// Lists the state of each driver, for screens that are too narrow for the table's head.
+fn states(merged: &Merged, axes: &Axes<'_>) -> Markup {
+    html! {
+        @if let Some(judge) = merged.judge.as_ref().filter(|_| !axes.states.is_empty()) {
+            details.states {
+                summary {
+                    "Drivers by the support table of " (judge.table.issued()) ", on " (judge.day)
+                }
+                dl.pairs {
+                    @for driver in axes.drivers.iter().chain(&axes.ended) {
+                        @if let Some(state) = axes.states.get(&driver.id) {
+                            dt { (driver.branch) " " (driver.origin()) }
+                            dd {
+                                (state.support.text())
+                                @for cves in state.cves(|id| in_line(id).into_owned()) {
+                                    "; " (cves)
+                                }
+                            }
+                            "\n"
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 
