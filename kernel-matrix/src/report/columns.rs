@@ -97,7 +97,7 @@ fn the_page_has_supported_branches_first_and_ended_ones_folded() {
     assert!(ended.contains("ended: the table has newer branches alone"), "{ended}");
     for part in [today, ended] {
         assert_eq!(part.matches("<table role=\"table\"").count(), 1);
-        assert_eq!(part.matches("data-driver").count(), 4);
+        assert_eq!(part.matches("data-driver=").count(), 4);
     }
     assert!(page.contains("Drivers by the support table of 2026-11-01, on 2026-11-29"));
 }
