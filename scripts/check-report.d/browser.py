@@ -80,7 +80,7 @@ TABLES = """return [...document.querySelectorAll('.matrix table')].map(e =>
 
 
 def contents(browser):
-    equal("tables: columns, and whether they are seen", browser.run(TABLES), [[4, True], [5, False]])
+    equal("tables: columns, and whether they are seen", browser.run(TABLES), [[4, True], [8, False]])
     heads = "return [...document.querySelectorAll('.matrix table')].map(e => e.querySelector('.states').innerText)"
     equal("states", [text.count("supported until") for text in browser.run(heads)], [4, 0])
     equal("title", browser.run("return document.title").startswith("Kernel matrix: "), True)

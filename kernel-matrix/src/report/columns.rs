@@ -103,6 +103,22 @@ fn the_page_has_supported_branches_first_and_ended_ones_folded() {
 }
 
 #[test]
+fn a_table_with_room_has_the_patches_and_reasons_of_each_cell() {
+    let note = "<span class=\"note\">";
+    let of = |branches: &[&str]| html::render(&merged(branches, "2026-11-29"), None, &[]);
+    let page = of(&["550", "580.142"]);
+    let (today, ended) = parts(&page);
+    for part in [today, ended] {
+        assert!(part.contains(" data-roomy>"), "{part}");
+        assert!(part.contains(&format!("{note}strncpy-gone</span>")), "with a patch: {part}");
+        assert!(part.contains(&format!("{note}the run ended before it</span>")), "{part}");
+        assert_eq!(part.matches(note).count(), 3, "none for the cell that compiled as it is");
+    }
+    let page = of(&["580.142", "580.82", "580.95", "580.105", "580.119"]);
+    assert!(!page.contains(note) && !page.contains(" data-roomy>"));
+}
+
+#[test]
 fn where_no_branch_is_supported_the_ended_ones_are_open() {
     let page = html::render(&merged(&["550", "470"], "2026-11-29"), None, &[]);
     let (today, ended) = parts(&page);

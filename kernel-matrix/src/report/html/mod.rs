@@ -31,6 +31,9 @@ const SCRIPT: &str = include_str!("page.js");
 /// Width of a table's column and of its first one, in CSS pixels: page.css has them, too.
 const COLUMN: usize = 88;
 const FIRST_COLUMN: usize = 290;
+/// Most columns of a table that has room for the reason of each cell, and their width.
+const ROOMY: usize = 4;
+const ROOMY_COLUMN: usize = 220;
 
 /// Returns the page.
 pub(crate) fn render(
@@ -39,7 +42,7 @@ pub(crate) fn render(
     trend: &[PastRun],
 ) -> String {
     let axes = Axes::new(merged);
-    let style = style(axes.drivers.len().max(axes.ended.len()));
+    let style = style(&[axes.drivers.len(), axes.ended.len()]);
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \
          form-action 'none'",
@@ -79,9 +82,11 @@ pub(crate) fn render(
     page.into_string()
 }
 
-/// Returns the style with the width from which the table fits.
-fn style(columns: usize) -> String {
-    let fits = FIRST_COLUMN + COLUMN * columns.max(6) + 64;
+/// Returns the style with the width from which tables of so many columns fit.
+fn style(columns: &[usize]) -> String {
+    let width = |columns: &usize| columns * if *columns <= ROOMY { ROOMY_COLUMN } else { COLUMN };
+    let widest = columns.iter().map(width).max().unwrap_or_default();
+    let fits = FIRST_COLUMN + widest.max(6 * COLUMN) + 64;
     STYLE.replace("/*NARROW*/", &format!("@media (max-width: {}px)", fits - 1))
 }
 

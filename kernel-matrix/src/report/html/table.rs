@@ -6,8 +6,9 @@ use longshore_core::sanitize::in_line;
 use maud::{Markup, html};
 
 use super::super::absent::Axes;
-use super::super::merge::Merged;
+use super::super::merge::{Cell, Merged};
 use super::super::support::DriverState;
+use super::ROOMY;
 use crate::results::{DriverAxis, KernelAxis, KernelState, Line};
 
 pub(super) fn render(merged: &Merged, axes: &Axes<'_>) -> Markup {
@@ -18,7 +19,7 @@ pub(super) fn render(merged: &Merged, axes: &Axes<'_>) -> Markup {
                 "Arrow keys move between cells, Enter opens the details of one."
             }
             @if axes.drivers.is_empty() && !axes.ended.is_empty() {
-                p { "No driver here is of a branch that is supported." }
+                p { "No driver here is of a branch that is supported on the day of this report." }
             } @else {
                 (table(merged, axes, &axes.drivers, "matrix"))
             }
@@ -44,7 +45,8 @@ fn table(merged: &Merged, axes: &Axes<'_>, drivers: &[&DriverAxis], name: &str) 
     let grid = merged.grid();
     let kernels = axes.kernels_of(merged, drivers);
     html! {
-        table role="table" aria-labelledby=(name) {
+        @let is_roomy = drivers.len() <= ROOMY;
+        table role="table" aria-labelledby=(name) data-roomy[is_roomy] {
             (head(merged, axes, drivers))
             @for kernels in kernels.chunk_by(|a, b| group(a) == group(b)) {
                 tbody role="rowgroup" {
@@ -58,7 +60,8 @@ fn table(merged: &Merged, axes: &Axes<'_>, drivers: &[&DriverAxis], name: &str) 
                             (row_head(kernel))
                             @for driver in drivers {
                                 @let cells = grid.get(&(&kernel.id, &driver.id));
-                                (column(merged, driver, cells.map_or(&[][..], Vec::as_slice)))
+                                @let cells = cells.map_or(&[][..], Vec::as_slice);
+                                (column(merged, driver, cells, is_roomy))
                             }
                         }
                         "\n"
@@ -170,7 +173,8 @@ fn row_head(kernel: &KernelAxis) -> Markup {
     }
 }
 
-fn column(merged: &Merged, driver: &DriverAxis, cells: &[usize]) -> Markup {
+/// Renders the cells of a kernel and driver; where there is room, each with its patches or the reason.
+fn column(merged: &Merged, driver: &DriverAxis, cells: &[usize], is_roomy: bool) -> Markup {
     // Cells of one kernel and driver booted together.
     let booted = cells.iter().find_map(|at| merged.booted(&merged.cells[*at]));
     html! {
@@ -178,7 +182,11 @@ fn column(merged: &Merged, driver: &DriverAxis, cells: &[usize]) -> Markup {
             @if cells.is_empty() {
                 span.none { span aria-hidden="true" { "·" } span.sr { "not in the matrix" } }
             }
-            @for at in cells { (link(merged, driver, *at, cells.len() > 1)) }
+            @for at in cells {
+                (link(merged, driver, *at, cells.len() > 1))
+                @let reason = short_reason(&merged.cells[*at]);
+                @if is_roomy && !reason.is_empty() { span.note { (reason) } }
+            }
             @if let Some(booted) = booted {
                 span.s.works title=(in_line(&booted.to_string())) {
                     span aria-hidden="true" { "✓" } " booted"
@@ -191,7 +199,7 @@ fn column(merged: &Merged, driver: &DriverAxis, cells: &[usize]) -> Markup {
 fn link(merged: &Merged, driver: &DriverAxis, at: usize, names_scenario: bool) -> Markup {
     let cell = &merged.cells[at];
     let (status, version) = (cell.status(), cell.driver_version());
-    let reason: String = cell.reason().chars().take(200).collect();
+    let reason = short_reason(cell);
     html! {
         a.s.(status.name()).again[cell.is_reused()] href={ "#c" (at) } title=(reason) {
             @if names_scenario {
@@ -205,6 +213,10 @@ fn link(merged: &Merged, driver: &DriverAxis, at: usize, names_scenario: bool) -
             @if cell.is_reused() { span.sr { ", of an earlier run" } }
         }
     }
+}
+
+fn short_reason(cell: &Cell) -> String {
+    cell.reason().chars().take(200).collect()
 }
 
 /// Lists drivers and kernels without sources, folded.
