@@ -118,6 +118,14 @@ fn a_table_with_room_has_the_patches_and_reasons_of_each_cell() {
     assert!(!page.contains(note) && !page.contains(" data-roomy>"));
 }
 
+#[rstest]
+#[case::of_supported_ones(&["580.142", "470", "510", "515", "525", "535", "545", "550", "560"], "(max-width: 881px)")]
+#[case::of_ended_ones_alone(&["470", "510", "515", "525", "535", "545", "550", "560"], "(max-width: 1057px)")]
+fn cards_take_the_place_of_the_table_that_is_shown(#[case] branches: &[&str], #[case] width: &str) {
+    let page = html::render(&merged(branches, "2026-11-29"), None, &[]);
+    assert!(page.contains(width));
+}
+
 #[test]
 fn where_no_branch_is_supported_the_ended_ones_are_open() {
     let page = html::render(&merged(&["550", "470"], "2026-11-29"), None, &[]);

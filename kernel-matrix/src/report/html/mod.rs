@@ -42,7 +42,9 @@ pub(crate) fn render(
     trend: &[PastRun],
 ) -> String {
     let axes = Axes::new(merged);
-    let style = style(&[axes.drivers.len(), axes.ended.len()]);
+    // Ended branches that are folded scroll on their own.
+    let shown = if axes.drivers.is_empty() { &axes.ended } else { &axes.drivers };
+    let style = style(shown.len());
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \
          form-action 'none'",
@@ -82,11 +84,10 @@ pub(crate) fn render(
     page.into_string()
 }
 
-/// Returns the style with the width from which tables of so many columns fit.
-fn style(columns: &[usize]) -> String {
-    let width = |columns: &usize| columns * if *columns <= ROOMY { ROOMY_COLUMN } else { COLUMN };
-    let widest = columns.iter().map(width).max().unwrap_or_default();
-    let fits = FIRST_COLUMN + widest.max(6 * COLUMN) + 64;
+/// Returns the style with the width from which a table of so many columns fits.
+fn style(columns: usize) -> String {
+    let columns = columns * if columns <= ROOMY { ROOMY_COLUMN } else { COLUMN };
+    let fits = FIRST_COLUMN + columns.max(6 * COLUMN) + 64;
     STYLE.replace("/*NARROW*/", &format!("@media (max-width: {}px)", fits - 1))
 }
 
