@@ -172,7 +172,7 @@ pub(super) async fn fleet(
         FleetCommand::Plan { kubectl, json, namespace, container } => {
             let question = Question {
                 // Each node has its own configuration: only what was said here is handed on.
-                driver: flags.driver.as_ref().map(|d| d.version().unwrap_or("newest").to_owned()),
+                driver: flags.driver.as_ref().map(ToString::to_string),
                 flavour: flags.flavour.map(|wanted| {
                     wanted
                         .flavour()

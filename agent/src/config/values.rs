@@ -1,5 +1,6 @@
 //! Types of setting values, parsed alike from a file, the environment and a flag.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -53,6 +54,12 @@ impl DriverSelector {
     /// True if the support table chooses the version.
     pub fn is_auto(&self) -> bool {
         self.auto
+    }
+}
+
+impl fmt::Display for DriverSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.version().unwrap_or(if self.auto { "auto" } else { "newest" }))
     }
 }
 
@@ -387,6 +394,7 @@ mod tests {
     fn driver_selectors(#[case] text: &str, #[case] wanted: Option<Option<&str>>) {
         let parsed = text.parse::<DriverSelector>().ok();
         assert_eq!(parsed.as_ref().map(DriverSelector::version), wanted);
+        assert!(parsed.is_none_or(|selector| selector.to_string() == text), "{text}");
     }
 
     #[rstest]
