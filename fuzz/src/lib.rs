@@ -19,6 +19,7 @@ use longshore_debian::keyring::Keyring;
 use longshore_debian::packages::{Index, Origin};
 use longshore_debian::release::Release;
 use longshore_debian::{deb, version};
+use longshore_modules::artifact::core_objects::DescribedCore;
 use longshore_modules::artifact::image::{Described, digest};
 use longshore_modules::artifact::{ModuleEntry, index};
 use longshore_modules::kernel::modinfo;
@@ -154,7 +155,7 @@ pub fn modinfo(bytes: &[u8]) {
     let _ = image::unpack(Path::new("nvidia.ko"), bytes.to_vec());
 }
 
-/// Reads the description of a set in a registry or an image layout: a manifest, and after a NUL its
+/// Reads the description of a set, or of core objects, in a registry or an image layout: a manifest, and after a NUL its
 /// config.
 pub fn oci(bytes: &[u8]) {
     let (manifest, config) = match bytes.iter().position(|b| *b == 0) {
@@ -185,6 +186,10 @@ pub fn oci(bytes: &[u8]) {
     let fitting = fitting(manifest, config);
     if let Ok(described) = Described::assemble(fitting.clone(), config.to_vec(), "here") {
         described.set.check().expect("an accepted set is valid");
+    }
+    if let Ok(core) = DescribedCore::assemble(fitting.clone(), config.to_vec(), "here") {
+        core.record.check().expect("accepted core objects are bounded");
+        Described::assemble(fitting.clone(), config.to_vec(), "here").expect_err("they are no set");
     }
     beside_nothing(|inside| lay_out(inside, manifest, &fitting, config));
 }

@@ -18,10 +18,11 @@ use longshore_core::source_id::SourceId;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::{Kernel, Probe};
+use longshore_modules::artifact::core_objects::CoreRecord;
 use longshore_modules::artifact::{HeadersFrom, ModuleSet};
 use longshore_modules::layout;
 use longshore_modules::module_signing::{Certificate, Signer};
-use longshore_modules::sets::SetStore;
+use longshore_modules::sets::{SetStore, core_objects};
 use longshore_sources::driver::{self, AvailableDriver};
 use longshore_sources::finished::FinishedModules;
 use longshore_sources::headers::AvailableHeaders;
@@ -55,6 +56,8 @@ pub struct Catalog {
     pub run_files: Probe<Vec<AvailableRunFile>>,
     /// Configured trees of NVIDIA's open kernel modules: drivers beside those of archives and .run files.
     pub source_trees: Vec<SourceTree>,
+    /// Core objects of these trees that the store has, by some compiler.
+    pub core_objects: Vec<CoreRecord>,
     /// Available headers and compiler for the kernel, or the reason why they were not searched.
     pub headers: Probe<AvailableHeaders>,
     /// MOFED's headers for nvidia_peermem, where GPUDirect RDMA is on, or the reason why they are unusable.
@@ -155,6 +158,7 @@ impl Catalog {
             finished: Vec::new(),
             run_files: Probe::Unreadable(why.to_owned()),
             source_trees: Vec::new(),
+            core_objects: Vec::new(),
             headers: Probe::Unreadable(why.to_owned()),
             mofed: Probe::Read(None),
             signer: None,
@@ -288,6 +292,9 @@ pub fn gather(
     catalog.run_files = Probe::Read(Vec::new());
     if let Some(store) = store {
         catalog.add(of_store(&facts.kernel, store)?, &facts.kernel);
+        let trees = config.source_trees.iter();
+        let stored = trees.flat_map(|tree| core_objects::of_tree(&tree.sha256, store));
+        catalog.core_objects = stored.map(|core| core.record).collect();
     }
     for dir in &config.prebuilt {
         catalog.add(of_layout(config, dir)?, &facts.kernel);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{env, print};
 use crate::config::Config;
-use crate::supplier::attest_compiled;
+use crate::supplier::{CorePush, attest_compiled};
 use crate::terminal;
 use longshore_core::digest::is_sha256;
 use longshore_core::driver_version::DriverVersion;
@@ -109,9 +109,12 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
         .map(|(set, _)| attestations_of(config, &push, set, &store, key.as_ref()))
         .collect::<Result<Vec<_>, _>>()?
         .into_iter();
+    let denied = &config.signatures.denied;
+    let core = CorePush { registry: &registry, key: key.as_ref(), denied, store: &store };
     for (described, kept) in &described {
         let set = &described.set;
         let tag = push.reference.tag.clone().unwrap_or_else(|| set.key.tag());
+        core.push_of(set, progress.as_ref()).await;
         // Signed and attested, by its digest, before any host can find it by its tag.
         let mut beside = String::new();
         if let Some(kept) = kept {

@@ -1,5 +1,7 @@
 //! The compile of the modules: its acquisition, reasons, and findings about what it lacks.
 
+use std::collections::BTreeSet;
+
 use super::acquisition::{Acquire, BuildSet};
 use super::distribution::with_build_root;
 use super::mofed;
@@ -37,7 +39,7 @@ impl Supply<'_> {
         self.reasons.extend(sources::phased(driver.as_ref()));
         self.reasons.extend(sources::revisions(driver.as_ref(), catalog));
         if let Some(tree) = tree_of(catalog, choice) {
-            self.add_reason("core objects", core_objects(tree));
+            self.add_reason("core objects", core_objects(inputs, tree));
             self.acquire.push(Acquire::Fetch(Item::SourceTree(tree.clone())));
         }
         self.acquire.push(Acquire::BuildSet(Box::new(build_set(inputs, choice, driver))));
@@ -63,12 +65,27 @@ fn refused(inputs: Inputs<'_>, choice: &Choice) -> Option<Finding> {
     (!config.compile).then(|| Finding::refusal(Code::NothingBuilt, detail))
 }
 
-/// Returns the reason about the parts of a tree that depend on no kernel.
-fn core_objects(tree: &SourceTree) -> String {
-    format!(
-        "{} has sources alone: the parts that depend on no kernel are compiled once for a compiler, and kept in the store",
-        tree.name()
-    )
+/// Returns the origin of the parts of a tree that depend on no kernel. The compiler that they are by is known when it
+/// runs, so that the registries are asked then.
+fn core_objects(inputs: Inputs<'_>, tree: &SourceTree) -> String {
+    let Inputs { config, catalog, .. } = inputs;
+    let of_tree = catalog.core_objects.iter().filter(|core| core.tree == tree.sha256);
+    let compilers: BTreeSet<&str> = of_tree.map(|core| core.compiler.as_str()).collect();
+    let compilers: Vec<&str> = compilers.into_iter().collect();
+    let registries: Vec<String> =
+        config.registries.iter().map(|one| one.reference.to_string()).collect();
+    let mut origins = Vec::new();
+    if !compilers.is_empty() {
+        origins.push(format!("the store has those by {}", compilers.join("; ")));
+    }
+    if !registries.is_empty() {
+        let others = if compilers.is_empty() { "those" } else { "others" };
+        origins.push(format!("{others} are pulled where {} has them", registries.join(" or ")));
+    }
+    origins.push("else they are compiled once for a compiler, and kept in the store".to_owned());
+    let origins = origins.join("; ");
+    let origins = origins.strip_prefix("else ").unwrap_or(&origins);
+    format!("{} has sources alone; of the parts that depend on no kernel: {origins}", tree.name())
 }
 
 fn build_set(inputs: Inputs<'_>, choice: &Choice, driver: Option<AvailableDriver>) -> BuildSet {

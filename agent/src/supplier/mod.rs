@@ -4,6 +4,7 @@
 mod acquire;
 mod attest;
 mod awaited;
+mod core_objects;
 mod fits;
 mod for_registry;
 mod gather;
@@ -27,6 +28,7 @@ mod store_access;
 
 pub(crate) use attest::{attest_compiled, compile_record};
 pub(crate) use awaited::OfferWait;
+pub(crate) use core_objects::CorePush;
 pub(crate) use for_registry::{ForRegistry, NotMade};
 pub(crate) use host_facts::read_host_with;
 pub use inventory::Inventory;

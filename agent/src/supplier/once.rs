@@ -143,7 +143,7 @@ impl Provisioner<'_> {
 
     /// Compiles here, even if other hosts do the same.
     async fn compile_alone(&self, build: &BuildSet) -> Result<ModuleSet, Failure> {
-        self.compile(build, false).await.map_err(|failed| failed.failure)
+        self.compile(build, None).await.map_err(|failed| failed.failure)
     }
 }
 

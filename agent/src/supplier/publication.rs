@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::open_archives::OpenArchives;
-use super::{Provisioner, attest_compiled, compile_record};
+use super::{CorePush, Provisioner, attest_compiled, compile_record};
 use crate::config::PublishConfig;
 use crate::plan::BuildSet;
 use crate::terminal;
@@ -96,7 +96,8 @@ impl<'p> Publication<'p> {
     /// Compiles the set that is published. One that is to be signed is of a compile that this store
     /// has the record of: another with the same key may have been pulled from a registry.
     pub(super) async fn compile(&self, build: &BuildSet) -> Result<ModuleSet, Failed> {
-        self.provisioner.compile(build, self.key.is_some()).await
+        let signed_by = self.key.as_ref().map(SecretKey::public);
+        self.provisioner.compile(build, signed_by).await
     }
 
     /// Pushes a set, signed and attested by its digest before any host can find it by its tag; returns the digest of
@@ -122,6 +123,11 @@ impl<'p> Publication<'p> {
     async fn push_now(&self, set: &ModuleSet) -> Result<String, Failure> {
         let registry = self.open()?;
         let (store, described) = (self.provisioner.store()?, Described::from_set(set)?);
+        // Uploads are not counted as downloads.
+        let shown = terminal::progress();
+        let denied = &self.provisioner.config().signatures.denied;
+        let core = CorePush { registry: &registry, key: self.key.as_ref(), denied, store: &store };
+        core.push_of(set, shown.as_ref()).await;
         if let Some(key) = &self.key {
             compile_record(set, &store)?;
             registry.sign(&described.digest(), key).await?;
@@ -130,8 +136,6 @@ impl<'p> Publication<'p> {
                 registry.attest(&described.descriptor(), &attestations).await?;
             }
         }
-        // Uploads are not counted as downloads.
-        let shown = terminal::progress();
         let pushed = registry.push(set, &set.key.tag(), &store, shown.as_ref()).await?;
         let tag = set.key.tag();
         tracing::info!("published {}:{tag}@{}", self.publish.reference, pushed.digest);

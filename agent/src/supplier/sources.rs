@@ -52,6 +52,11 @@ impl<'a> Sources<'a> {
         Self { config, progress, away, archive, build_root, no_archive, run_files, registries }
     }
 
+    /// Returns the list of unreachable servers.
+    pub(super) fn away(&self) -> &UnreachableHosts {
+        &self.away
+    }
+
     /// Counts transfers in `telemetry`, too.
     pub(super) fn counting(self, telemetry: &Telemetry) -> Self {
         let progress = Box::new(Counted::new(self.progress, telemetry.clone()));

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::build_root::{self, BuildRoot, KEYED};
-use super::core_objects::{self, CoreRecord};
+use super::core_objects;
 use super::failure_cache::Attempt;
 use super::mofed::Mofed;
 use super::patches::{self, Applied, Patch};
@@ -24,6 +24,7 @@ use longshore_modules::artifact::{
     BuildRecord, HeadersFrom, InputPackage, ModuleKey, ModuleSet, PACKAGING_PATCHES,
 };
 use longshore_modules::sets::SetStore;
+use longshore_modules::sets::core_objects::StoredCore;
 use longshore_sources::driver::AvailableDriver;
 use longshore_sources::driver_source::DriverSource;
 use longshore_sources::headers::{self, Headers, Wanted};
@@ -137,15 +138,16 @@ impl Inputs {
     }
 
     /// Returns the record of the compile of `set` that began at `started` and ended now, with the packages that its core
-    /// objects were compiled with.
+    /// objects were compiled with: of those that were pulled, the manifest stands for them.
     pub(super) fn record(
         &self,
         set: &ModuleSet,
-        core: Option<&CoreRecord>,
+        core: Option<&StoredCore>,
         started: Timestamp,
     ) -> BuildRecord {
         let mut packages: Vec<_> = self.headers.toolchain.iter().map(core_objects::input).collect();
-        let of_core = core.map(|core| core.packages.as_slice()).unwrap_or_default();
+        let compiled = core.filter(|core| core.pulled.is_none());
+        let of_core = compiled.map(|core| core.record.packages.as_slice()).unwrap_or_default();
         let is_new = |package: &&InputPackage| !packages.contains(package);
         let more: Vec<_> = of_core.iter().filter(is_new).cloned().collect();
         packages.extend(more);
@@ -156,6 +158,7 @@ impl Inputs {
             driver: self.driver.describe(),
             compiler: compiler.unwrap_or_default(),
             packages,
+            core: core.map(StoredCore::input),
             longshore: env!("CARGO_PKG_VERSION").to_owned(),
             started: in_seconds(started),
             finished: in_seconds(Timestamp::now()),

@@ -29,18 +29,21 @@ pub mod root;
 pub mod sandbox;
 pub mod shared_failure;
 pub mod sign;
+mod stored_inputs;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod user;
 mod work;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use build_root::{BuildRoot, Compiler, Run};
 pub use build_user::BuildUser;
 use compile::Compile;
-use core_objects::{Core, CoreRecord, Tools};
+pub use core_objects::CoreSource;
+use core_objects::{Core, Tools};
 use failure_cache::Attempt;
 pub use failure_cache::failed_before;
 use inputs::Inputs;
@@ -53,6 +56,7 @@ use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::{ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
+use longshore_modules::sets::core_objects::StoredCore;
 use longshore_sources::driver::AvailableDriver;
 use longshore_sources::headers::{self, AvailableHeaders, HeaderPlaces, Headers, KernelDirs};
 use mofed::Mofed;
@@ -100,6 +104,8 @@ pub struct Request {
     /// Use a stored set only where the record of its compile is beside it: for a set that is signed as
     /// compiled here.
     pub recorded: bool,
+    /// Other places that have core objects of source trees; None compiles them here.
+    pub core_source: Option<Arc<dyn CoreSource>>,
     /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
     /// [`sandbox::SUBCOMMAND`] and [`sandbox::INIT_SUBCOMMAND`].
     pub helper: PathBuf,
@@ -123,18 +129,13 @@ impl Request {
             mofed: None,
             retry: false,
             recorded: false,
+            core_source: None,
             helper: PathBuf::from("/proc/self/exe"),
         }
     }
 
     fn jobs(&self) -> usize {
         self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
-    }
-
-    /// True if a stored set may be returned instead of compiling. One with the same key may have been
-    /// pulled, or put there by an older longshore: then its origin is not known.
-    fn accepts(&self, set: &ModuleSet, store: &Store) -> bool {
-        !self.recorded || store.build_record(set).is_some()
     }
 }
 
@@ -309,7 +310,7 @@ impl Prepared {
         archive: &Archive,
         store: &Store,
         progress: &dyn Progress,
-    ) -> Result<Option<CoreRecord>, compile::Failed> {
+    ) -> Result<Option<StoredCore>, compile::Failed> {
         let Some(tree) = self.inputs.driver.tree() else { return Ok(None) };
         let Headers { compiler, toolchain: of_kernel, .. } = &self.inputs.headers;
         let tools = match &request.build_root {
@@ -319,7 +320,7 @@ impl Prepared {
         let compiler = &self.toolchain.compiler;
         let core = Core { request, tree, compiler, tools, archive, store };
         let core = core.provide(progress).await?;
-        core.place(self.work.sources(), store).await?;
+        core_objects::place(&core, self.work.sources(), store).await?;
         Ok(Some(core))
     }
 
@@ -416,41 +417,6 @@ mod tests {
     fn modules_are_built_in_load_order(#[case] extra: &[&str], #[case] wanted: &[&str]) {
         let extra: Vec<String> = extra.iter().map(|s| (*s).to_owned()).collect();
         assert_eq!(wanted_modules(&extra).expect("known"), wanted);
-    }
-
-    #[rstest]
-    #[case::of_this_compile(false, true, true)]
-    #[case::compiled_by_an_older_longshore_or_pulled(false, false, false)]
-    #[case::pulled_over_the_compiled_one(true, true, false)]
-    fn a_set_to_sign_is_taken_from_the_store_only_with_its_record(
-        #[case] other_modules: bool,
-        #[case] has_record: bool,
-        #[case] expected: bool,
-    ) {
-        let dir = tempfile::tempdir().expect("dir");
-        let store = Store::open(dir.path(), longshore_core::disk::Disk::default()).expect("store");
-        let mut set = longshore_modules::testing::set();
-        if has_record {
-            let record = longshore_modules::testing::build_record();
-            store.put_build_record(&set, &record).expect("records");
-        }
-        if other_modules {
-            set.modules[0].sha256 = "9".repeat(64);
-        }
-        let driver = AvailableDriver {
-            version: set.key.driver_version.clone(),
-            flavour: set.key.flavour,
-            origin: longshore_sources::driver::DriverOrigin::Package {
-                name: "nvidia-open-kernel-source".into(),
-                version: "535.261.03-1".into(),
-                origin: longshore_core::package_origin::PackageOrigin::named("bookworm"),
-            },
-            sha256: set.key.driver_digest.clone(),
-        };
-        let request = Request::new(driver, &set.key.kernel_release);
-        assert!(request.accepts(&set, &store), "any set, where it is not to be signed");
-        let to_sign = Request { recorded: true, ..request };
-        assert_eq!(to_sign.accepts(&set, &store), expected);
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub(super) fn record_compiled(scene: &Scene, set: &ModuleSet) {
             arch: "amd64".into(),
             sha256: "2".repeat(64),
         }],
+        core: None,
         longshore: "0.1.0".into(),
         started: "2026-11-20T14:03:05Z".into(),
         finished: "2026-11-20T14:04:11Z".into(),

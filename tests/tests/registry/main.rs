@@ -11,6 +11,7 @@ mod behind;
 mod build_root;
 mod builder;
 mod compiled_elsewhere;
+mod core_objects;
 mod cosign;
 mod cut;
 mod failing;

@@ -130,6 +130,7 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         finished: Vec::new(),
         run_files: Probe::Read(Vec::new()),
         source_trees: Vec::new(),
+        core_objects: Vec::new(),
         headers: Probe::Read(AvailableHeaders::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),

@@ -60,6 +60,39 @@ fn a_tree_is_compiled_and_a_run_file_of_its_version_has_the_user_mode() {
     assert!(why(&plan, "core objects").contains("compiled once"));
 }
 
+/// Compilers of the core objects in the store, and registries; with the texts of the reason.
+#[rstest]
+#[case::nothing(&[], &[], &["kernel: they are compiled once"])]
+#[case::store(&["gcc-12 12.2.0"], &[], &["the store has those by gcc-12 12.2.0; else they are compiled once"])]
+#[case::registries(&[], &["a.example.com/m", "b.example.com/m"], &["those are pulled where a.example.com/m or b.example.com/m has them; else"])]
+#[case::both(&["gcc-13 13.1", "gcc-12 12.2.0"], &["a.example.com/m"], &["those by gcc-12 12.2.0; gcc-13 13.1", "others are pulled where a.example.com/m has"])]
+fn the_origin_of_core_objects_is_told(
+    #[case] compilers: &[&str],
+    #[case] registries: &[&str],
+    #[case] expected: &[&str],
+) {
+    let mut catalog = with_user_mode(VERSION);
+    catalog.core_objects = compilers
+        .iter()
+        .map(|compiler| {
+            let mut core = longshore_modules::testing::core_record();
+            core.tree = tree(VERSION).sha256;
+            (*compiler).clone_into(&mut core.compiler);
+            core
+        })
+        .collect();
+    // Those of another tree.
+    catalog.core_objects.push(longshore_modules::testing::core_record());
+    let mut config = config(VERSION, "auto");
+    config.registries = registries.iter().map(|one| one.parse().expect("a registry")).collect();
+    let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
+    let reason = why(&plan, "core objects");
+    for text in expected {
+        assert!(reason.contains(text), "{text}: {reason}");
+    }
+    assert!(!reason.contains("gcc-14"), "{reason}");
+}
+
 #[rstest]
 #[case::newest_of_all("newest", VERSION, VERSION)]
 #[case::older_than_the_archives("newest", "565.57.01", "570.133.20")]

@@ -2,11 +2,12 @@
 //! fallback (`acquire`); and the same for the commands that fill a store (`obtain`).
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use tracing::Instrument;
 
 use super::Inventory;
+use super::core_objects::CoreRegistries;
 use super::host_facts::installed_version;
 use super::missed::{Missed, missed};
 use super::open_archives::OpenArchives;
@@ -17,14 +18,15 @@ use crate::config::Config;
 use crate::plan::{self, BuildSet};
 use crate::telemetry::{Awaited, Origin, Telemetry};
 use longshore_build::build_root::{Contents, Run, inspect};
-use longshore_build::{self as build, Failed, KnownFailure};
+use longshore_build::{self as build, CoreSource, Failed, KnownFailure};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_modules::artifact::ModuleSet;
-use longshore_sources::driver::AvailableDriver;
+use longshore_modules::signature::key::PublicKey;
+use longshore_sources::driver::{AvailableDriver, DriverOrigin};
 use longshore_sources::runfile::AvailableRunFile;
 use longshore_sources::userspace::{self, AvailableUserspace};
 
@@ -184,12 +186,12 @@ impl<'a> Provisioner<'a> {
             .remedy("run it as root (the container privileged), or build elsewhere and give the set with --prebuilt"))
     }
 
-    /// Compiles on this host now, or returns the store's set of the same inputs; where the compile has to be
-    /// `recorded`, only one that has the record of it.
+    /// Compiles on this host now, or returns the store's set of the same inputs; where a key signs it as compiled here
+    /// (`signed_by`), only one that has the record of its compile.
     pub(super) async fn compile(
         &self,
         build: &BuildSet,
-        recorded: bool,
+        signed_by: Option<PublicKey>,
     ) -> Result<ModuleSet, Failed> {
         // Of this level, so that no filter leaves it out of the fields of a warning.
         let (driver, kernel) = (&build.driver_version, &build.kernel_release);
@@ -200,12 +202,28 @@ impl<'a> Provisioner<'a> {
             if build.signs {
                 self.signing.check_archive(build, archive, &store)?;
             }
-            let request = build::Request { recorded, ..self.request(build).await? };
+            let mut request = self.request(build).await?;
+            request.recorded = signed_by.is_some();
+            request.core_source = self.core_source(&request.driver, signed_by)?;
             let set = build::build(&request, archive, &store, sources.progress()).await?;
             self.telemetry.origin(Origin::Compiled);
             Ok::<_, Failed>(self.sign_as(build, set).await?)
         };
         compile.instrument(span).await
+    }
+
+    /// Returns the registries as places of core objects, for a driver that has sources alone.
+    fn core_source(
+        &self,
+        driver: &AvailableDriver,
+        signed_by: Option<PublicKey>,
+    ) -> Result<Option<Arc<dyn CoreSource>>, Failure> {
+        if !matches!(driver.origin, DriverOrigin::SourceTree { .. }) {
+            return Ok(None);
+        }
+        let away = self.inventory.sources.away();
+        let source = CoreRegistries::new(self.config(), signed_by, away, &self.telemetry)?;
+        Ok(Some(Arc::new(source)))
     }
 
     /// Signs a set of `build`, unless it is to stay unsigned.

@@ -1,8 +1,8 @@
 //! Core objects of a source tree: nv-kernel.o and nv-modeset-kernel.o, the parts of NVIDIA's modules that depend on no
-//! kernel. A driver package has them compiled; of a tree they are compiled once for a compiler, kept in the store by
-//! digest, and linked into the modules of every kernel.
+//! kernel. A driver package has them compiled; of a tree they are compiled once for a compiler, or fetched where another
+//! host has, kept in the store by digest, and linked into the modules of every kernel.
 
-mod record;
+mod source;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,9 +31,13 @@ use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::InputPackage;
+use longshore_modules::artifact::core_objects::{
+    CORE_PATHS, CoreObject, CoreQuery, CoreRecord, MAX_CORE_OBJECT,
+};
+use longshore_modules::sets::core_objects::{self as stored, StoredCore};
 use longshore_sources::headers;
 use longshore_sources::source_tree::{self, Part, SourceTree};
-pub(super) use record::CoreRecord;
+pub use source::CoreSource;
 
 /// Version of the compile, changed whenever it changes an object.
 const RECIPE: &str = "core 1";
@@ -41,11 +45,9 @@ const RECIPE: &str = "core 1";
 const INSIDE: &str = "/build/tree";
 /// Objects by their paths in the tree, without the directory of the machine, and among the kernel's sources.
 const OBJECTS: [(&str, &str, &str); 2] = [
-    ("src/nvidia", "nv-kernel.o", "nvidia/nv-kernel.o_binary"),
-    ("src/nvidia-modeset", "nv-modeset-kernel.o", "nvidia-modeset/nv-modeset-kernel.o_binary"),
+    ("src/nvidia", "nv-kernel.o", CORE_PATHS[1]),
+    ("src/nvidia-modeset", "nv-modeset-kernel.o", CORE_PATHS[0]),
 ];
-/// Maximum size of an object; nv-kernel.o has 60 MB.
-const MOST_OBJECT: u64 = 1 << 30;
 /// Words of messages in the place of a kernel.
 const EVERY_KERNEL: &str = "every kernel (the parts that depend on none)";
 
@@ -68,41 +70,60 @@ pub(super) enum Tools<'a> {
 }
 
 impl Core<'_> {
-    /// Returns the core objects: the store's, or compiled now.
+    /// Returns the core objects: the store's, those of another place, or compiled now.
     ///
     /// # Errors
     /// Exit code 11 where there is no C++ compiler beside the kernel's, 12 and 13 for packages and the tree, 14 where it does
     /// not compile, 15 for the disk.
-    pub(super) async fn provide(&self, progress: &dyn Progress) -> Result<CoreRecord, Failed> {
+    pub(super) async fn provide(&self, progress: &dyn Progress) -> Result<StoredCore, Failed> {
         let packages = match self.tools {
             Tools::Root(_) => Vec::new(),
             Tools::Packages { compiler, of_kernel } => {
                 headers::core_tools(self.archive, compiler, of_kernel)?
             }
         };
-        let key = self.key(&packages);
-        if let Some(found) = record::find(&key, self.store) {
-            tracing::info!(driver = self.tree.version, "linking core objects of an earlier build");
+        let SourceTree { version, sha256: tree, .. } = self.tree.clone();
+        let asked = CoreQuery { key: self.key(&packages), version, tree };
+        if let Some(found) = self.stored(&asked) {
+            tracing::info!(driver = asked.version, "linking core objects of an earlier build");
             return Ok(found);
         }
-        let what = format!("the core objects of {}", self.tree.version);
+        let what = format!("the core objects of {}", asked.version);
         let dir = self.store.dir("core");
         fs::create_dir_all(&dir).map_err(|e| write_failure(&dir, e))?;
-        let lock = record::lock_path(&key, self.store);
+        let lock = dir.join(format!(".{}.lock", asked.key));
         let _lock = build_lock::take(&lock, self.request.limit, &what, progress).await?;
-        if let Some(found) = record::find(&key, self.store) {
+        if let Some(found) = self.stored(&asked) {
             return Ok(found);
+        }
+        if let Some(source) = &self.request.core_source
+            && let Some(fetched) = source.fetch(&asked, self.store, progress).await?
+        {
+            stored::keep(&fetched, self.store)?;
+            return Ok(fetched);
         }
         let root = self.root(&packages, progress).await?;
         let work = Arc::new(claim(self.store, "core")?);
-        let objects = self.compile(&key, &root, &work, progress).await?;
+        let objects = self.compile(&asked.key, &root, &work, progress).await?;
         ScratchDir::remove(work);
-        let mut made =
-            CoreRecord::new(&self.tree.version, &self.tree.sha256, &self.compiler.version);
-        made.objects = objects;
-        made.packages = packages.iter().map(input).collect();
-        record::keep(&key, &made, self.store)?;
+        let packages = packages.iter().map(input).collect();
+        let record = CoreRecord::new(asked, &self.compiler.version, objects, packages);
+        let made = StoredCore { record, pulled: None };
+        stored::keep(&made, self.store)?;
         Ok(made)
+    }
+
+    /// Returns the store's core objects, where they are what is `asked` for and count; they count as used now.
+    fn stored(&self, asked: &CoreQuery) -> Option<StoredCore> {
+        let found = stored::find(&asked.key, self.store)?;
+        let checked =
+            found.record.check_asked(asked).and_then(|()| self.request.check_core(&found));
+        if let Err(why) = checked {
+            tracing::warn!("core objects in the store are not used: {why}");
+            return None;
+        }
+        stored::mark_used(&found, self.store);
+        Some(found)
     }
 
     /// Returns the digest (hex) of everything that decides the objects: the tree, and the compilers by the digest of their
@@ -147,7 +168,7 @@ impl Core<'_> {
         root: &Path,
         work: &Arc<ScratchDir>,
         progress: &dyn Progress,
-    ) -> Result<BTreeMap<String, String>, Failed> {
+    ) -> Result<BTreeMap<String, CoreObject>, Failed> {
         let build = work.path().join("build");
         let tree = self.unpack(&build).await?;
         let date = fs::metadata(tree.join("version.mk"))
@@ -246,23 +267,25 @@ impl Core<'_> {
     }
 }
 
-impl CoreRecord {
-    /// Puts the objects beside the kernel's sources in `sources`.
-    ///
-    /// # Errors
-    /// Exit code 13 for a damaged blob, 15 where they cannot be written.
-    pub(super) async fn place(&self, sources: PathBuf, store: &Store) -> Result<(), Failure> {
-        let (objects, store) = (self.objects.clone(), store.clone());
-        in_thread("copying core objects", move || {
-            objects.iter().try_for_each(|(path, sha256)| {
-                let target = sources.join(path);
-                let mut from = store.open_blob(sha256)?;
-                let copied = File::create(&target).and_then(|mut to| io::copy(&mut from, &mut to));
-                copied.map(drop).map_err(|e| write_failure(&target, e))
-            })
+/// Puts core objects beside the kernel's sources in `sources`.
+///
+/// # Errors
+/// Exit code 13 for a damaged blob, 15 where they cannot be written.
+pub(super) async fn place(
+    core: &StoredCore,
+    sources: PathBuf,
+    store: &Store,
+) -> Result<(), Failure> {
+    let (objects, store) = (core.record.objects.clone(), store.clone());
+    in_thread("copying core objects", move || {
+        objects.iter().try_for_each(|(path, object)| {
+            let target = sources.join(path);
+            let mut from = store.open_blob(&object.sha256)?;
+            let copied = File::create(&target).and_then(|mut to| io::copy(&mut from, &mut to));
+            copied.map(drop).map_err(|e| write_failure(&target, e))
         })
-        .await
-    }
+    })
+    .await
 }
 
 /// Returns a compiler's version without its name, by which kernels call the same program differently.
@@ -284,16 +307,21 @@ fn cxx_program(program: &str) -> String {
 }
 
 /// Reads the objects that a compile left in `build`, and stores them.
-fn keep(build: &Path, output: &str, store: &Store) -> Result<BTreeMap<String, String>, Failure> {
+fn keep(
+    build: &Path,
+    output: &str,
+    store: &Store,
+) -> Result<BTreeMap<String, CoreObject>, Failure> {
     let what = || format!("reading {}", build.display());
     let left = OutputDir::open(build).or_fail(FailureKind::Compile, what)?;
     let mut kept = BTreeMap::new();
     for (dir, object, placed) in OBJECTS {
         let path = format!("tree/{dir}/{output}/{object}");
         let bytes = left
-            .read(&path, MOST_OBJECT)
+            .read(&path, MAX_CORE_OBJECT)
             .or_fail(FailureKind::Compile, || format!("make left no {path}"))?;
-        kept.insert(placed.to_owned(), store.put(&bytes)?);
+        let object = CoreObject { sha256: store.put(&bytes)?, size: bytes.len() as u64 };
+        kept.insert(placed.to_owned(), object);
     }
     Ok(kept)
 }

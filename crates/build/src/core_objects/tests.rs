@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use rstest::rstest;
 
 use super::*;
-use longshore_core::disk::Disk;
 
 #[rstest]
 #[case("gcc-12", "g++-12")]
@@ -51,19 +50,4 @@ fn compiled_sources_are_progress(#[case] line: &str, #[case] noted: Option<&str>
     report(line, &task);
     let seen = task.0.into_inner().expect("unpoisoned");
     assert_eq!(seen.first().map(String::as_str), noted);
-}
-
-#[test]
-fn a_record_counts_only_with_its_objects() {
-    let dir = tempfile::tempdir().expect("temporary directory");
-    let store = Store::open(dir.path(), Disk::default()).expect("store");
-    fs::create_dir_all(store.dir("core")).expect("directory");
-    let object = store.put(b"object").expect("stored");
-    let mut made = CoreRecord::new("580.142", &"a".repeat(64), "gcc-12 12.2.0");
-    made.objects.insert("nvidia/nv-kernel.o_binary".into(), object.clone());
-    record::keep("key", &made, &store).expect("kept");
-    assert_eq!(record::find("key", &store), Some(made));
-    assert_eq!(record::find("other", &store), None);
-    fs::remove_file(store.blob_path(&object)).expect("removed");
-    assert_eq!(record::find("key", &store), None);
 }

@@ -17,6 +17,16 @@ pub struct InputPackage {
     pub sha256: String,
 }
 
+/// Core objects of a source tree that modules were linked from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreInput {
+    /// Digest (hex) of everything that decides them, by which the store and registries have them.
+    pub key: String,
+    /// Manifest (`sha256:...`) that they were pulled by; None where they were compiled into this store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pulled: Option<String>,
+}
+
 /// Record of the compile that made a set, in the store that it was compiled into.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildRecord {
@@ -29,6 +39,9 @@ pub struct BuildRecord {
     pub compiler: String,
     /// Packages of the build root, the headers among them; empty where it was given.
     pub packages: Vec<InputPackage>,
+    /// Core objects, where the driver's sources have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<CoreInput>,
     /// Version of longshore that compiled.
     pub longshore: String,
     /// Beginning of the compile, by RFC 3339 in UTC.

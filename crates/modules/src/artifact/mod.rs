@@ -1,6 +1,7 @@
 //! Set of built kernel modules: its key and its content.
 
 pub mod build_record;
+pub mod core_objects;
 pub mod headers;
 pub mod image;
 pub mod index;
@@ -14,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::kernel::modinfo::{self, ModInfoError};
 use crate::module_signing::{self, SignedBy};
-pub use build_record::{BuildRecord, InputPackage};
+pub use build_record::{BuildRecord, CoreInput, InputPackage};
 pub use headers::HeadersFrom;
 use longshore_core::digest::is_sha256;
 use longshore_core::flavour::Flavour;

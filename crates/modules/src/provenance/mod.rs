@@ -5,6 +5,7 @@ mod spdx;
 
 use longshore_core::value::Uri;
 
+use crate::artifact::image::hex_of;
 use crate::artifact::{BuildRecord, InputPackage, ModuleSet, PACKAGING_PATCHES};
 use crate::signature::statement::PredicateType;
 
@@ -36,6 +37,11 @@ impl Compiled<'_> {
         let mut materials =
             vec![Material::new(Role::Driver, driver, &key.driver_version, &key.driver_digest)];
         materials.extend(packages.iter().map(|package| self.of_package(package)));
+        // Those that were compiled here are made of the packages above.
+        let pulled = self.record.core.as_ref().and_then(|core| hex_of(core.pulled.as_deref()?));
+        materials.extend(pulled.map(|sha256| {
+            Material::new(Role::CoreObjects, "core-objects", &key.driver_version, sha256)
+        }));
         // Headers that are no packages of the build root: directories, or a given root.
         let others = key
             .headers
@@ -77,6 +83,7 @@ impl Compiled<'_> {
 #[display(rename_all = "kebab-case")]
 enum Role {
     Driver,
+    CoreObjects,
     Headers,
     Compiler,
     Tool,

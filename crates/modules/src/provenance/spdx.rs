@@ -21,7 +21,9 @@ pub(super) fn document(of: &Compiled<'_>) -> Value {
     for (at, material) in materials.iter().enumerate() {
         relationships.push(match material.role {
             Role::Compiler | Role::Tool => relationship(&id(at), "BUILD_TOOL_OF", SET),
-            Role::Driver | Role::Headers => relationship(SET, "GENERATED_FROM", &id(at)),
+            Role::Driver | Role::CoreObjects | Role::Headers => {
+                relationship(SET, "GENERATED_FROM", &id(at))
+            }
             Role::Patch | Role::PackagingPatches => relationship(&id(at), "PATCH_APPLIED", &id(0)),
         });
     }

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::artifact::CoreInput;
 use crate::testing::{build_record, set};
 use rstest::rstest;
 use serde_json::Value;
@@ -56,6 +57,32 @@ fn provenance_names_the_request_the_builder_and_every_input_by_its_digest() {
     assert_eq!(run["builder"]["id"], "https://example.com/builder");
     assert_eq!(run["metadata"]["finishedOn"], "2026-11-20T14:04:11Z");
     assert_eq!(run["byproducts"][0]["name"], "nvidia.ko");
+}
+
+#[rstest]
+#[case::of_a_package(None, None)]
+#[case::compiled_here(Some(None), None)]
+#[case::pulled(Some(Some("9")), Some("9"))]
+fn pulled_core_objects_are_an_input_by_their_manifest(
+    #[case] core: Option<Option<&str>>,
+    #[case] expected: Option<&str>,
+) {
+    let pulled = |digit: &str| format!("sha256:{}", digit.repeat(64));
+    let core = core.map(|of| CoreInput { key: "1".repeat(64), pulled: of.map(pulled) });
+    let (set, record) = (set(), BuildRecord { core, ..build_record() });
+    let builder = "https://example.com/builder".parse().expect("a URI");
+    let [slsa, spdx] = Compiled { set: &set, record: &record, builder: &builder }
+        .predicates()
+        .try_into()
+        .expect("two predicates");
+    let inputs = slsa.1["buildDefinition"]["resolvedDependencies"].clone();
+    let of_core = |input: &&Value| input["annotations"]["role"] == "core-objects";
+    let found = inputs.as_array().expect("inputs").iter().find(of_core).cloned();
+    let digest = found.map(|input| input["digest"]["sha256"].clone());
+    assert_eq!(digest, expected.map(|digit| digit.repeat(64).into()));
+    let packages = spdx.1["packages"].as_array().expect("packages");
+    let has_core = packages.iter().any(|package| package["name"] == "core-objects");
+    assert_eq!(has_core, expected.is_some());
 }
 
 /// The rules of SPDX 2.3 that a JSON schema does not hold.

@@ -10,7 +10,7 @@ use super::session::Session;
 use crate::artifact::image::{Described, Descriptor, Manifest, hex_of, parse_manifest};
 use crate::artifact::index;
 use crate::signature::attestation::{AttestationReader, attestation_tag};
-use crate::signature::{Evidence, SignatureReader, Trust, signature_tag};
+use crate::signature::{Evidence, ReadSignatures, SignatureReader, Trust, signature_tag};
 use longshore_core::failure::{Failure, FailureKind};
 
 /// Fetches a small blob, verified.
@@ -82,17 +82,7 @@ pub(crate) async fn evidence_in(
     set: &Described,
     trust: &Trust,
 ) -> Result<FoundEvidence, Failure> {
-    let tag = signature_tag(&set.digest());
-    let (mut reader, mut lost) = (SignatureReader::default(), None);
-    if let Some(image) = manifest(session, &tag).await? {
-        for layer in reader.layers(&image) {
-            match find_small_blob(session, &layer.descriptor()).await? {
-                Some(payload) => reader.add(layer, payload),
-                None => lost = Some(layer.digest),
-            }
-        }
-    }
-    let signatures = reader.into_found();
+    let (signatures, lost) = signatures_of(session, &set.digest()).await?;
     let any = !signatures.signatures.is_empty();
     let evidence = Evidence::new(set.manifest.clone(), set.config.clone(), signatures)?;
     if !evidence.needs_attestations(&set.set, trust) {
@@ -109,6 +99,24 @@ pub(crate) async fn evidence_in(
         evidence = evidence.with_attestations(reader.found().clone());
     }
     Ok(FoundEvidence { evidence, any, lost })
+}
+
+/// Fetches the signatures of the manifest with this digest (`sha256:...`), and the digest of a payload that the
+/// repository names and does not have.
+pub(super) async fn signatures_of(
+    session: &Session,
+    digest: &str,
+) -> Result<(ReadSignatures, Option<String>), Failure> {
+    let (mut reader, mut lost) = (SignatureReader::default(), None);
+    if let Some(image) = manifest(session, &signature_tag(digest)).await? {
+        for layer in reader.layers(&image) {
+            match find_small_blob(session, &layer.descriptor()).await? {
+                Some(payload) => reader.add(layer, payload),
+                None => lost = Some(layer.digest),
+            }
+        }
+    }
+    Ok((reader.into_found(), lost))
 }
 
 /// Fetches the attestations in the image under a tag or digest; none where there is no such image. A

@@ -8,6 +8,7 @@ use super::SetRequest;
 use super::call::{Call, RegistryResponse, unexpected};
 use super::content::described;
 use super::session::Session;
+use crate::artifact::core_objects::is_core_tag;
 use crate::artifact::image::Described;
 use crate::artifact::{legal, tag};
 use crate::signature::set_index;
@@ -151,7 +152,8 @@ async fn list_tags(
                 .with_source(e)
                 .remedy("check that this is a registry")
         })?;
-        tags.extend(page.tags.unwrap_or_default().into_iter().filter(|tag| fits(tag)));
+        let is_wanted = |tag: &String| !is_core_tag(tag) && fits(tag);
+        tags.extend(page.tags.unwrap_or_default().into_iter().filter(is_wanted));
         left_out += keep_newest(&mut tags, most);
         match next_page(&url, &answer) {
             Some(next) => url = next,

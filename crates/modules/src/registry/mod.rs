@@ -6,6 +6,7 @@
 pub mod call;
 mod challenge;
 mod content;
+pub mod core_objects;
 pub mod credentials;
 mod image;
 mod listing;

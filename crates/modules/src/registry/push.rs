@@ -16,7 +16,7 @@ use crate::signature::attestation::{Attestation, AttestationImage, attestation_t
 use crate::signature::key::SecretKey;
 use crate::signature::{Signature, SignatureImage, signature_tag};
 use longshore_core::environment::Env;
-use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::image_reference::Repository;
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::store::Store;
@@ -97,16 +97,7 @@ impl Registry {
         let total = set.modules.iter().map(|m| m.size).sum();
         let task = progress.begin(&format!("modules to {}", self.name()), Some(total), Unit::Bytes);
         for module in &set.modules {
-            let digest = format!("sha256:{}", module.sha256);
-            if !has_blob(session, &digest).await? {
-                let (store, sha256) = (store.clone(), module.sha256.clone());
-                let read = tokio::task::spawn_blocking(move || store.read_blob(&sha256));
-                let bytes = read.await.map_err(|e| {
-                    Failure::new(FailureKind::Bug, "reading a module").with_source(e)
-                })??;
-                send_blob(session, &digest, bytes).await?;
-                sent += 1;
-            }
+            sent += usize::from(ensure_stored(session, &module.sha256, store).await?);
             task.advance(module.size);
         }
         sent += usize::from(ensure_blob(session, &described.config).await?);
@@ -207,6 +198,26 @@ pub async fn ensure_blob(session: &Session, bytes: &[u8]) -> Result<bool, Failur
         return Ok(false);
     }
     send_blob(session, &digest, bytes.to_vec()).await?;
+    Ok(true)
+}
+
+/// Pushes a blob of the store unless the repository has it; returns true if it was pushed.
+///
+/// # Errors
+/// Exit code 12 where the registry refuses it, 13 where it is damaged in the store.
+pub(super) async fn ensure_stored(
+    session: &Session,
+    sha256: &str,
+    store: &Store,
+) -> Result<bool, Failure> {
+    let digest = format!("sha256:{sha256}");
+    if has_blob(session, &digest).await? {
+        return Ok(false);
+    }
+    let (store, sha256) = (store.clone(), sha256.to_owned());
+    let read = tokio::task::spawn_blocking(move || store.read_blob(&sha256)).await;
+    let bytes = read.or_fail(FailureKind::Bug, || "reading a blob of the store")??;
+    send_blob(session, &digest, bytes).await?;
     Ok(true)
 }
 

@@ -81,6 +81,25 @@ impl StandIn {
         assert!(self.state().files.remove(path).is_some(), "{path} was never there");
     }
 
+    /// Returns a manifest or blob.
+    pub(super) fn get(&self, path: &str) -> Vec<u8> {
+        self.state().files.get(path).expect("it is there").clone()
+    }
+
+    /// Serves other bytes in the place of a manifest or blob, or none.
+    pub(super) fn replace(&self, path: &str, bytes: Option<&[u8]>) {
+        self.remove(path);
+        if let Some(bytes) = bytes {
+            self.state().files.insert(path.to_owned(), bytes.to_vec());
+        }
+    }
+
+    /// Puts the manifest of a tag under another one.
+    pub(super) fn copy_manifest(&self, from: &str, to: &str) {
+        let bytes = self.get(&format!("manifests/{from}"));
+        self.put_manifest(to, &bytes);
+    }
+
     /// True if it has a manifest or blob.
     pub(super) fn has(&self, path: &str) -> bool {
         self.state().files.contains_key(path)

@@ -1,5 +1,6 @@
 //! Module sets in the store: one JSON file each, its modules as blobs.
 
+pub mod core_objects;
 pub mod index_versions;
 pub mod modules;
 

@@ -7,6 +7,7 @@
 //! included, with the keys then configured.
 
 pub mod attestation;
+mod core_objects;
 mod dsse;
 mod foreign;
 pub mod image;
@@ -91,8 +92,8 @@ pub enum NotSigned {
         /// Error of the last one.
         why: String,
     },
-    /// The signed set is another one.
-    #[error("the signed set is not this set: {0}")]
+    /// The signed set, or the signed core objects, are others.
+    #[error("what was signed is not this: {0}")]
     Other(String),
     /// It is signed, and lacks a required attestation.
     #[error(transparent)]

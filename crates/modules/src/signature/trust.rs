@@ -194,6 +194,13 @@ impl Trust {
         Ok(Self { required, keys, ..Self::default() })
     }
 
+    /// Requires a signature, where a set of modules counts by this key, too.
+    #[must_use]
+    pub fn requiring_or_by(mut self, key: PublicKey) -> Self {
+        self.keys.push(TrustedKey { key, roles: Some(vec![Role::Modules]), builder: None });
+        Self { required: true, ..self }
+    }
+
     /// Requires attestations of these types, too.
     #[must_use]
     pub fn requiring(self, attestations: Vec<PredicateType>) -> Self {

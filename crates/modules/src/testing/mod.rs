@@ -10,6 +10,7 @@ use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 use serde_json::{Value, json};
 
+use crate::artifact::core_objects::{CORE_PATHS, CoreObject, CoreQuery, CoreRecord};
 use crate::artifact::{BuildRecord, HeadersFrom, InputPackage, ModuleEntry, ModuleKey, ModuleSet};
 use crate::module_signing::{Hash, SignedBy, appended};
 
@@ -108,8 +109,18 @@ pub fn build_record() -> BuildRecord {
             package("gcc-14", "amd64", "4"),
             package("make", "all", "5"),
         ],
+        core: None,
         longshore: "0.1.0".into(),
         started: "2026-11-20T14:03:05Z".into(),
         finished: "2026-11-20T14:04:11Z".into(),
     }
+}
+
+/// A record of core objects that are in no store.
+pub fn core_record() -> CoreRecord {
+    let asked = CoreQuery { key: "6".repeat(64), version: "580.142".into(), tree: "7".repeat(64) };
+    let object = |digit: &str, size| CoreObject { sha256: digit.repeat(64), size };
+    let objects = CORE_PATHS.map(str::to_owned).into_iter().zip([object("8", 3), object("9", 5)]);
+    let packages = build_record().packages;
+    CoreRecord::new(asked, "gcc-14 (Debian 14.2.0-19) 14.2.0", objects.collect(), packages)
 }
