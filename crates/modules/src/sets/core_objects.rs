@@ -134,7 +134,7 @@ mod tests {
         let key = core.record.key.as_str();
         assert_eq!(find(key, &store), Some(core.clone()));
         assert_eq!(core.input().pulled.is_some(), pulled);
-        assert_eq!(of_tree(&core.record.tree, &store), [core.clone()]);
+        assert_eq!(of_tree(&core.record.tree, &store), std::slice::from_ref(&core));
         assert!(of_tree(&"0".repeat(64), &store).is_empty());
         let object = core.record.objects.values().next().expect("one");
         fs::remove_file(store.blob_path(&object.sha256)).expect("removed");
