@@ -352,7 +352,10 @@ async fn a_set_put_in_place_of_a_signed_one_does_not_count() {
     let registry = &strict.config.registries[0];
     prebuilt.pull(registry, &digest, &strict.scene.other, &Silent).await.expect("pulls");
     strict.scene.set.modules[0].sha256 = strict.scene.set.modules[1].sha256.clone();
-    assert!(!counts(&strict.judge(SetPlace::store(), &strict.scene.other), "what was signed is not this: it has other modules"));
+    assert!(!counts(
+        &strict.judge(SetPlace::store(), &strict.scene.other),
+        "what was signed is not this: it has other modules"
+    ));
 }
 
 #[tokio::test]
