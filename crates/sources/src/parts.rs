@@ -138,7 +138,7 @@ pub(crate) fn is_part(name: &str) -> bool {
 
 /// True if a library of this file name belongs to a part: `libcuda.so.1` does, `libGLX_nvidia.so.0`
 /// does not.
-pub fn is_part_library(name: &str) -> bool {
+pub(crate) fn is_part_library(name: &str) -> bool {
     let Some((stem, _)) = name.split_once(".so") else { return false };
     // libnvidia-nvvm70 is libnvidia-nvvm for another LLVM.
     let unnumbered = stem.trim_end_matches(|c: char| c.is_ascii_digit());

@@ -4,9 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-pub use crate::parts::is_part_library;
 use crate::tree_entries::measure;
 use crate::userspace::manifest::Manifest;
+
+/// True if a library of this file name belongs to a part.
+pub fn is_part_library(name: &str) -> bool {
+    crate::parts::is_part_library(name)
+}
 
 /// The manifest of a tree of 535.261.03 with the files below `root`.
 ///

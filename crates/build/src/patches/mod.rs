@@ -54,6 +54,7 @@ shipped![
     "pci-resize-resource-exclude-bars",
     "strncpy-gone",
     "uvm-hmm-off",
+    "uvm-p2p-folio-free",
     "vma-flags-by-function",
     "vma-flags-by-word",
 ];

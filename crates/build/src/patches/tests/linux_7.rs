@@ -253,6 +253,35 @@ fn together_they_leave_no_use_of_an_interface_that_is_gone(
     }
 }
 
+/// As in nvidia-uvm/uvm_pmm_gpu.c of NVIDIA's 570.211.01.
+const P2P_PAGES: &str = "static void device_p2p_page_free(struct page *page)\n{\n    \
+    uvm_device_p2p_mem_t *p2p_mem = page->zone_device_data;\n\n    page->zone_device_data = NULL;\n}\n\n    \
+    .page_free = device_p2p_page_free,\n";
+
+#[rstest]
+#[case::gone("570.211.01", NEW, &["uvm-p2p-folio-free"])]
+#[case::there("570.211.01", OLD, &[])]
+#[case::older("560.35.03", NEW, &[])]
+fn the_callback_of_p2p_pages_takes_a_folio_where_the_kernel_hands_it_one(
+    #[case] driver: &str,
+    #[case] headers: &[Lines],
+    #[case] expected: &[&str],
+) {
+    let (headers, sources) = (tree(headers), tree(&[("nvidia-uvm/uvm_pmm_gpu.c", P2P_PAGES)]));
+    let candidates = candidates(&config(), driver, Flavour::Open).expect("candidates");
+    let selected = select(&candidates, headers.path(), &[Path::new("/")], sources.path());
+    let selected = selected.expect("reads");
+    assert_eq!(names(&selected), expected);
+    apply(&selected, sources.path()).expect("applies");
+    let patched =
+        fs::read_to_string(sources.path().join("nvidia-uvm/uvm_pmm_gpu.c")).expect("read");
+    assert_eq!(patched.contains(".page_free"), expected.is_empty(), "{patched}");
+    let takes_a_folio = patched.contains(
+        "device_p2p_folio_free(struct folio *folio)\n{\n    struct page *page = &folio->page;\n",
+    );
+    assert_eq!(takes_a_folio, !expected.is_empty(), "{patched}");
+}
+
 /// As in Debian's headers of 7.2 and 7.3.
 const ACPI_DRIVER: &str = "struct acpi_driver {\n\tchar name[80];\n};\nstruct acpi_device {\n";
 const NO_ACPI_DRIVER: &str = "struct acpi_device_ops;\nstruct acpi_device {\n";
