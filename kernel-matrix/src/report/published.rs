@@ -16,8 +16,9 @@ const BOOTED: &str = "kernel-matrix/measured/booted.jsonl";
 const VERDICTS: &str = "kernel-matrix/measured/verdicts.txt";
 /// The command that makes the page, in the top directory of a checkout; combinations.md and ci/matrix name it, and the page
 /// with the day for which it judged.
-const COMMAND: &str = "kernel-matrix report kernel-matrix/measured/compiled.json --booted \
-    kernel-matrix/measured/booted.jsonl --link longshore=../../README.md \
+const COMMAND: &str = "kernel-matrix report kernel-matrix/measured/compiled.json --beside \
+    kernel-matrix/measured/source-trees.json --booted kernel-matrix/measured/booted.jsonl \
+    --link longshore=../../README.md \
     --link results=../../kernel-matrix/measured/compiled.json \
     --link lock=../../kernel-matrix/measured/compiled.lock --link provenance=combinations.md \
     --link cells=../internals/proofs.md --verdicts kernel-matrix/measured/verdicts.txt \
@@ -86,6 +87,7 @@ fn the_published_page_is_the_report_on_the_published_results() {
     let dir = tempfile::tempdir().unwrap();
     let made = dir.path().join("page.html");
     options.results = options.results.iter().map(|path| Path::new(TOP).join(path)).collect();
+    options.beside = options.beside.iter().map(|path| Path::new(TOP).join(path)).collect();
     options.booted = options.booted.map(|path| Path::new(TOP).join(path));
     options.html = Some(made.clone());
     let verdicts = dir.path().join("verdicts.txt");
