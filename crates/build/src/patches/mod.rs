@@ -53,6 +53,7 @@ shipped![
     "of-gpio-gone",
     "pci-resize-resource-exclude-bars",
     "strncpy-gone",
+    "uvm-coherent-folio-free",
     "uvm-hmm-off",
     "uvm-p2p-folio-free",
     "vma-flags-by-function",

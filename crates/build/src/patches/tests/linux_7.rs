@@ -254,20 +254,30 @@ fn together_they_leave_no_use_of_an_interface_that_is_gone(
 }
 
 /// As in nvidia-uvm/uvm_pmm_gpu.c of NVIDIA's 570.211.01.
-const P2P_PAGES: &str = "static void device_p2p_page_free(struct page *page)\n{\n    \
-    uvm_device_p2p_mem_t *p2p_mem = page->zone_device_data;\n\n    page->zone_device_data = NULL;\n}\n\n    \
-    .page_free = device_p2p_page_free,\n";
+const P2P_PAGES: &str = "static const struct dev_pagemap_ops uvm_device_p2p_pgmap_ops =\n{\n    \
+    .page_free = device_p2p_page_free,\n};\n";
+/// As in that of 590.48.01, before the same lines.
+const COHERENT_PAGES: &str = "static void device_coherent_page_free(struct page *page)\n{\n    \
+    device_p2p_page_free(page);\n}\n\nstatic const struct dev_pagemap_ops uvm_device_coherent_pgmap_ops =\n{\n    \
+    .page_free = device_coherent_page_free,\n};\n";
+/// As in that of 580.142, which has the callbacks of both kernels.
+const BOTH: &str = "#if defined(NV_PAGEMAP_OPS_HAS_FOLIO_FREE)\n    .folio_free = device_p2p_folio_free,\n#else\n    \
+    .page_free = device_p2p_page_free,\n#endif\n";
 
 #[rstest]
-#[case::gone("570.211.01", NEW, &["uvm-p2p-folio-free"])]
-#[case::there("570.211.01", OLD, &[])]
-#[case::older("560.35.03", NEW, &[])]
-fn the_callback_of_p2p_pages_takes_a_folio_where_the_kernel_hands_it_one(
+#[case::gone("570.211.01", NEW, &[P2P_PAGES], &["uvm-p2p-folio-free"])]
+#[case::both_gone("590.48.01", NEW, &[COHERENT_PAGES, P2P_PAGES], &["uvm-coherent-folio-free", "uvm-p2p-folio-free"])]
+#[case::there("590.48.01", OLD, &[COHERENT_PAGES, P2P_PAGES], &[])]
+#[case::for_both_kernels("580.142", NEW, &[BOTH], &[])]
+#[case::older("560.35.03", NEW, &[P2P_PAGES], &[])]
+fn callbacks_of_device_pages_take_folios_where_the_kernel_hands_them(
     #[case] driver: &str,
     #[case] headers: &[Lines],
+    #[case] sources: &[&str],
     #[case] expected: &[&str],
 ) {
-    let (headers, sources) = (tree(headers), tree(&[("nvidia-uvm/uvm_pmm_gpu.c", P2P_PAGES)]));
+    let before = sources.concat();
+    let (headers, sources) = (tree(headers), tree(&[("nvidia-uvm/uvm_pmm_gpu.c", &before)]));
     let candidates = candidates(&config(), driver, Flavour::Open).expect("candidates");
     let selected = select(&candidates, headers.path(), &[Path::new("/")], sources.path());
     let selected = selected.expect("reads");
@@ -275,11 +285,20 @@ fn the_callback_of_p2p_pages_takes_a_folio_where_the_kernel_hands_it_one(
     apply(&selected, sources.path()).expect("applies");
     let patched =
         fs::read_to_string(sources.path().join("nvidia-uvm/uvm_pmm_gpu.c")).expect("read");
-    assert_eq!(patched.contains(".page_free"), expected.is_empty(), "{patched}");
-    let takes_a_folio = patched.contains(
-        "device_p2p_folio_free(struct folio *folio)\n{\n    struct page *page = &folio->page;\n",
-    );
-    assert_eq!(takes_a_folio, !expected.is_empty(), "{patched}");
+    if expected.is_empty() {
+        assert_eq!(patched, before);
+        return;
+    }
+    assert!(!patched.contains(".page_free"), "{patched}");
+    for name in
+        ["p2p", "coherent"].into_iter().filter(|name| before.contains(&format!("_{name}_pgmap")))
+    {
+        let takes = format!(
+            "device_{name}_folio_free(struct folio *folio)\n{{\n    device_p2p_page_free(&folio->page);\n"
+        );
+        assert!(patched.contains(&takes), "{takes} is not in {patched}");
+        assert!(patched.contains(&format!(".folio_free = device_{name}_folio_free,")), "{patched}");
+    }
 }
 
 /// As in Debian's headers of 7.2 and 7.3.
