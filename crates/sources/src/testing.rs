@@ -4,9 +4,24 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::image_reference::Repository;
+use longshore_fetch::http::Fetcher;
+use longshore_modules::registry::Registry;
+
 pub use crate::parts::is_part_library;
+use crate::pinned::PinnedFetcher;
 use crate::tree_entries::measure;
 use crate::userspace::manifest::Manifest;
+
+/// Returns a client for URLs alone: repositories are refused.
+pub fn without_registries(fetcher: &Fetcher) -> PinnedFetcher<'_> {
+    PinnedFetcher::new(fetcher, &refuse)
+}
+
+fn refuse(repository: &Repository) -> Result<Registry, Failure> {
+    Err(Failure::new(FailureKind::Bug, format!("{repository} is asked")))
+}
 
 /// The manifest of a tree of 535.261.03 with the files below `root`.
 ///
