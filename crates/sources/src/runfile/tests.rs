@@ -337,7 +337,7 @@ async fn a_mirror_that_has_another_file_is_passed_over() {
     let scene = Scene::new();
     let source = scene.source(&sample::run_file(&driver(), Compression::Xz));
     let changed = scene.dir.path().join("changed.run");
-    fs::write(&changed, sample::run_file(&without("libnvidia-cfg"), Compression::Xz))
+    fs::write(&changed, sample::run_file(&without("libnvidia-cfg.so.535.1.2"), Compression::Xz))
         .expect("written");
     let missing = "file:///no/such/driver.run".to_owned();
     let urls =
@@ -381,7 +381,7 @@ async fn a_file_of_a_repository_is_the_blob_of_its_digest(#[case] beside: bool) 
 #[case::absent(None, ExitCode::Download, "has no blob sha256:")]
 #[case::a_page(Some(b"<html>".to_vec()), ExitCode::Verification, "no .run file of a known form")]
 #[case::another_file(
-    Some(sample::run_file(&without("libnvidia-cfg"), Compression::Xz)),
+    Some(sample::run_file(&without("libnvidia-cfg.so.535.1.2"), Compression::Xz)),
     ExitCode::Verification,
     "its digest differs"
 )]
