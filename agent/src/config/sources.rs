@@ -52,3 +52,63 @@ fn refusal(cause: String, place: &Repository) -> Failure {
         place.host()
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::super::tests::load_with;
+    use longshore_core::failure::ExitCode;
+
+    /// Settings that make registries the places of files, and the exit code 2 with a text, or none.
+    #[rstest]
+    #[case::tls("", "oci://registry.example.com/files", None)]
+    #[case::loopback("", "oci://http://127.0.0.1:5000/files", None)]
+    #[case::plain(
+        "",
+        "oci://http://registry.example.com:5000/files",
+        Some("SETTING: the registry")
+    )]
+    #[case::insecure(
+        "insecure-registries = ['registry.example.com:5000']",
+        "oci://http://registry.example.com:5000/files",
+        None
+    )]
+    #[case::signed(
+        "signature-keys = ['/k.pub']",
+        "oci://http://registry.example.com:5000/files",
+        None
+    )]
+    #[case::tag("", "oci://registry.example.com/files:1", Some("without tag and digest"))]
+    #[case::user("", "oci://http://user:secret@registry.example.com/files", Some("//***@registry"))]
+    fn a_registry_may_have_run_files_and_source_trees(
+        #[case] settings: &str,
+        #[case] url: &str,
+        #[case] refused: Option<&str>,
+        #[values("run-file", "source-tree")] setting: &str,
+    ) {
+        let sha256 = "a".repeat(64);
+        let pin = match setting {
+            "run-file" => format!("'{sha256}'"),
+            _ => format!("{{ '580.142' = '{sha256}' }}"),
+        };
+        let entry = format!("{settings}\n[[{setting}]]\nurls = ['{url}']\nsha256 = {pin}\n");
+        let flags = match setting {
+            "run-file" => ["--run-file".to_owned(), url.into(), "--run-file-sha256".into(), sha256],
+            _ => {
+                let pinned = format!("580.142={sha256}");
+                ["--source-tree".to_owned(), url.into(), "--source-tree-sha256".into(), pinned]
+            }
+        };
+        let flags = flags.each_ref().map(String::as_str);
+        for loaded in [load_with(&[], &[], Some(&entry)), load_with(&flags, &[], Some(settings))] {
+            let failure = loaded.err();
+            assert_eq!(failure.is_none(), refused.is_none(), "{failure:?}");
+            let (Some(failure), Some(said)) = (failure, refused) else { continue };
+            assert_eq!(failure.code(), ExitCode::Usage);
+            let report = failure.report();
+            assert!(report.contains(&said.replace("SETTING", setting)), "{report}");
+            assert!(report.contains(setting) && !report.contains("secret"), "{report}");
+        }
+    }
+}
