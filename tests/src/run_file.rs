@@ -1,5 +1,7 @@
 //! A small .run file.
 
+use std::path::Path;
+
 use sha2::{Digest, Sha256};
 
 /// Path of the file on a server.
@@ -7,12 +9,23 @@ pub const PATH: &str = "/NVIDIA-Linux-x86_64-535.1.2.run";
 
 /// Makes a driver as small as one can be, incompressible and long enough to be cut in its payload.
 pub fn run_file() -> Vec<u8> {
-    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(
-        b"#! /bin/sh\nskip=5\nversion_string=535.1.2\ntargetdir=NVIDIA-Linux-x86_64-535.1.2\n"
-            .to_vec(),
-        flate2::Compression::default(),
-    ));
-    for (path, bytes) in files() {
+    packed("535.1.2", files())
+}
+
+/// Makes a .run file of a version and of its files: path and content.
+///
+/// # Panics
+/// A path is too long.
+pub fn packed<P: AsRef<Path>>(
+    version: &str,
+    files: impl IntoIterator<Item = (P, Vec<u8>)>,
+) -> Vec<u8> {
+    let head = format!(
+        "#! /bin/sh\nskip=5\nversion_string={version}\ntargetdir=NVIDIA-Linux-x86_64-{version}\n"
+    );
+    let gzip = flate2::write::GzEncoder::new(head.into_bytes(), flate2::Compression::default());
+    let mut tar = tar::Builder::new(gzip);
+    for (path, bytes) in files {
         let mut header = tar::Header::new_gnu();
         header.set_mode(0o644);
         header.set_size(bytes.len() as u64);

@@ -17,6 +17,7 @@ use longshore_fetch::http::{Fetcher, Policy};
 use longshore_sources::runfile::AvailableRunFile;
 use longshore_sources::runfile::{self, Foreign, Looked, StoredRunFile};
 use longshore_sources::runfile::{Pin, RunFileSource};
+use longshore_sources::testing::without_registries;
 use sha2::{Digest, Sha256};
 
 use longshore_tests::run_file::{PATH, files, run_file};
@@ -51,7 +52,10 @@ impl Scene {
     }
 
     async fn look(&self) -> AvailableRunFile {
-        match runfile::look(&self.source, &self.fetcher, &self.store).await.expect("looked") {
+        match runfile::look(&self.source, without_registries(&self.fetcher), &self.store)
+            .await
+            .expect("looked")
+        {
             Looked::Known(file) => file,
             Looked::Foreign(file) => panic!("{} is of a known form", file.name),
         }
@@ -61,7 +65,7 @@ impl Scene {
     async fn fetch_after(&self, change: impl FnOnce(&Server)) -> Result<StoredRunFile, Failure> {
         let found = self.look().await;
         change(&self.server);
-        runfile::fetch(&found, &self.fetcher, &self.store, &Silent).await
+        runfile::fetch(&found, without_registries(&self.fetcher), &self.store, &Silent).await
     }
 
     fn count(&self, dir: &str) -> usize {
@@ -200,7 +204,7 @@ async fn a_fetch_that_is_given_up_leaves_nothing() {
     let scene = Scene::new();
     let found = scene.look().await;
     scene.server.always(PATH, Fault::Stall);
-    let fetch = runfile::fetch(&found, &scene.fetcher, &scene.store, &Silent);
+    let fetch = runfile::fetch(&found, without_registries(&scene.fetcher), &scene.store, &Silent);
     tokio::time::timeout(Duration::from_millis(200), fetch).await.expect_err("it stalls");
     // The thread that unpacks ends once it receives nothing more; the next one may not begin
     // before.
@@ -253,7 +257,9 @@ impl Scene {
     ) -> Result<StoredRunFile, Failure> {
         self.source.pin = Pin::Sha256(hex(&Sha256::digest(&bytes)));
         self.server.put(PATH, bytes);
-        let looked = runfile::look(&self.source, &self.fetcher, &self.store).await.expect("looked");
+        let looked = runfile::look(&self.source, without_registries(&self.fetcher), &self.store)
+            .await
+            .expect("looked");
         let Looked::Foreign(file) = looked else { panic!("known: {looked:?}") };
         change(&self.server);
         self.extract(&file).await
@@ -264,7 +270,8 @@ impl Scene {
         let root = root(dir.path());
         let (helper, limit) = (Path::new(HELPER), longshore_build::LIMIT);
         let user = BuildUser::default();
-        let workshop = Workshop { root, helper, fetcher: &self.fetcher, limit, user };
+        let workshop =
+            Workshop { root, helper, fetcher: without_registries(&self.fetcher), limit, user };
         workshop.extract(file, &self.store, &Silent).await
     }
 }

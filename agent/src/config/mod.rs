@@ -272,7 +272,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     config.signatures.check()?;
     check_publish(config.publish.as_ref())?;
     if !config.signatures.required {
-        sources::refuse_plain_http(&config.registries, &config.logins.insecure)?;
+        sources::refuse_plain_http(&config)?;
     }
     config.own_signature = OwnSignature::judge(&config, env);
     Ok(config)

@@ -4,7 +4,7 @@ use longshore_core::failure::{Failure, FailureKind};
 use longshore_sources::runfile::RunFileSource;
 
 /// Remedy for a .run file in a form that is none of those of docs/supply-chain/run-files.md.
-const FORMS: &str = "name http, https or file URLs or absolute paths of one file (--run-file), and its sha256 \
+const FORMS: &str = "name http, https or file URLs, oci://HOST/REPOSITORY or absolute paths of one file (--run-file), and its sha256 \
                      (--run-file-sha256), or a path, file or https URL of a text with it (--run-file-checksum)";
 
 /// Returns the .run file of the flags or variables, where they name one.

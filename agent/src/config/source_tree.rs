@@ -6,8 +6,8 @@ use longshore_core::failure::{Failure, FailureKind};
 use longshore_sources::source_tree::SourceTrees;
 
 /// Remedy for a tree in a form that is none of those of docs/supply-chain/source-trees.md.
-const FORMS: &str = "name http, https or file URLs or absolute paths of one tarball or directory, with {version} where \
-                     there are several (--source-tree), and VERSION=SHA256 of each (--source-tree-sha256)";
+const FORMS: &str = "name http, https or file URLs, oci://HOST/REPOSITORY or absolute paths of one tarball or directory, \
+                     with {version} where there are several (--source-tree), and VERSION=SHA256 of each (--source-tree-sha256)";
 
 /// Returns the trees of the flags or variables, where they name some: `sha256` has `VERSION=HEX`.
 ///

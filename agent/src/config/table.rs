@@ -148,13 +148,16 @@ settings! {
         default "`none`"
     /// NVIDIA's .run file to take the driver from, per version
     ///
-    /// Instead of the archives: URLs or absolute paths of one file, and their checksum
-    /// ([run-files.md](../supply-chain/run-files.md)).
+    /// Instead of the archives: URLs, repositories (`oci://HOST/REPOSITORY`) or absolute paths of one file, and their
+    /// checksum ([run-files.md](../supply-chain/run-files.md)).
     run_files: Option<Vec<RunFileSource>>;
         attributes #[arg(skip)]
         key "run-file" written "`[[run-file]]` `urls`, and `sha256` or `checksum`"
         default "none"
     /// URL or path of one .run file instead; repeat for mirrors
+    ///
+    /// `oci://HOST/REPOSITORY` is a [repository that has the file](../supply-chain/run-files.md#a-registry-as-the-place)
+    /// as a blob.
     run_file: Option<Vec<String>>;
         attributes #[serde(skip)] #[arg(value_parser = absolute_place)]
         flag "run-file" "URL|PATH" env "LONGSHORE_RUN_FILE"
@@ -173,8 +176,9 @@ settings! {
         default "none"
     /// NVIDIA's open kernel modules as published, per place
     ///
-    /// A tarball of a tag, or a directory, of each version with its sha256; drivers beside those of the archives or .run
-    /// files ([source-trees.md](../supply-chain/source-trees.md)).
+    /// A tarball of a tag, or a directory, of each version with its sha256, at URLs, in repositories
+    /// (`oci://HOST/REPOSITORY`) or at absolute paths; drivers beside those of the archives or .run files
+    /// ([source-trees.md](../supply-chain/source-trees.md)).
     source_trees: Option<Vec<SourceTrees>>;
         attributes #[arg(skip)]
         key "source-tree" written "`[[source-tree]]` `urls`, `sha256`"

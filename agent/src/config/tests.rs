@@ -19,7 +19,11 @@ enum Command {
     Plan,
 }
 
-fn load_with(args: &[&str], pairs: &[(&str, &str)], file: Option<&str>) -> Result<Config, Failure> {
+pub(super) fn load_with(
+    args: &[&str],
+    pairs: &[(&str, &str)],
+    file: Option<&str>,
+) -> Result<Config, Failure> {
     let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().join("config.toml");
     if let Some(text) = file {

@@ -5,16 +5,19 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 
 use super::open_archives::OpenArchives;
+use super::open_registry::open_registry;
 use crate::config::Config;
 use longshore_build::extract::Workshop;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
+use longshore_core::image_reference::Repository;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_fetch::http::{Fetcher, Policy, UnreachableHosts};
 use longshore_host::facts::Probe;
 use longshore_sources::driver::{self, AvailableDriver};
+use longshore_sources::pinned::PinnedFetcher;
 use longshore_sources::runfile::{self, AvailableRunFile, Looked, Pin, StoredRunFile};
 use longshore_support::SupportTable;
 
@@ -108,7 +111,9 @@ impl<'a> RunFiles<'a> {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<StoredRunFile, Failure> {
-        runfile::fetch(file, &self.fetcher()?, store, progress).await
+        let fetcher = self.fetcher()?;
+        let open = |repository: &Repository| open_registry(self.config, &self.away, repository);
+        runfile::fetch(file, PinnedFetcher::new(&fetcher, &open), store, progress).await
     }
 
     /// Returns what is known of every file by now.
@@ -127,9 +132,11 @@ impl<'a> RunFiles<'a> {
         archives: &impl OpenArchives,
     ) -> Result<Vec<AvailableRunFile>, Failure> {
         let fetcher = self.fetcher()?;
+        let open = |repository: &Repository| open_registry(self.config, &self.away, repository);
+        let fetcher = PinnedFetcher::new(&fetcher, &open);
         let mut files = Vec::new();
         for source in &self.config.run_files {
-            files.push(match runfile::look(source, &fetcher, store).await? {
+            files.push(match runfile::look(source, fetcher, store).await? {
                 Looked::Known(file) => file,
                 Looked::Foreign(file) => {
                     let archive = archives.archive(store).await?;
@@ -137,7 +144,7 @@ impl<'a> RunFiles<'a> {
                     let (limit, user) = (self.config.deadlines.build, self.config.build_user);
                     let root = Workshop::root(archive, limit, store, progress).await?;
                     let helper = Path::new("/proc/self/exe");
-                    let workshop = Workshop { root, helper, fetcher: &fetcher, limit, user };
+                    let workshop = Workshop { root, helper, fetcher, limit, user };
                     let stored = workshop.extract(&file, store, progress).await?;
                     runfile::available(&stored, file.source.urls)
                 }

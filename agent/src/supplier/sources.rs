@@ -6,6 +6,7 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 
 use super::open_archives::OpenArchives;
+use super::open_registry::open_registry;
 use super::run_files::RunFiles;
 use crate::catalog::Offers;
 use crate::config::Config;
@@ -22,8 +23,8 @@ use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_fetch::http::{Fetcher, Policy, UnreachableHosts};
 use longshore_host::facts::Probe;
-use longshore_modules::registry::{Registry, RegistrySource};
 use longshore_sources::driver::{self, AvailableDriver, DriverOrigin};
+use longshore_sources::pinned::PinnedFetcher;
 use longshore_sources::source_tree::{self, SourceTree};
 
 /// The configured sources.
@@ -184,7 +185,9 @@ impl<'a> Sources<'a> {
         let policy =
             Policy { away: self.away.clone(), ..Policy::from_config(&self.config.downloads) };
         let fetcher = Fetcher::new(policy, &self.config.paths.host_root)?;
-        source_tree::fetch(tree, &fetcher, store, self.progress()).await
+        let open = |repository: &Repository| open_registry(self.config, &self.away, repository);
+        let fetcher = PinnedFetcher::new(&fetcher, &open);
+        source_tree::fetch(tree, fetcher, store, self.progress()).await
     }
 
     /// Returns the prebuilt sets' sources.
@@ -210,19 +213,9 @@ impl<'a> Sources<'a> {
     /// As [`Identified::acquire`].
     pub(super) async fn unpacked_root(&self, store: &Store) -> Result<Option<BuildRoot>, Failure> {
         let Some(identified) = self.build_root().await? else { return Ok(None) };
-        let open = |repository: &Repository| self.registry_of(repository);
+        let open = |repository: &Repository| open_registry(self.config, &self.away, repository);
         let limit = self.config.deadlines.build;
         identified.acquire(&open, limit, store, self.progress()).await.map(Some)
-    }
-
-    /// Opens the registry of a repository, with the mirrors that are configured for it.
-    fn registry_of(&self, repository: &Repository) -> Result<Registry, Failure> {
-        let source = registry_source(self.config, repository);
-        let policy =
-            Policy { away: self.away.clone(), ..Policy::from_config(&self.config.downloads) };
-        let env = |name: &str| std::env::var(name).ok();
-        let registry = Registry::open_with(policy, &source, &self.config.paths.host_root, &env)?;
-        Ok(registry.with_login_rules(&self.config.logins))
     }
 
     /// Returns the archives for a compile: an empty one, where nothing is taken from them.
@@ -242,13 +235,6 @@ impl<'a> Sources<'a> {
     fn apt_root(&self) -> &Path {
         self.config.paths.apt_root().unwrap_or(Path::new("/"))
     }
-}
-
-/// Returns a repository with the mirrors that are configured for it.
-pub(super) fn registry_source(config: &Config, repository: &Repository) -> RegistrySource {
-    let configured = config.registries.iter().find(|one| one.reference == *repository);
-    let alone = || RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
-    configured.cloned().unwrap_or_else(alone)
 }
 
 impl OpenArchives for Sources<'_> {

@@ -22,7 +22,7 @@ use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
 use longshore_debian::faults::bad;
-use longshore_fetch::http::{Expected, Fetcher};
+use longshore_sources::pinned::PinnedFetcher;
 use longshore_sources::runfile::Foreign;
 use longshore_sources::runfile::header::Header;
 use longshore_sources::runfile::unpack::{self, Unpacked};
@@ -58,7 +58,7 @@ pub struct Workshop<'a> {
     /// The sandbox's helper program.
     pub helper: &'a Path,
     /// Downloads the file.
-    pub fetcher: &'a Fetcher,
+    pub fetcher: PinnedFetcher<'a>,
     /// Time limit of the file.
     pub limit: Duration,
     /// The user that the file runs as.
@@ -118,18 +118,17 @@ impl Workshop<'_> {
         progress: &dyn Progress,
     ) -> Result<(), Failure> {
         let task = progress.begin(&format!("fetching {}", file.name), None, Unit::Bytes);
-        let expected = Expected { sha256: Some(file.sha256.clone()), size: None };
         let mut first = None;
         for url in &file.source.urls {
-            match self.fetcher.blob(url, &expected, store, task.as_ref()).await {
-                Ok(sha256) => {
+            match self.fetcher.blob(url, &file.sha256, store, task.as_ref()).await {
+                Ok(()) => {
                     let to = dir.join(NAME);
                     // Blobs are read-only and shared, and no other build needs this one.
-                    let moved = fs::rename(store.blob_path(&sha256), &to)
+                    let moved = fs::rename(store.blob_path(&file.sha256), &to)
                         .and_then(|()| fs::set_permissions(&to, Permissions::from_mode(0o644)));
                     return moved.map_err(|e| write_failure(&to, e));
                 }
-                Err(error) => drop(first.get_or_insert(Failure::from(error))),
+                Err(failure) => drop(first.get_or_insert(failure)),
             }
         }
         Err(first.unwrap_or_else(|| Failure::new(FailureKind::Usage, "a .run file without a URL")))

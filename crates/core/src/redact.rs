@@ -14,6 +14,9 @@ const MASK: &str = "***";
 /// Masks a URL's userinfo and query and removes its fragment. Text that is not a URL may have been
 /// meant as one, and is masked alike.
 pub fn redacted(url: &str) -> String {
+    if let Some((scheme, inner)) = wrapped(url) {
+        return format!("{scheme}://{}", redacted(inner));
+    }
     match Url::parse(url) {
         Ok(parsed) if !parsed.cannot_be_a_base() => redacted_url(url, parsed),
         _ => masked(url),
@@ -34,6 +37,14 @@ pub fn redacted_text(text: &str) -> Cow<'_, str> {
         if word.contains("://") { redacted(word) + end } else { format!("{word}{end}") }
     });
     Cow::Owned(words.collect())
+}
+
+/// Returns the outer scheme and the URL of a repository with its own scheme: `oci://http://HOST/REPOSITORY`.
+fn wrapped(url: &str) -> Option<(&str, &str)> {
+    let (outer, inner) = url.split_once("://")?;
+    let (scheme, _) = inner.split_once("://")?;
+    let is_scheme = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric());
+    (is_scheme(outer) && is_scheme(scheme)).then_some((outer, inner))
 }
 
 fn redacted_url(text: &str, mut url: Url) -> String {
@@ -108,6 +119,15 @@ mod tests {
     #[case::reference("localhost:5000/a@sha256:12", "localhost:5000/a@sha256:12")]
     #[case::reference_token("secret@h.example.com/a@sha256:12", "***@h.example.com/a@sha256:12")]
     #[case::path("/srv/a@b.run", "/srv/a@b.run")]
+    #[case::wrapped("oci://http://h.example.com/a", "oci://http://h.example.com/a")]
+    #[case::wrapped_user(
+        "oci://http://user:secret@h.example.com/a",
+        "oci://http://***@h.example.com/a"
+    )]
+    #[case::wrapped_query(
+        "oci://https://h.example.com/a?secret",
+        "oci://https://h.example.com/a?***"
+    )]
     #[case::word("nonsense", "nonsense")]
     fn secrets_are_not_shown(#[case] url: &str, #[case] expected: &str) {
         assert_eq!(redacted(url), expected);

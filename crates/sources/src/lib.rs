@@ -13,6 +13,7 @@ pub mod headers;
 pub mod ldcache;
 pub mod packaging_patches;
 mod parts;
+pub mod pinned;
 mod place;
 pub mod runfile;
 #[cfg(test)]

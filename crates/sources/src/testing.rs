@@ -4,8 +4,23 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use longshore_core::failure::{Failure, FailureKind};
+use longshore_core::image_reference::Repository;
+use longshore_fetch::http::Fetcher;
+use longshore_modules::registry::Registry;
+
+use crate::pinned::PinnedFetcher;
 use crate::tree_entries::measure;
 use crate::userspace::manifest::Manifest;
+
+/// Returns a client for URLs alone: repositories are refused.
+pub fn without_registries(fetcher: &Fetcher) -> PinnedFetcher<'_> {
+    PinnedFetcher::new(fetcher, &refuse)
+}
+
+fn refuse(repository: &Repository) -> Result<Registry, Failure> {
+    Err(Failure::new(FailureKind::Bug, format!("{repository} is asked")))
+}
 
 /// True if a library of this file name belongs to a part.
 pub fn is_part_library(name: &str) -> bool {

@@ -18,10 +18,10 @@ use super::together::{MODULES, archive, entries, tags};
 use super::*;
 
 /// A second kernel of the same compiler.
-const NEXT: &str = "6.1.0-51-amd64";
+pub(super) const NEXT: &str = "6.1.0-51-amd64";
 
 /// Returns the archive of a build, with both kernels and the packages of core objects.
-fn suite() -> Suite {
+pub(super) fn suite() -> Suite {
     let mut suite = archive(0, false);
     suite.packages.push(packages::headers_of(NEXT));
     for (name, version, depends, path) in [
@@ -36,7 +36,7 @@ fn suite() -> Suite {
 }
 
 /// Returns the tar of a tree, whose make is the stand-in's.
-fn tree() -> Vec<u8> {
+pub(super) fn tree() -> Vec<u8> {
     let mut files = vec![
         ("version.mk".to_owned(), format!("NVIDIA_VERSION = {DRIVER}\n").into_bytes()),
         (

@@ -23,6 +23,7 @@ mod matrix;
 mod mofed;
 mod other_tools;
 mod payloads;
+mod pinned_files;
 mod policy;
 mod realms;
 mod revisions;

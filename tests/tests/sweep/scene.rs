@@ -17,6 +17,7 @@ use longshore_modules::registry::RegistrySource;
 use longshore_modules::sets::SetStore;
 use longshore_sources::runfile::{self, Looked};
 use longshore_sources::runfile::{Pin, RunFileSource};
+use longshore_sources::testing::without_registries;
 use sha2::{Digest, Sha256};
 
 use longshore_tests::archive::{self, Suite};
@@ -128,9 +129,9 @@ impl Scene {
         let urls = vec![format!("{}{}", self.server.url(), run_file::PATH)];
         let source = RunFileSource { urls, pin };
         let fetcher = Fetcher::new(self.policy.clone(), tls::host_root())?;
-        let looked = runfile::look(&source, &fetcher, &self.store).await?;
+        let looked = runfile::look(&source, without_registries(&fetcher), &self.store).await?;
         let Looked::Known(found) = looked else { panic!("the form of it is known") };
-        runfile::fetch(&found, &fetcher, &self.store, &Silent).await.map(drop)
+        runfile::fetch(&found, without_registries(&fetcher), &self.store, &Silent).await.map(drop)
     }
 
     async fn pull(&self) -> Result<(), Failure> {

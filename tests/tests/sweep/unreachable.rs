@@ -14,6 +14,7 @@ use longshore_modules::registry::Registry;
 use longshore_modules::registry::RegistrySource;
 use longshore_sources::runfile::{self, Looked};
 use longshore_sources::runfile::{Pin, RunFileSource};
+use longshore_sources::testing::without_registries;
 use nix::sys::socket::{Backlog, listen};
 
 use crate::scene::{Scene, Source, hasty};
@@ -71,9 +72,9 @@ async fn look_and_fetch(scene: &Scene, first: SocketAddr) -> Result<(), Failure>
     let urls = urls.map(|url| format!("{url}{}", run_file::PATH)).to_vec();
     let fetcher = Fetcher::new(policy(), Path::new("/"))?;
     let source = RunFileSource { urls, pin };
-    let looked = runfile::look(&source, &fetcher, &scene.store).await?;
+    let looked = runfile::look(&source, without_registries(&fetcher), &scene.store).await?;
     let Looked::Known(found) = looked else { panic!("the form of it is known") };
-    runfile::fetch(&found, &fetcher, &scene.store, &Silent).await.map(drop)
+    runfile::fetch(&found, without_registries(&fetcher), &scene.store, &Silent).await.map(drop)
 }
 
 #[tokio::test]

@@ -33,7 +33,6 @@ use super::{build_lock, check_space};
 use longshore_core::digest::{digest_of, hex};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::image_reference::Repository;
 use longshore_core::ownership;
 use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::root::{is_absent, reopen};
@@ -42,7 +41,7 @@ use longshore_core::space;
 use longshore_core::store::Store;
 use longshore_modules::artifact::image::{Descriptor, hex_of};
 use longshore_modules::artifact::root_image::unpacked_size;
-use longshore_modules::registry::Registry;
+use longshore_modules::registry::OpenRegistry;
 use longshore_sources::headers::{AvailableHeaders, Wanted};
 
 pub use compilers::{Compiler, Run};
@@ -78,9 +77,6 @@ pub struct Identified {
     /// sha256 (hex) of what it comes from.
     pub digest: String,
 }
-
-/// Opens the registry that has a repository.
-pub type OpenRegistry<'a> = &'a (dyn Fn(&Repository) -> Result<Registry, Failure> + Sync);
 
 /// Finds the digest of a build root: an image's is in its name, everything else is read.
 ///

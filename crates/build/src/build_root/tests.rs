@@ -4,6 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
+use longshore_core::image_reference::Repository;
 use longshore_core::progress::Silent;
 use longshore_modules::artifact::image::digest;
 use rstest::rstest;

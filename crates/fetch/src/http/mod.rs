@@ -193,9 +193,22 @@ impl Fetcher {
     /// # Errors
     /// Exit code 12.
     pub async fn head(&self, url: &str, most: u64) -> Result<Vec<u8>, FetchError> {
+        self.head_as(None, url, most).await
+    }
+
+    /// Like [`Fetcher::head`], with an Authorization header, which is sent to the URL's own host alone.
+    ///
+    /// # Errors
+    /// Exit code 12.
+    pub async fn head_as(
+        &self,
+        authorization: Option<HeaderValue>,
+        url: &str,
+        most: u64,
+    ) -> Result<Vec<u8>, FetchError> {
         let mut sink = Sink::Memory(Vec::new());
-        let request =
-            DownloadRequest { part: true, ..DownloadRequest::new(url, None, most, false)? };
+        let request = DownloadRequest::new(url, None, most, false)?;
+        let request = DownloadRequest { part: true, authorization, ..request };
         self.run(&request, &mut sink, &Silent).await?;
         Ok(sink.into_bytes())
     }
@@ -216,8 +229,25 @@ impl Fetcher {
         reader: &Reader,
         task: &dyn Task,
     ) -> Result<(), FetchError> {
+        self.stream_as(None, url, sha256, limit, reader, task).await
+    }
+
+    /// Like [`Fetcher::stream`], with an Authorization header, which is sent to the URL's own host alone.
+    ///
+    /// # Errors
+    /// As [`Fetcher::stream`].
+    pub async fn stream_as(
+        &self,
+        authorization: Option<HeaderValue>,
+        url: &str,
+        sha256: &str,
+        limit: u64,
+        reader: &Reader,
+        task: &dyn Task,
+    ) -> Result<(), FetchError> {
         let writers = WriterGroup::default();
         let request = DownloadRequest::new(url, None, limit, true)?;
+        let request = DownloadRequest { authorization, ..request };
         let start = || Ok(Sink::Reader(Reading::start(reader, writers.alive())));
         let expected = Expected { sha256: Some(sha256.to_owned()), size: None };
         let fetched = self.whole(&request, &expected, task, start).await;

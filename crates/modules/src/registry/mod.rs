@@ -3,6 +3,7 @@
 //! A set has the same form as in an image layout (see [`crate::artifact::image`]), under the tag
 //! `DRIVER-FLAVOUR-RELEASE-ARCH`, and its signatures are under cosign's tag.
 
+mod blobs;
 pub mod call;
 mod challenge;
 mod content;
@@ -19,8 +20,8 @@ mod referrers;
 pub mod session;
 pub mod set_index;
 pub mod source;
-#[cfg(test)]
-mod stand_in;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod stand_in;
 
 use std::path::Path;
 
@@ -126,6 +127,9 @@ impl<W> SetsFound<W> {
         }
     }
 }
+
+/// Opens the registry that has a repository.
+pub type OpenRegistry<'a> = &'a (dyn Fn(&Repository) -> Result<Registry, Failure> + Sync);
 
 /// A registry with its mirrors.
 pub struct Registry {

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 
 use futures_util::{TryStreamExt, stream};
+use reqwest::Url;
+use reqwest::header::HeaderValue;
 
 use super::content::{described, missing};
 use super::session::{MOST_LOGINS, Session};
@@ -83,19 +85,71 @@ pub(super) async fn fetch_blob(
     alive: &WriterGuard,
 ) -> Result<(), Failure> {
     let expected = Expected { sha256: Some(sha256.to_owned()), size: Some(size) };
-    let url = session.url(&format!("blobs/sha256:{sha256}"))?;
-    let (fetcher, mut logins) = (session.fetcher(), 0);
+    fetch_expected(session, sha256, &expected, store, task, alive).await.map_err(Failure::from)
+}
+
+/// Fetches the blob `sha256` into the store, as far as `expected` describes it.
+pub(super) async fn fetch_expected(
+    session: &Session,
+    sha256: &str,
+    expected: &Expected,
+    store: &Store,
+    task: &dyn Task,
+    alive: &WriterGuard,
+) -> Result<(), FetchError> {
+    let mut download = BlobDownload::new(session, sha256)?;
     loop {
-        let asker = session.authorization().await;
-        let fetched =
-            fetcher.blob_as(asker.clone(), url.as_str(), &expected, store, task, alive).await;
-        match fetched {
+        let login = download.login().await;
+        let (fetcher, url) = (session.fetcher(), download.url());
+        match fetcher.blob_as(login.clone(), url, expected, store, task, alive).await {
             Ok(_) => return Ok(()),
-            Err(FetchError::Denied(denied)) if logins < MOST_LOGINS => {
-                session.log_in_for(url.clone(), asker, denied).await?;
-                logins += 1;
+            Err(error) => download.log_in(login, error).await?,
+        }
+    }
+}
+
+/// Download of a blob that may be denied until the session has logged in.
+pub(super) struct BlobDownload<'s> {
+    session: &'s Session,
+    url: Url,
+    logins: usize,
+}
+
+impl<'s> BlobDownload<'s> {
+    /// Prepares the download of the blob `sha256` (hex).
+    ///
+    /// # Errors
+    /// As [`Session::url`].
+    pub(super) fn new(session: &'s Session, sha256: &str) -> Result<Self, Failure> {
+        let url = session.url(&format!("blobs/sha256:{sha256}"))?;
+        Ok(Self { session, url, logins: 0 })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        self.url.as_str()
+    }
+
+    /// Returns the `Authorization` header of the next attempt.
+    pub(super) async fn login(&self) -> Option<HeaderValue> {
+        self.session.authorization().await
+    }
+
+    /// Logs in after an attempt that was denied with the header `used`.
+    ///
+    /// # Errors
+    /// Exit code 12 where the registry denies access, and `error` where it is no denial or no login helps.
+    pub(super) async fn log_in(
+        &mut self,
+        used: Option<HeaderValue>,
+        error: FetchError,
+    ) -> Result<(), FetchError> {
+        match error {
+            FetchError::Denied(denied) if self.logins < MOST_LOGINS => {
+                self.session.log_in_for(self.url.clone(), used, denied).await?;
+                self.logins += 1;
+                Ok(())
             }
-            Err(other) => return Err(other.into()),
+            other => Err(other),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A registry on loopback that keeps manifests and blobs in memory, for the tests beside it.
+//! A registry on loopback that keeps manifests and blobs in memory, for tests.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,21 +21,25 @@ const UPLOADS: &str = "blobs/uploads/";
 struct State {
     /// Manifests and blobs, by their paths in the repository.
     files: BTreeMap<String, Vec<u8>>,
-    /// Path that is answered with 400.
-    refused: Option<String>,
+    /// Path that is answered with a status alone.
+    refused: Option<(String, u16)>,
     /// Method and path of each request.
     log: Vec<String>,
 }
 
 /// The registry; its thread ends with the test's process.
-pub(super) struct StandIn {
+#[derive(Debug)]
+pub struct StandIn {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
 }
 
 impl StandIn {
     /// Starts an empty one.
-    pub(super) fn start() -> Self {
+    ///
+    /// # Panics
+    /// Loopback has no free port.
+    pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let address = listener.local_addr().expect("address");
         let state = Arc::new(Mutex::new(State::default()));
@@ -54,40 +58,56 @@ impl StandIn {
         self.state.lock().expect("state")
     }
 
+    /// Returns its repository.
+    ///
+    /// # Panics
+    /// Its address makes no reference.
+    pub fn repository(&self) -> Repository {
+        format!("http://{}/a", self.address).parse().expect("a repository")
+    }
+
     /// Opens its repository for writing.
-    pub(super) fn open(&self) -> Registry {
-        let repository: Repository =
-            format!("http://{}/a", self.address).parse().expect("a repository");
+    ///
+    /// # Panics
+    /// No client can be set up.
+    pub fn open(&self) -> Registry {
+        let repository = self.repository();
         Registry::open_to_push_with(Policy::default(), &repository, Path::new("/"), &|_| None)
             .expect("opens")
     }
 
     /// Puts a blob; returns its path.
-    pub(super) fn put_blob(&self, bytes: &[u8]) -> String {
+    pub fn put_blob(&self, bytes: &[u8]) -> String {
         let path = format!("blobs/{}", digest(bytes));
         self.state().files.insert(path.clone(), bytes.to_vec());
         path
     }
 
     /// Puts a manifest under a tag; returns its path.
-    pub(super) fn put_manifest(&self, tag: &str, bytes: &[u8]) -> String {
+    pub fn put_manifest(&self, tag: &str, bytes: &[u8]) -> String {
         let path = format!("manifests/{tag}");
         self.state().files.insert(path.clone(), bytes.to_vec());
         path
     }
 
     /// Removes a manifest or blob, as a registry's cleanup does.
-    pub(super) fn remove(&self, path: &str) {
+    ///
+    /// # Panics
+    /// It has none.
+    pub fn remove(&self, path: &str) {
         assert!(self.state().files.remove(path).is_some(), "{path} was never there");
     }
 
     /// Returns a manifest or blob.
-    pub(super) fn get(&self, path: &str) -> Vec<u8> {
+    ///
+    /// # Panics
+    /// It has none.
+    pub fn get(&self, path: &str) -> Vec<u8> {
         self.state().files.get(path).expect("it is there").clone()
     }
 
     /// Serves other bytes in the place of a manifest or blob, or none.
-    pub(super) fn replace(&self, path: &str, bytes: Option<&[u8]>) {
+    pub fn replace(&self, path: &str, bytes: Option<&[u8]>) {
         self.remove(path);
         if let Some(bytes) = bytes {
             self.state().files.insert(path.to_owned(), bytes.to_vec());
@@ -95,23 +115,28 @@ impl StandIn {
     }
 
     /// Puts the manifest of a tag under another one.
-    pub(super) fn copy_manifest(&self, from: &str, to: &str) {
+    pub fn copy_manifest(&self, from: &str, to: &str) {
         let bytes = self.get(&format!("manifests/{from}"));
         self.put_manifest(to, &bytes);
     }
 
     /// True if it has a manifest or blob.
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub fn has(&self, path: &str) -> bool {
         self.state().files.contains_key(path)
     }
 
     /// Answers each request for a path with 400 from now on.
-    pub(super) fn refuse(&self, path: &str) {
-        self.state().refused = Some(path.to_owned());
+    pub fn refuse(&self, path: &str) {
+        self.state().refused = Some((path.to_owned(), 400));
+    }
+
+    /// Denies access to a path from now on.
+    pub fn deny(&self, path: &str) {
+        self.state().refused = Some((path.to_owned(), 401));
     }
 
     /// Returns the requests since the last call, as `METHOD PATH`.
-    pub(super) fn requests(&self) -> Vec<String> {
+    pub fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
     }
 }
@@ -152,8 +177,8 @@ impl State {
         let path = target.split('?').next().unwrap_or_default();
         let path = path.strip_prefix(HOME).unwrap_or_default().to_owned();
         self.log.push(format!("{method} {path}"));
-        if self.refused.as_ref() == Some(&path) {
-            return (400, Vec::new());
+        if let Some((_, status)) = self.refused.as_ref().filter(|(refused, _)| *refused == path) {
+            return (*status, Vec::new());
         }
         match method {
             "POST" => (202, Vec::new()),

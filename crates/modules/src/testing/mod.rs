@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::artifact::core_objects::{CORE_PATHS, CoreObject, CoreQuery, CoreRecord};
 use crate::artifact::{BuildRecord, HeadersFrom, InputPackage, ModuleEntry, ModuleKey, ModuleSet};
 use crate::module_signing::{Hash, SignedBy, appended};
+pub use crate::registry::stand_in::StandIn;
 
 /// A signature that sign-file made with sha512, by `Example: Module signing`.
 pub const SIGNATURE: &[u8] = include_bytes!("../module_signing/testdata/sign-file.p7s");

@@ -27,13 +27,13 @@ use header::{Header, HeaderFault};
 use latest::Latest;
 
 use crate::driver::{AvailableDriver, DriverOrigin};
+use crate::pinned::{PinnedFetcher, repository_of};
 use longshore_core::driver_version::{DriverVersion, FIRST_OPEN_BRANCH};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::redact::redacted;
 use longshore_core::store::Store;
-use longshore_fetch::http::Fetcher;
 use serde::{Deserialize, Serialize};
 
 /// One of NVIDIA's .run files: a driver in all its flavours, with its user-mode files.
@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 pub struct AvailableRunFile {
     /// Name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
     pub name: String,
-    /// URLs, in order of preference.
+    /// URLs and repositories (`oci://HOST/REPOSITORY`), in order of preference.
     pub urls: Vec<String>,
     /// Required sha256 (hex).
     pub sha256: String,
@@ -103,16 +103,16 @@ pub struct Foreign {
 /// where it is not a .run file.
 pub async fn look(
     source: &RunFileSource,
-    fetcher: &Fetcher,
+    fetcher: PinnedFetcher<'_>,
     store: &Store,
 ) -> Result<Looked, Failure> {
     let name = name_of(source);
-    let sha256 = pin::sha256_of(source, &name, fetcher).await?;
+    let sha256 = pin::sha256_of(source, &name, fetcher.of_urls()).await?;
     let urls = source.urls.clone();
     if let Some(stored) = find(store, &sha256) {
         return Ok(Looked::Known(available(&stored, urls)));
     }
-    let Some(header) = header_of(&name, source, fetcher).await? else {
+    let Some(header) = header_of(&name, source, &sha256, fetcher).await? else {
         return Ok(Looked::Foreign(Foreign { name, sha256, source: source.clone() }));
     };
     let name = header.name().unwrap_or(name);
@@ -140,7 +140,7 @@ pub async fn look(
 /// its digest or has an unknown form, 15 where the store is full or cannot be written.
 pub async fn fetch(
     file: &AvailableRunFile,
-    fetcher: &Fetcher,
+    fetcher: PinnedFetcher<'_>,
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<StoredRunFile, Failure> {
@@ -167,7 +167,7 @@ pub async fn fetch(
 async fn fetch_from(
     url: &str,
     file: &AvailableRunFile,
-    fetcher: &Fetcher,
+    fetcher: PinnedFetcher<'_>,
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<StoredRunFile, Failure> {
@@ -226,11 +226,12 @@ pub fn available(stored: &StoredRunFile, urls: Vec<String>) -> AvailableRunFile 
 async fn header_of(
     name: &str,
     source: &RunFileSource,
-    fetcher: &Fetcher,
+    sha256: &str,
+    fetcher: PinnedFetcher<'_>,
 ) -> Result<Option<Header>, Failure> {
     let (mut first, mut foreign) = (None, false);
     for (number, url) in source.urls.iter().enumerate() {
-        let failure = match fetcher.head(url, HEAD).await {
+        let failure = match fetcher.head(url, sha256, HEAD).await {
             Ok(head) => match header::identify(&head) {
                 Ok(header) => return Ok(Some(header)),
                 Err(fault) => {
@@ -238,7 +239,7 @@ async fn header_of(
                     no_header(url, fault)
                 }
             },
-            Err(error) => error.into(),
+            Err(failure) => failure,
         };
         if failure.kind().is_of_host() {
             return Err(failure);
@@ -260,9 +261,10 @@ fn no_header(url: &str, fault: HeaderFault) -> Failure {
     Failure::new(FailureKind::Verification, cause).with_source(fault).remedy(NO_PAGE)
 }
 
-/// Returns the last part of the first URL's path.
+/// Returns the last part of the first URL's path; repositories name no file.
 fn name_of(source: &RunFileSource) -> String {
-    let url = source.urls.first().and_then(|url| reqwest::Url::parse(url).ok());
+    let url = source.urls.iter().find(|url| repository_of(url).is_none());
+    let url = url.and_then(|url| reqwest::Url::parse(url).ok());
     let last = url.as_ref().and_then(|url| url.path_segments()?.next_back().map(str::to_owned));
     last.filter(|name| !name.is_empty()).unwrap_or_else(|| "driver.run".to_owned())
 }

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::pinned::{plain_url_of, url_of};
 use longshore_core::digest::is_sha256;
 use longshore_core::redact::redacted;
 
@@ -14,7 +15,7 @@ const PIN_IT: &str = "give its sha256 (--run-file-sha256, sha256 in [[run-file]]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct RunFileSource {
-    /// http, https or file URLs.
+    /// http, https or file URLs, or repositories of registries (`oci://HOST/REPOSITORY`).
     pub urls: Vec<String>,
     /// Checksum of the file.
     pub pin: Pin,
@@ -77,17 +78,6 @@ impl RunFileSource {
     }
 }
 
-/// Returns http, https and file URLs unchanged, absolute paths as file URLs.
-pub(crate) fn url_of(place: &str) -> Result<String, String> {
-    if ["http://", "https://", "file:///"].iter().any(|scheme| place.starts_with(scheme)) {
-        return Ok(place.to_owned());
-    }
-    let path = reqwest::Url::from_file_path(place);
-    path.map(String::from).map_err(|()| {
-        format!("`{}` is no http, https or file URL and no absolute path", redacted(place))
-    })
-}
-
 pub(crate) fn digest(text: &str) -> Result<String, String> {
     let lower = text.trim().to_ascii_lowercase();
     let lower = lower.strip_prefix("sha256:").unwrap_or(&lower);
@@ -105,7 +95,9 @@ fn sidecar(place: &str) -> Result<String, String> {
             redacted(place)
         ));
     }
-    url_of(place)
+    plain_url_of(place).ok_or_else(|| {
+        format!("`{}` is no https or file URL and no absolute path of a checksum", redacted(place))
+    })
 }
 
 #[cfg(test)]
@@ -135,6 +127,13 @@ mod tests {
     #[case::relative("a.run", Some(HEX), None, "no absolute path")]
     #[case::scheme("ftp://h/a.run", Some(HEX), None, "no http, https or file URL")]
     #[case::plain("/a.run", None, Some("http://h/a.sum"), "proves nothing")]
+    #[case::tag("oci://h.example.com/a:1", Some(HEX), None, "without tag and digest")]
+    #[case::checksum_of_a_registry(
+        "/a.run",
+        None,
+        Some("oci://h.example.com/a"),
+        "no https or file URL"
+    )]
     fn what_proves_nothing_is_refused(
         #[case] url: &str,
         #[case] sha256: Option<&str>,
@@ -149,6 +148,8 @@ mod tests {
     #[case::unpinned("https://u:secret@h/a.run", None)]
     #[case::scheme("ftp://u:secret@h/a.run", None)]
     #[case::plain("/a.run", Some("http://u:secret@h/a.sum"))]
+    #[case::repository("oci://http://u:secret@h.example.com/a", None)]
+    #[case::checksum("/a.run", Some("oci://http://u:secret@h.example.com/a"))]
     fn passwords_are_not_shown(#[case] url: &str, #[case] checksum: Option<&str>) {
         let refused = source(url, None, checksum).expect_err("refused");
         assert!(refused.contains("//***@h") && !refused.contains("secret"), "{refused}");

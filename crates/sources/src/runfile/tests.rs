@@ -11,8 +11,11 @@ use super::*;
 use crate::runfile::Pin;
 use crate::userspace::AvailableUserspace;
 use crate::userspace::{Depth, assemble_run_file, verify};
+use longshore_core::image_reference::Repository;
 use longshore_core::progress::Silent;
-use longshore_fetch::http::Policy;
+use longshore_fetch::http::{Fetcher, Policy};
+use longshore_modules::registry::{Registry, RegistrySource};
+use longshore_modules::testing::StandIn;
 
 struct Scene {
     dir: tempfile::TempDir,
@@ -33,9 +36,13 @@ impl Scene {
         sample::pinned(self.dir.path(), bytes)
     }
 
+    async fn looked(&self, source: &RunFileSource) -> Result<Looked, Failure> {
+        look(source, PinnedFetcher::new(&self.fetcher, &open), &self.store).await
+    }
+
     /// Identifies a file that need not extract itself.
     async fn look(&self, source: &RunFileSource) -> Result<AvailableRunFile, Failure> {
-        match look(source, &self.fetcher, &self.store).await? {
+        match self.looked(source).await? {
             Looked::Known(file) => Ok(file),
             Looked::Foreign(file) => panic!("{} is of a known form", file.name),
         }
@@ -43,7 +50,8 @@ impl Scene {
 
     async fn fetch(&self, source: &RunFileSource) -> Result<StoredRunFile, Failure> {
         let found = self.look(source).await?;
-        fetch(&found, &self.fetcher, &self.store, &Silent).await
+        let fetcher = PinnedFetcher::new(&self.fetcher, &open);
+        fetch(&found, fetcher, &self.store, &Silent).await
     }
 
     /// Lists the store's contents except for its empty directories.
@@ -52,6 +60,12 @@ impl Scene {
         let list = |dir| fs::read_dir(self.store.dir(dir)).expect("listed");
         dirs.into_iter().flat_map(list).map(|entry| entry.expect("entry").path()).collect()
     }
+}
+
+fn open(repository: &Repository) -> Result<Registry, Failure> {
+    let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
+    let policy = Policy { attempts: 1, ..Policy::default() };
+    Registry::open_with(policy, &source, Path::new("/"), &|_| None)
 }
 
 async fn stored(scene: &Scene) -> StoredRunFile {
@@ -263,7 +277,7 @@ async fn nothing_is_kept_of(#[case] bytes: Vec<u8>, #[case] code: u8, #[case] sa
 async fn another_script_is_looked_at_and_not_believed() {
     let scene = Scene::new();
     let source = scene.source(b"#!/bin/sh\necho hello\n");
-    let looked = look(&source, &scene.fetcher, &scene.store).await.expect("looked at");
+    let looked = scene.looked(&source).await.expect("looked at");
     let Looked::Foreign(file) = looked else { panic!("known: {looked:?}") };
     assert_eq!((file.name.as_str(), Pin::Sha256(file.sha256)), (NAME, source.pin));
     assert!(scene.leftovers().is_empty());
@@ -323,13 +337,71 @@ async fn a_mirror_that_has_another_file_is_passed_over() {
     let scene = Scene::new();
     let source = scene.source(&sample::run_file(&driver(), Compression::Xz));
     let changed = scene.dir.path().join("changed.run");
-    fs::write(&changed, sample::run_file(&without("libnvidia-cfg"), Compression::Xz))
+    fs::write(&changed, sample::run_file(&without("libnvidia-cfg.so.535.1.2"), Compression::Xz))
         .expect("written");
     let missing = "file:///no/such/driver.run".to_owned();
     let urls =
         [vec![missing, format!("file://{}", changed.display())], source.urls.clone()].concat();
     let stored = scene.fetch(&RunFileSource { urls, ..source }).await.expect("fetched");
     assert_eq!(stored.written.version, VERSION);
+}
+
+/// Returns the file's source in these registries alone.
+fn in_registries(source: RunFileSource, registries: &[&StandIn]) -> RunFileSource {
+    let urls = registries.iter().map(|one| format!("oci://{}", one.repository())).collect();
+    RunFileSource { urls, ..source }
+}
+
+#[rstest]
+#[case::by_its_digest(false)]
+#[case::by_a_checksum_beside_it(true)]
+#[tokio::test]
+async fn a_file_of_a_repository_is_the_blob_of_its_digest(#[case] beside: bool) {
+    let (scene, lacking, registry) = (Scene::new(), StandIn::start(), StandIn::start());
+    let bytes = sample::run_file(&driver(), Compression::Xz);
+    let path = registry.put_blob(&bytes);
+    let mut source = in_registries(scene.source(&bytes), &[&lacking, &registry]);
+    if beside {
+        let sidecar = scene.dir.path().join("sum");
+        let Pin::Sha256(sha256) = &source.pin else { panic!("pinned") };
+        fs::write(&sidecar, format!("{sha256}  renamed.run\n")).expect("written");
+        source.pin = Pin::Sidecar(format!("file://{}", sidecar.display()));
+    }
+    let found = scene.look(&source).await.expect("looked at");
+    assert_eq!((found.name.as_str(), found.version.as_str()), (NAME, VERSION));
+    scene.fetch(&source).await.expect("fetched").verify().expect("right");
+    let asked = |times: usize| vec![format!("GET {path}"); times];
+    // The header twice, and the whole file.
+    assert_eq!((lacking.requests(), registry.requests()), (asked(3), asked(3)));
+    scene.fetch(&source).await.expect("of the store");
+    assert_eq!((lacking.requests(), registry.requests()), (asked(0), asked(0)));
+}
+
+#[rstest]
+#[case::absent(None, ExitCode::Download, "has no blob sha256:")]
+#[case::a_page(Some(b"<html>".to_vec()), ExitCode::Verification, "no .run file of a known form")]
+#[case::another_file(
+    Some(sample::run_file(&without("libnvidia-cfg.so.535.1.2"), Compression::Xz)),
+    ExitCode::Verification,
+    "its digest differs"
+)]
+#[tokio::test]
+async fn a_repository_without_the_file_is_refused(
+    #[case] served: Option<Vec<u8>>,
+    #[case] code: ExitCode,
+    #[case] said: &str,
+) {
+    let (scene, registry) = (Scene::new(), StandIn::start());
+    let bytes = sample::run_file(&driver(), Compression::Xz);
+    let path = registry.put_blob(&bytes);
+    registry.replace(&path, served.as_deref());
+    let source = in_registries(scene.source(&bytes), &[&registry]);
+    let failure = scene.fetch(&source).await.expect_err("refused");
+    assert_eq!(failure.code(), code);
+    let report = failure.report();
+    let host = registry.repository();
+    assert!(report.contains(said) && report.contains(host.host()), "{report}");
+    assert!(scene.leftovers().is_empty());
 }
 
 #[tokio::test]

@@ -15,12 +15,12 @@ pub use pin::SourceTrees;
 pub use unpack::{Part, UnpackedTree};
 
 use crate::driver::{AvailableDriver, DriverOrigin};
+use crate::pinned::{PinnedFetcher, repository_of};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::redact::redacted;
 use longshore_core::store::Store;
-use longshore_fetch::http::{Expected, Fetcher};
 use serde::{Deserialize, Serialize};
 
 /// One version of NVIDIA's open kernel modules, as sources.
@@ -30,7 +30,8 @@ pub struct SourceTree {
     pub version: String,
     /// sha256 (hex) of the tar, or of the tar that [`pack`] makes of a directory.
     pub sha256: String,
-    /// http, https and file URLs of the same tar, in order of preference; a file URL may name a directory.
+    /// http, https and file URLs of the same tar, and repositories that have it (`oci://HOST/REPOSITORY`), in order of
+    /// preference; a file URL may name a directory.
     pub urls: Vec<String>,
 }
 
@@ -58,7 +59,7 @@ impl SourceTree {
 /// written.
 pub async fn fetch(
     tree: &SourceTree,
-    fetcher: &Fetcher,
+    fetcher: PinnedFetcher<'_>,
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<(), Failure> {
@@ -98,15 +99,15 @@ fn directory_of(url: &str) -> Option<PathBuf> {
 async fn fetch_from(
     tree: &SourceTree,
     url: &str,
-    fetcher: &Fetcher,
+    fetcher: PinnedFetcher<'_>,
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<(), Failure> {
     let task = progress.begin(&format!("fetching {}", tree.name()), None, Unit::Bytes);
-    let expected = Expected { sha256: Some(tree.sha256.clone()), size: None };
-    let fetched = fetcher.blob(url, &expected, store, task.as_ref()).await.map_err(Failure::from);
-    fetched.map(drop).map_err(|failure| match failure.kind() {
-        FailureKind::Verification => failure.remedy(
+    let fetched = fetcher.blob(url, &tree.sha256, store, task.as_ref()).await;
+    fetched.map_err(|failure| match failure.kind() {
+        // A registry computes the digests of what it gets.
+        FailureKind::Verification if repository_of(url).is_none() => failure.remedy(
             "compare it with a copy that you trust: hosts make the tarballs of tags anew, with other bytes of the same \
              files; then pin the new sha256, or keep a copy of your own and name that",
         ),

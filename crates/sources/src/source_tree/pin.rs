@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::SourceTree;
-use crate::runfile::source::{digest, url_of};
+use crate::pinned::{repository_of, url_of};
+use crate::runfile::source::digest;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::redact::redacted;
 
@@ -34,7 +35,8 @@ impl TryFrom<Written> for SourceTrees {
 }
 
 impl SourceTrees {
-    /// Returns the versions that `sha256` has, each at these URLs or absolute paths, in which `{version}` stands for it.
+    /// Returns the versions that `sha256` has, each at these URLs, absolute paths or repositories, in which `{version}`
+    /// stands for it.
     ///
     /// # Errors
     /// A message, if a place, a version or a digest is not of an accepted form, or several versions are at one place.
@@ -48,7 +50,9 @@ impl SourceTrees {
                 redacted(&urls[0])
             ));
         }
-        if let (Some(place), 2..) = (urls.iter().find(|url| !url.contains(VERSION)), sha256.len()) {
+        // A repository has each version by its digest.
+        let is_one = |url: &&String| !url.contains(VERSION) && repository_of(url).is_none();
+        if let (Some(place), 2..) = (urls.iter().find(is_one), sha256.len()) {
             return Err(format!(
                 "several versions, and {} is one place: write {VERSION} where their names differ",
                 redacted(place)
@@ -101,11 +105,32 @@ mod tests {
     }
 
     #[rstest]
+    #[case::repository_of_all(
+        "oci://registry.example.com/sources",
+        "oci://registry.example.com/sources"
+    )]
+    #[case::repository_of_each(
+        "oci://registry.example.com/sources/{version}",
+        "oci://registry.example.com/sources/580.142"
+    )]
+    fn a_repository_has_several_versions(#[case] place: &str, #[case] expected: &str) {
+        let hex = "a".repeat(64);
+        let text = format!(
+            "urls = [\"{place}\"]\nsha256 = {{ \"580.142\" = \"{hex}\", \"595.45.04\" = \"{hex}\" }}\n"
+        );
+        assert_eq!(trees(&text).expect("read")[0].urls, [expected]);
+    }
+
+    #[rstest]
     #[case::no_place("urls = []\nsha256 = { \"580.142\" = \"HEX\" }", "without a URL")]
     #[case::unpinned("urls = [\"/a\"]\nsha256 = {}", "nothing proves")]
     #[case::several(
         "urls = [\"/a\"]\nsha256 = { \"580.142\" = \"HEX\", \"590.48.01\" = \"HEX\" }",
         "{version}"
+    )]
+    #[case::tag(
+        "urls = [\"oci://registry.example.com/a:{version}\"]\nsha256 = { \"580.142\" = \"HEX\" }",
+        "without tag and digest"
     )]
     #[case::branch("urls = [\"/a\"]\nsha256 = { \"580\" = \"HEX\" }", "no driver version")]
     #[case::digest("urls = [\"/a\"]\nsha256 = { \"580.142\" = \"abc\" }", "64 hex digits")]

@@ -12,8 +12,11 @@ use super::*;
 use longshore_core::digest::hex;
 use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
+use longshore_core::image_reference::Repository;
 use longshore_core::progress::Silent;
-use longshore_fetch::http::Policy;
+use longshore_fetch::http::{Fetcher, Policy};
+use longshore_modules::registry::{Registry, RegistrySource};
+use longshore_modules::testing::StandIn;
 
 const VERSION: &str = "580.142";
 
@@ -106,7 +109,12 @@ impl Scene {
 
     async fn taken(&self, tree: &SourceTree, part: Part) -> Result<UnpackedTree, Failure> {
         let fetcher = Fetcher::new(Policy::default(), Path::new("/")).expect("a fetcher");
-        fetch(tree, &fetcher, &self.store, &Silent).await?;
+        let open = |repository: &Repository| {
+            let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
+            Registry::open_with(Policy::default(), &source, Path::new("/"), &|_| None)
+        };
+        let fetcher = PinnedFetcher::new(&fetcher, &open);
+        fetch(tree, fetcher, &self.store, &Silent).await?;
         unpack(tree, part, &self.store, &self.dir.path().join("into"))
     }
 }
@@ -232,4 +240,44 @@ async fn a_directory_with_changes_is_refused(
     let failure = scene.taken(&tree, Part::Whole).await.expect_err("refused");
     assert_eq!(failure.code(), ExitCode::Verification);
     assert!(failure.report().contains(expected), "{}", failure.report());
+}
+
+#[tokio::test]
+async fn a_tarball_of_a_repository_is_fetched_once() {
+    let scene = Scene::new();
+    let (lacking, registry) = (StandIn::start(), StandIn::start());
+    let bytes = gzipped(&of_git(&below("a", files(VERSION))));
+    registry.put_blob(&bytes);
+    let urls = [&lacking, &registry].map(|one| format!("oci://{}", one.repository())).to_vec();
+    let tree = SourceTree { urls, ..scene.tree(&bytes) };
+    for part in [Part::Whole, Part::KernelOpen] {
+        let into = scene.dir.path().join("into");
+        scene.taken(&tree, part).await.expect("taken");
+        fs::remove_dir_all(into).expect("removed");
+    }
+    let asked = format!("GET blobs/sha256:{}", tree.sha256);
+    assert_eq!(lacking.requests(), std::slice::from_ref(&asked));
+    assert_eq!(registry.requests(), [asked]);
+}
+
+#[rstest]
+#[case::absent(None, ExitCode::Download, "has no blob sha256:")]
+#[case::other_bytes(Some(&b"other"[..]), ExitCode::Verification, "its digest differs")]
+#[tokio::test]
+async fn a_repository_without_the_tarball_is_refused(
+    #[case] served: Option<&[u8]>,
+    #[case] code: ExitCode,
+    #[case] said: &str,
+) {
+    let (scene, registry) = (Scene::new(), StandIn::start());
+    let bytes = tar(&files(VERSION));
+    let path = registry.put_blob(&bytes);
+    registry.replace(&path, served);
+    let urls = vec![format!("oci://{}", registry.repository())];
+    let tree = SourceTree { urls, ..scene.tree(&bytes) };
+    let failure = scene.taken(&tree, Part::Whole).await.expect_err("refused");
+    assert_eq!(failure.code(), code);
+    let report = failure.report();
+    assert!(report.contains(said) && report.contains(&tree.sha256), "{report}");
+    assert!(!scene.store.has_blob(&tree.sha256));
 }
