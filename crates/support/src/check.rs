@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::Failure;
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::pci_id::parse_half;
 
 use crate::fault::wrong;
-use crate::gpus::Gpus;
+use crate::gpus::{Gpu, Gpus};
 use crate::rows::{Branch, Bulletin, Document, Exclusion, Floor};
 
 /// Number of the format that this program reads.
@@ -54,6 +54,49 @@ pub(crate) fn table(document: &Document, gpus: &Gpus) -> Result<(), Failure> {
     bulletins.iter().try_for_each(|row| bulletin(row, branches))?;
     floors.iter().try_for_each(|row| floor(row, &names, gpus))?;
     exclusions.iter().try_for_each(|row| exclusion(row, &names, gpus))
+}
+
+/// Number of GPUs that a message names.
+const NAMED: usize = 3;
+
+/// Refuses the rows of a replacing table that would silently end the judgement of drivers, or drop GPUs of the built-in
+/// list. `gpus` are those of that list that the file has no row of.
+///
+/// # Errors
+/// Exit code 2, naming the rows that are missing.
+pub(crate) fn replacement(document: &Document, gpus: &Gpus) -> Result<(), Failure> {
+    let lacking = |cause: String| {
+        Failure::new(FailureKind::Usage, format!("support table: {cause}")).remedy(
+            "set `extends = true` so that the rows are added to those of the built-in table, or give these rows, too",
+        )
+    };
+    let generations = &document.generations;
+    for (kind, is_empty) in
+        [("generation", generations.is_empty()), ("branch", document.branches.is_empty())]
+    {
+        if is_empty {
+            return Err(lacking(format!(
+                "it replaces the built-in table, and has no [[{kind}]]: it would judge nothing by it"
+            )));
+        }
+    }
+    let is_lost = |gpu: &&Gpu| generations.iter().all(|row| row.name != gpu.generation);
+    let lost: Vec<&Gpu> = gpus.values().filter(is_lost).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let missing: BTreeSet<&str> = lost.iter().map(|gpu| gpu.generation.as_str()).collect();
+    let missing: Vec<&str> = missing.into_iter().collect();
+    let mut named: Vec<String> = lost.iter().take(NAMED).map(|gpu| gpu.name.clone()).collect();
+    if lost.len() > NAMED {
+        named.push(format!("{} more", lost.len() - NAMED));
+    }
+    Err(lacking(format!(
+        "it replaces the built-in table, and lacks the generations {}, of which {} GPUs are: {}",
+        missing.join(", "),
+        lost.len(),
+        named.join(", ")
+    )))
 }
 
 /// Refuses two rows of the same key.

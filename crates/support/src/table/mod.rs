@@ -81,10 +81,12 @@ impl SupportTable {
 
     /// Returns this table with the rows of a file. A file with `extends = true` adds its rows, and a row with the key of
     /// one that is there takes its place. The rows of any other file replace all generations, branches, bulletins,
-    /// floors and exclusions; GPUs stay where the file has their generation, and its `[[gpu]]` rows are added.
+    /// floors and exclusions; the GPUs stay, and its `[[gpu]]` rows are added. Such a file that is older than this table
+    /// gives way to it.
     ///
     /// # Errors
-    /// As of [`SupportTable::parse`]; the contradictions of the result count.
+    /// As of [`SupportTable::parse`]; the contradictions of the result count. A replacing file needs branches, and the
+    /// generation of each GPU.
     pub fn merged(&self, text: &str) -> Result<Self, Failure> {
         let mut document = read(text)?;
         let added = gpus::of_rows(std::mem::take(&mut document.gpus))?;
@@ -101,11 +103,18 @@ impl SupportTable {
         }
         document.open_recommended_branch =
             document.open_recommended_branch.or(self.open_recommended_branch);
-        let is_known = |gpu: &Gpu| document.generations.iter().any(|g| g.name == gpu.generation);
+        let gives_way = !document.extends && document.issued < self.issued;
         let mut gpus = self.gpus.clone();
-        gpus.retain(|_, gpu| is_known(gpu));
+        gpus.retain(|id, _| !added.contains_key(id));
+        if gives_way {
+            // It may lack the generations of newer GPUs; its own contradictions count.
+            gpus.retain(|_, gpu| document.generations.iter().any(|g| g.name == gpu.generation));
+        } else if !document.extends {
+            check::replacement(&document, &gpus)?;
+        }
         gpus.extend(added);
-        Self::checked(document, gpus)
+        let table = Self::checked(document, gpus)?;
+        Ok(if gives_way { self.clone() } else { table })
     }
 
     fn checked(document: Document, gpus: Gpus) -> Result<Self, Failure> {

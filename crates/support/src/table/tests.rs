@@ -213,15 +213,70 @@ fn another_format_is_refused() {
     assert!(failure.to_string().contains("format 2; this longshore reads format 1"), "{failure}");
 }
 
+/// Rows of all generations of the built-in table but `without`.
+fn generations(without: &[&str]) -> String {
+    let row = |name: &str| {
+        format!(
+            "[[generation]]\nname = \"{name}\"\ntitle = \"T\"\nflavours = [\"open\"]\n{SOURCE}\n"
+        )
+    };
+    let names = SupportTable::built_in().unwrap().generation_names();
+    names.filter(|name| !without.contains(name)).map(row).collect()
+}
+
+/// Row of a branch.
+fn branch() -> String {
+    format!(
+        "[[branch]]\nnumber = 580\nkind = \"long-support\"\nfirst-day = \"2025-08-04\"\nlast-day = \"2027-01-31\"\n{SOURCE}"
+    )
+}
+
 #[test]
-fn a_table_replaces_the_rows_and_keeps_the_gpus_of_its_generations() {
+fn a_table_replaces_the_rows_and_keeps_the_gpus() {
     let base = SupportTable::built_in().unwrap();
-    let table = base.merged(&small("")).unwrap();
+    let gpu = format!("[[gpu]]\nid = \"7fff\"\ngeneration = \"rubin\"\nname = \"R200\"\n{SOURCE}");
+    let rows = format!("{}{}{gpu}", generations(&[]), branch());
+    let table = base.merged(&format!("format = 1\nissued = \"2026-11-28\"\n{rows}")).unwrap();
     assert_eq!(table.branches.len(), 1);
     assert!(table.bulletins.is_empty() && table.exclusions.is_empty());
     assert!(table.generation(0x1e30).is_some_and(|g| g.name == "turing"));
-    assert!(table.generation(0x2330).is_none());
+    assert_eq!(table.gpus.len(), base.gpus.len() + 1);
     assert_eq!(table.open_recommended_branch(), base.open_recommended_branch());
+}
+
+#[rstest]
+#[case::nothing(String::new(), "has no [[generation]]")]
+#[case::branches_alone(branch(), "has no [[generation]]")]
+#[case::generations_alone(generations(&[]), "has no [[branch]]")]
+#[case::lost_gpus(
+    generations(&["hopper", "rubin"]) + &branch(),
+    "lacks the generations hopper, rubin, of which "
+)]
+fn a_replacing_table_that_judges_nothing_or_loses_gpus_is_refused(
+    #[case] rows: String,
+    #[case] cause: &str,
+) {
+    let base = SupportTable::built_in().unwrap();
+    let text = |head: &str| format!("format = 1\nissued = \"{head}\"\n{rows}");
+    let failure = base.merged(&text("2026-11-28")).unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Usage);
+    assert!(failure.to_string().contains(cause), "{failure}");
+    assert!(failure.remedy_text().unwrap().contains("`extends = true`"), "{failure:?}");
+    // Rows that are added lose nothing.
+    base.merged(&text("2026-11-28\"\nextends = true\n#\"")).unwrap();
+}
+
+#[test]
+fn a_replacing_table_that_is_older_gives_way_and_may_lack_newer_generations() {
+    let base = SupportTable::built_in().unwrap();
+    let text = |issued: &str| {
+        let rows = format!("{}{}", generations(&["rubin"]), branch());
+        format!("format = 1\nissued = \"{issued}\"\n{}", rows.replace("2026-11-28", issued))
+    };
+    assert_eq!(&base.merged(&text("2026-11-27")).unwrap(), base);
+    let wrong = text("2026-11-27").replace("2027-01-31", "2020-01-31");
+    let failure = base.merged(&wrong).unwrap_err();
+    assert!(failure.to_string().contains("last day before the first"), "{failure}");
 }
 
 #[test]
