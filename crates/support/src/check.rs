@@ -118,7 +118,7 @@ fn unique(kind: &str, keys: impl Iterator<Item = String>) -> Result<(), Failure>
     Ok(())
 }
 
-/// Checks that a bulletin says of each branch that it concerns how it ends there.
+/// Checks that a bulletin judges each branch that was supported on its day, up to the newest affected one.
 fn bulletin(row: &Bulletin, branches: &[Branch]) -> Result<(), Failure> {
     let wrong = |cause: String| Err(wrong(format!("bulletin {}: {cause}", row.id)));
     let is_cve = |text: &String| {
@@ -151,23 +151,32 @@ fn bulletin(row: &Bulletin, branches: &[Branch]) -> Result<(), Failure> {
             return wrong(format!("branch {branch} in no-fix is fixed, or is not affected"));
         }
     }
-    let Some(oldest) = judged.first().copied() else {
+    if judged.is_empty() {
         return wrong("it names neither a fixed version nor a branch without a fix".into());
-    };
+    }
     if !judged.contains(&row.newest_affected) {
         return wrong(format!(
             "branch {}, the newest that is affected, has no fixed version and is not in no-fix",
             row.newest_affected
         ));
     }
+    for branch in &row.not_affected {
+        if *branch > row.newest_affected || !judged.insert(*branch) {
+            return wrong(format!(
+                "branch {branch} in not-affected is judged otherwise, or newer than {}",
+                row.newest_affected
+            ));
+        }
+    }
     let is_missing = |branch: &&Branch| {
-        (oldest..=row.newest_affected).contains(&branch.number)
+        branch.number <= row.newest_affected
             && (branch.first_day..=branch.last_day).contains(&row.day)
             && !judged.contains(&branch.number)
     };
     match branches.iter().find(is_missing) {
         Some(branch) => wrong(format!(
-            "covers half of its range: branch {} was supported on {}, has no fixed version and is not in no-fix",
+            "covers half of its range: branch {} was supported on {}, has no fixed version and is neither in no-fix nor in \
+             not-affected",
             branch.number, row.day
         )),
         None => Ok(()),

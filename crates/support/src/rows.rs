@@ -202,6 +202,9 @@ pub struct Bulletin {
     /// Branches that were supported on that day, and got no fix.
     #[serde(default)]
     pub no_fix: Vec<u64>,
+    /// Branches, not newer than the newest affected one, that are not affected.
+    #[serde(default)]
+    pub not_affected: Vec<u64>,
     /// Remark about the row.
     pub note: Option<String>,
     pub(crate) source: String,

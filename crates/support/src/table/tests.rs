@@ -142,6 +142,22 @@ fn ids_that_are_no_gpu_of_the_table(#[case] device: u16) {
     "[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"535.309.01\", \"595.71.05\"]\nnewest-affected = 595\n@",
     Some("covers half of its range: branch 580 was supported on 2026-05-19")
 )]
+#[case::nothing_of_an_older_branch(
+    "[[branch]]\nnumber = 595\nkind = \"production\"\nfirst-day = \"2026-03-05\"\nlast-day = \"2027-03-31\"\n@[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"595.71.05\"]\nnewest-affected = 595\n@",
+    Some("covers half of its range: branch 580 was supported on 2026-05-19")
+)]
+#[case::older_branch_not_affected(
+    "[[branch]]\nnumber = 595\nkind = \"production\"\nfirst-day = \"2026-03-05\"\nlast-day = \"2027-03-31\"\n@[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"595.71.05\"]\nnot-affected = [580]\nnewest-affected = 595\n@",
+    None
+)]
+#[case::fixed_and_not_affected(
+    "[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"580.1.1\"]\nnot-affected = [580]\nnewest-affected = 580\n@",
+    Some("branch 580 in not-affected is judged otherwise")
+)]
+#[case::newest_is_not_affected(
+    "[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"580.1.1\"]\nnot-affected = [595]\nnewest-affected = 595\n@",
+    Some("branch 595, the newest that is affected, has no fixed version")
+)]
 #[case::two_fixed_versions(
     "[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"580.1.1\", \"580.1.2\"]\nnewest-affected = 580\n@",
     Some("branch 580 has two fixed versions")
