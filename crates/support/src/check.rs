@@ -11,17 +11,22 @@ use crate::gpus::{Gpu, Gpus};
 use crate::rows::{Branch, Bulletin, Document, Exclusion, Floor};
 
 /// Number of the format that this program reads.
-const FORMAT: u32 = 1;
+const FORMAT: i64 = 1;
 
 /// Clouds that a host can be told to be in.
 const CLOUDS: [&str; 4] = ["aws", "azure", "gcp", "oracle"];
 
 /// Refuses another format than this program's.
-pub(crate) fn format(number: u32) -> Result<(), Failure> {
+pub(crate) fn format(number: i64) -> Result<(), Failure> {
     if number == FORMAT {
         return Ok(());
     }
-    Err(wrong(format!("format {number}; this longshore reads format {FORMAT}")))
+    let cause = format!(
+        "support table: the file is of format {number}; this longshore reads format {FORMAT}"
+    );
+    let remedy =
+        format!("update longshore to a version that reads it, or take a table of format {FORMAT}");
+    Err(Failure::new(FailureKind::Usage, cause).remedy(remedy))
 }
 
 /// Checks a whole table: the rows of `document`, with `gpus`.

@@ -14,8 +14,9 @@ use longshore_core::value::BadValue;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Document {
-    /// Number of the format: 1.
-    pub(crate) format: u32,
+    /// Number of the format, checked before the rest: 1.
+    #[serde(rename = "format")]
+    pub(crate) _format: i64,
     /// Day of its issue.
     pub(crate) issued: Day,
     /// True if its rows are added to the built-in table, and do not replace it.

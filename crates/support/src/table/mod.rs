@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use serde::Deserialize;
+
 use longshore_core::day::Day;
 use longshore_core::failure::Failure;
 
@@ -33,11 +35,18 @@ pub struct SupportTable {
     pub(crate) exclusions: Vec<Exclusion>,
 }
 
-/// Parses a file; contradictions are not looked for yet.
+/// Format of a file, whose other keys are not looked at.
+#[derive(Deserialize)]
+struct OnlyFormat {
+    format: Option<i64>,
+}
+
+/// Parses a file, its format first: the keys of another one are unknown. Contradictions are not looked for yet.
 fn read(text: &str) -> Result<Document, Failure> {
-    let document: Document = toml::from_str(text).map_err(|e| wrong(e.to_string().trim_end()))?;
-    check::format(document.format)?;
-    Ok(document)
+    let told = |error: toml::de::Error| wrong(error.to_string().trim_end());
+    let OnlyFormat { format } = toml::from_str(text).map_err(told)?;
+    format.map_or(Ok(()), check::format)?;
+    toml::from_str(text).map_err(told)
 }
 
 /// Head of a file: when it was issued, and whether it stands beside the built-in table.

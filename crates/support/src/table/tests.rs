@@ -222,11 +222,23 @@ fn tables(#[case] more: &str, #[case] cause: Option<&str>) {
     }
 }
 
-#[test]
-fn another_format_is_refused() {
-    let text = small("").replace("format = 1", "format = 2");
+#[rstest]
+#[case::same_keys("")]
+#[case::new_keys("[[branch]]\nnumber = \"R580\"\nstate = \"new\"\n[[firmware]]\nid = 1\n")]
+fn another_format_is_refused_before_its_keys_are_read(#[case] more: &str) {
+    let text = small(more).replace("format = 1", "format = 2");
     let failure = SupportTable::parse(&text).unwrap_err();
     assert!(failure.to_string().contains("format 2; this longshore reads format 1"), "{failure}");
+    assert!(failure.remedy_text().unwrap().contains("update longshore"), "{failure:?}");
+    assert_eq!(TableHead::read(&text).unwrap_err(), failure);
+}
+
+#[rstest]
+#[case::none("", "missing field `format`")]
+#[case::text("format = \"1\"", "invalid type: string")]
+fn a_file_without_a_number_of_its_format_is_refused(#[case] line: &str, #[case] cause: &str) {
+    let failure = SupportTable::parse(&small("").replace("format = 1", line)).unwrap_err();
+    assert!(failure.to_string().contains(cause), "{failure}");
 }
 
 /// Rows of all generations of the built-in table but `without`.
