@@ -153,7 +153,7 @@ fn a_command_that_only_looks_remembers_nothing() {
 )]
 #[case::other_format("format = 2\nissued = \"2026-12-01\"\n", "format 2")]
 #[case::contradiction(
-    "format = 1\nissued = \"2026-12-01\"\nextends = true\n[[gpu]]\nid = \"7fff\"\ngeneration = \"x\"\nname = \"n\"\n",
+    "format = 1\nissued = \"2026-12-01\"\nextends = true\n[[gpu]]\nid = \"7fff\"\ngeneration = \"x\"\nname = \"n\"\nsource = \"s\"\nchecked = \"2026-12-01\"\n",
     "unknown generation x"
 )]
 fn wrong_tables(#[case] text: &str, #[case] cause: &str) {

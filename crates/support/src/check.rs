@@ -8,7 +8,7 @@ use longshore_core::pci_id::parse_half;
 
 use crate::fault::wrong;
 use crate::gpus::{Gpu, Gpus};
-use crate::rows::{Branch, Bulletin, Document, Exclusion, Floor};
+use crate::rows::{Branch, Bulletin, Document, Exclusion, Floor, Provenance};
 
 /// Number of the format that this program reads.
 const FORMAT: i64 = 1;
@@ -27,6 +27,36 @@ pub(crate) fn format(number: i64) -> Result<(), Failure> {
     let remedy =
         format!("update longshore to a version that reads it, or take a table of format {FORMAT}");
     Err(Failure::new(FailureKind::Usage, cause).remedy(remedy))
+}
+
+/// Checks that each row has a source that was read not later than the table's issue.
+///
+/// # Errors
+/// Exit code 2, naming the row.
+pub(crate) fn sources(document: &Document) -> Result<(), Failure> {
+    let Document { generations, gpus, branches, bulletins, floors, exclusions, .. } = document;
+    let generations =
+        generations.iter().map(|row| ("generation", row.name.clone(), row.provenance()));
+    let gpus = gpus.iter().map(|row| {
+        ("gpu", row.id.clone(), Provenance { source: &row.source, checked: row.checked })
+    });
+    let branches = branches.iter().map(|row| ("branch", row.number.to_string(), row.provenance()));
+    let bulletins = bulletins.iter().map(|row| ("bulletin", row.id.clone(), row.provenance()));
+    let floors = floors.iter().map(|row| ("floor", row.id.clone(), row.provenance()));
+    let exclusions = exclusions.iter().map(|row| ("exclusion", row.id.clone(), row.provenance()));
+    let rows = generations.chain(gpus).chain(branches);
+    for (kind, key, of) in rows.chain(bulletins).chain(floors).chain(exclusions) {
+        if of.source.trim().is_empty() {
+            return Err(wrong(format!("{kind} {key}: its source is empty")));
+        }
+        if of.checked > document.issued {
+            return Err(wrong(format!(
+                "{kind} {key}: checked on {}, later than {}, the table's issue",
+                of.checked, document.issued
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Checks a whole table: the rows of `document`, with `gpus`.

@@ -117,6 +117,8 @@ pub(crate) struct GpuRow {
     /// First driver whose list has it.
     pub(crate) first: Option<String>,
     pub(crate) name: String,
+    pub(crate) source: String,
+    pub(crate) checked: Day,
 }
 
 /// Kind of a branch: the support that NVIDIA gives it.

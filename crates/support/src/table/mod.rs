@@ -43,10 +43,12 @@ struct OnlyFormat {
 
 /// Parses a file, its format first: the keys of another one are unknown. Contradictions are not looked for yet.
 fn read(text: &str) -> Result<Document, Failure> {
-    let told = |error: toml::de::Error| wrong(error.to_string().trim_end());
-    let OnlyFormat { format } = toml::from_str(text).map_err(told)?;
+    let malformed = |error: toml::de::Error| wrong(error.to_string().trim_end());
+    let OnlyFormat { format } = toml::from_str(text).map_err(malformed)?;
     format.map_or(Ok(()), check::format)?;
-    toml::from_str(text).map_err(told)
+    let document = toml::from_str(text).map_err(malformed)?;
+    check::sources(&document)?;
+    Ok(document)
 }
 
 /// Head of a file: when it was issued, and whether it stands beside the built-in table.

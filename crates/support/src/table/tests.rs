@@ -22,6 +22,8 @@ id = "1eb8"
 generation = "turing"
 first = "418.226.00"
 name = "Tesla T4"
+source = "s"
+checked = "2026-11-28"
 
 [[branch]]
 number = 580
@@ -94,6 +96,22 @@ fn ids_that_are_no_gpu_of_the_table(#[case] device: u16) {
     "[[branch]]\nnumber = 1\nkind = \"production\"\nfirst-day = \"2025-01-01\"\nlast-day = \"2025-01-01\"",
     Some("missing field `source`")
 )]
+#[case::gpu_without_a_source(
+    "[[gpu]]\nid = \"1db4\"\ngeneration = \"turing\"\nname = \"V100\"",
+    Some("missing field `source`")
+)]
+#[case::gpu_with_a_source(
+    "[[gpu]]\nid = \"1db4\"\ngeneration = \"turing\"\nname = \"V100\"\n@",
+    None
+)]
+#[case::empty_source(
+    "[[gpu]]\nid = \"1db4\"\ngeneration = \"turing\"\nname = \"V100\"\nsource = \" \"\nchecked = \"2026-11-28\"",
+    Some("gpu 1db4: its source is empty")
+)]
+#[case::checked_after_the_issue(
+    "[[floor]]\nid = \"x\"\ngpus = [\"1eb8\"]\nversion = \"580.1.1\"\nwhy = \"w\"\nsource = \"s\"\nchecked = \"2026-11-29\"",
+    Some("floor x: checked on 2026-11-29, later than 2026-11-28, the table's issue")
+)]
 #[case::two_rows(
     "[[branch]]\nnumber = 580\nkind = \"production\"\nfirst-day = \"2025-01-01\"\nlast-day = \"2025-01-01\"\n@",
     Some("branch 580 has two rows")
@@ -111,15 +129,15 @@ fn ids_that_are_no_gpu_of_the_table(#[case] device: u16) {
     Some("`2025-02-30` is not a day")
 )]
 #[case::id_in_two_generations(
-    "[[generation]]\nname = \"volta\"\ntitle = \"Volta\"\nflavours = [\"proprietary\"]\n@[[gpu]]\nid = \"1eb8\"\ngeneration = \"volta\"\nname = \"x\"",
+    "[[generation]]\nname = \"volta\"\ntitle = \"Volta\"\nflavours = [\"proprietary\"]\n@[[gpu]]\nid = \"1eb8\"\ngeneration = \"volta\"\nname = \"x\"\n@",
     Some("id 1eb8 is there in two generations")
 )]
 #[case::unknown_generation(
-    "[[gpu]]\nid = \"1db4\"\ngeneration = \"volta\"\nname = \"V100\"",
+    "[[gpu]]\nid = \"1db4\"\ngeneration = \"volta\"\nname = \"V100\"\n@",
     Some("gpu 1db4: unknown generation volta")
 )]
 #[case::no_id(
-    "[[gpu]]\nid = \"1eb\"\ngeneration = \"turing\"\nname = \"x\"",
+    "[[gpu]]\nid = \"1eb\"\ngeneration = \"turing\"\nname = \"x\"\n@",
     Some("is not a PCI device id")
 )]
 #[case::unsupported(
@@ -316,7 +334,7 @@ fn an_extending_table_adds_rows_and_takes_the_place_of_those_with_its_keys() {
          last-day = \"2028-08-31\"\n{SOURCE}\n\
          [[branch]]\nnumber = 625\nkind = \"new-feature\"\nfirst-day = \"2026-12-01\"\n\
          last-day = \"2027-12-01\"\n{SOURCE}\n\
-         [[gpu]]\nid = \"7fff\"\ngeneration = \"rubin\"\nname = \"R200\"\n"
+         [[gpu]]\nid = \"7fff\"\ngeneration = \"rubin\"\nname = \"R200\"\n{SOURCE}"
     );
     let table = base.merged(&text).unwrap();
     assert_eq!(table.branches.len(), base.branches.len() + 1);
