@@ -130,6 +130,7 @@ fn unlisted(#[case] version: &str, #[case] gpu: u16, #[case] is_unlisted: bool) 
 #[case::old_kernel("590.48.01", 0x1eb8, "15b3:1021", "6.9.0", None, &[])]
 #[case::kernel_without_a_number("590.48.01", 0x1eb8, "15b3:1021", "custom", None, &[])]
 #[case::t4_in_a_cloud("580.178.04", 0x1eb8, "15b3:1021", "6.12.0", Some("aws"), &["aws-g4dn-g5-open"])]
+#[case::t4g_in_a_cloud("580.178.04", 0x1eb4, "15b3:1021", "6.12.0", Some("aws"), &["aws-g4dn-g5-open"])]
 #[case::t4_in_another("580.178.04", 0x1eb8, "15b3:1021", "6.12.0", Some("gcp"), &[])]
 fn exclusions(
     #[case] version: &str,
