@@ -194,7 +194,7 @@ pub struct Bulletin {
     pub title: String,
     /// Day of its publication.
     pub day: Day,
-    /// CVEs that concern the Linux display driver.
+    /// CVEs that concern the Linux display driver in any of its branches; one branch may lack some of them.
     pub cves: Vec<String>,
     /// Highest base score among them.
     pub severity: Severity,

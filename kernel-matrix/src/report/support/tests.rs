@@ -82,14 +82,14 @@ fn support_of_a_branch(#[case] branch: &str, #[case] day: &str, #[case] text: &s
 
 #[rstest]
 #[case::fixed("2026-11-29", &["580.178.04"], &["no known CVE open"])]
-#[case::one("2026-11-29", &["580.159.03"], &["CVEs open: 2, up to 7.8 (bulletin <6000>)"])]
-#[case::two_with_a_cve_in_both("2026-11-29", &["580.142"], &["CVEs open: 3, up to 8.8 (bulletins <6000>, <5900>)"])]
+#[case::one("2026-11-29", &["580.159.03"], &["CVEs of open bulletins: 2, up to 7.8 (bulletin <6000>)"])]
+#[case::two_with_a_cve_in_both("2026-11-29", &["580.142"], &["CVEs of open bulletins: 3, up to 8.8 (bulletins <6000>, <5900>)"])]
 #[case::published_later("2026-09-29", &["580.159.03"], &["no known CVE open"])]
-#[case::on_its_day("2026-09-30", &["580.159.03"], &["CVEs open: 2, up to 7.8 (bulletin <6000>)"])]
+#[case::on_its_day("2026-09-30", &["580.159.03"], &["CVEs of open bulletins: 2, up to 7.8 (bulletin <6000>)"])]
 #[case::alike("2026-11-29", &["580.178.05", "580.178.04"], &["no known CVE open"])]
 #[case::different("2026-11-29", &["580.178.04", "580.159.03"],
-    &["no known CVE open in 580.178.04", "CVEs open in 580.159.03: 2, up to 7.8 (bulletin <6000>)"])]
-#[case::no_fix_for_the_branch("2026-06-01", &["535.309.01"], &["CVEs open: 2, up to 8.8 (bulletin <5900>)"])]
+    &["no known CVE open in 580.178.04", "CVEs of bulletins open in 580.159.03: 2, up to 7.8 (bulletin <6000>)"])]
+#[case::no_fix_for_the_branch("2026-06-01", &["535.309.01"], &["CVEs of open bulletins: 2, up to 8.8 (bulletin <5900>)"])]
 #[case::no_version("2026-11-29", &[], &[])]
 fn open_cves(#[case] day: &str, #[case] versions: &[&str], #[case] texts: &[&str]) {
     assert_eq!(cves(day, versions), texts);
@@ -101,7 +101,7 @@ fn a_state_names_some_bulletins_and_counts_the_others() {
     let open = OpenCves { count: 9, highest: "9.8".into(), bulletins };
     let state = DriverState { support: Support::Unknown, open: vec![(vec!["1.2".into()], open)] };
     let texts = state.cves(str::to_owned);
-    assert_eq!(texts, ["CVEs open: 9, up to 9.8 (bulletins 1, 2, 3, 2 more)"]);
+    assert_eq!(texts, ["CVEs of open bulletins: 9, up to 9.8 (bulletins 1, 2, 3, 2 more)"]);
 }
 
 #[rstest]
