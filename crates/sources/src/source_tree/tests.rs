@@ -261,6 +261,26 @@ async fn a_tarball_of_a_repository_is_fetched_once() {
 }
 
 #[rstest]
+#[case::missing_then_other_bytes(&["missing.tar", "other.tar"], ExitCode::Verification, "digest")]
+#[case::other_bytes_then_missing(&["other.tar", "missing.tar"], ExitCode::Verification, "digest")]
+#[case::missing(&["missing.tar", "absent.tar"], ExitCode::Download, "missing.tar")]
+#[tokio::test]
+async fn of_several_places_the_one_with_other_bytes_is_reported(
+    #[case] places: &[&str],
+    #[case] code: ExitCode,
+    #[case] said: &str,
+) {
+    let scene = Scene::new();
+    fs::write(scene.dir.path().join("other.tar"), "other").expect("written");
+    let url = |place: &&str| format!("file://{}", scene.dir.path().join(place).display());
+    let urls = places.iter().map(url).collect();
+    let tree = SourceTree { urls, ..scene.tree(&tar(&files(VERSION))) };
+    let failure = scene.taken(&tree, Part::Whole).await.expect_err("refused");
+    assert_eq!(failure.code(), code);
+    assert!(failure.report().contains(said), "{}", failure.report());
+}
+
+#[rstest]
 #[case::absent(None, ExitCode::Download, "has no blob sha256:")]
 #[case::other_bytes(Some(&b"other"[..]), ExitCode::Verification, "its digest differs")]
 #[tokio::test]
