@@ -202,20 +202,27 @@ fn directory(scene: &Scene) -> PathBuf {
 
 /// Returns the digest that the command of the documentation prints.
 fn digest_by_tar(dir: &Path) -> String {
-    let output = Command::new("tar")
-        .args(["--format=ustar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
-        .args(["--mtime=@0", "--mode=u=rwX,go=rX", "--exclude=./.git", "-b1", "-cf", "-", "-C"])
-        .args([dir, Path::new(".")])
-        .output()
-        .expect("tar runs");
+    let page = include_str!("../../../../docs/supply-chain/source-trees.md");
+    let command = page.split("```sh\n").find_map(|block| block.split_once("| sha256sum"));
+    let (command, _) = command.expect("the command");
+    let words = command.split_whitespace().filter(|word| *word != "\\" && *word != "tar");
+    let words = words.map(|word| if word == "DIR" { dir } else { Path::new(word) });
+    let output = Command::new("tar").args(words).output().expect("tar runs");
     assert!(output.status.success(), "{output:?}");
     hex(&Sha256::digest(&output.stdout))
 }
 
+#[rstest]
+#[case::as_it_is(false)]
+#[case::with_hard_links(true)]
 #[tokio::test]
-async fn a_directory_has_the_digest_that_tar_gives_it() {
+async fn a_directory_has_the_digest_that_the_command_of_the_page_gives_it(#[case] is_linked: bool) {
     let scene = Scene::new();
     let dir = directory(&scene);
+    if is_linked {
+        let of = dir.join("src/nvidia/Makefile");
+        fs::hard_link(of, dir.join("src/nvidia/Makefile.copy")).expect("linked");
+    }
     let tree = scene.at(&dir, digest_by_tar(&dir));
     let whole = scene.taken(&tree, Part::Whole).await.expect("taken");
     let mut found: Vec<_> = fs::read_dir(&whole.top).expect("listed").flatten().collect();
