@@ -36,15 +36,16 @@ pub struct SignatureConfig {
 }
 
 impl SignatureConfig {
-    /// Keys are meant to be enforced: only an explicit `false` permits unsigned modules beside
-    /// them.
+    /// Keys are meant to be enforced: only an explicit `false` permits unsigned modules beside them. Keys whose role is the
+    /// support table say nothing of modules; those for indexes or attestations alone do, and are refused by [`Self::check`].
     pub(super) fn with_defaults(all: &Fragment) -> Self {
         let keys = AbsolutePath::list(all.signature_keys.clone());
         let entries = all.trust.clone().unwrap_or_default();
         let denied = all.denied_sets.iter().flatten().map(|set| set.as_str().to_owned());
         let index_minimum_file = all.index_minimum_file.as_ref().map(AbsolutePath::as_path);
+        let has_keys = !keys.is_empty() || entries.iter().any(is_for_sets);
         Self {
-            required: all.require_signature.unwrap_or(!keys.is_empty() || !entries.is_empty()),
+            required: all.require_signature.unwrap_or(has_keys),
             keys,
             entries,
             attestations: all.require_attestation.clone().unwrap_or_default(),
@@ -75,8 +76,9 @@ impl SignatureConfig {
         read.unwrap_or_else(|| Ok(IndexMinimums::default()))
     }
 
+    /// True if a key is for sets of modules.
     fn has_keys(&self) -> bool {
-        !self.keys.is_empty() || !self.entries.is_empty()
+        !self.keys.is_empty() || self.entries.iter().any(is_for_sets)
     }
 
     /// True if a key has this role; those of the short form have all of them where there are no entries.
@@ -160,6 +162,11 @@ impl SignatureConfig {
     }
 }
 
+/// True if an entry has a role other than the support table.
+fn is_for_sets(entry: &TrustEntry) -> bool {
+    entry.roles.iter().any(|role| *role != Role::SupportTable)
+}
+
 fn without_key(role: &Role) -> Failure {
     let cause = match role {
         Role::Modules | Role::Index | Role::SupportTable => {
@@ -177,4 +184,44 @@ fn without_key(role: &Role) -> Failure {
     Failure::new(FailureKind::Usage, cause).remedy(format!(
         "give a key that role: [[trust]] key = \"/keys/cosign.pub\", roles = [\"{role}\"]{short}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::load_with;
+    use longshore_core::failure::ExitCode;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::of_tables_alone(&["--trust", "support-table=/k.pub"], Ok(false))]
+    #[case::of_tables_and_modules(&["--trust", "support-table+modules=/k.pub"], Ok(true))]
+    #[case::of_another_key(&["--trust", "support-table=/k.pub", "--trust", "modules=/m.pub"], Ok(true))]
+    #[case::short_form(&["--trust", "support-table=/k.pub", "--signature-key", "/m.pub"], Ok(true))]
+    #[case::modules_alone(&["--trust", "modules=/m.pub"], Ok(true))]
+    #[case::explicitly(
+        &["--trust", "support-table=/k.pub", "--require-signature"],
+        Err("no module can be loaded")
+    )]
+    #[case::explicitly_not(&["--trust", "modules=/m.pub", "--require-signature=false"], Ok(false))]
+    #[case::of_tables_and_indexes(
+        &["--trust", "support-table=/k.pub", "--trust", "index=/i.pub"],
+        Err("no key of trust has the role modules")
+    )]
+    #[case::attestations_of_tables(
+        &["--trust", "support-table=/k.pub", "--require-attestation", "spdx"],
+        Err("require-attestation is set, and no signature-keys are")
+    )]
+    fn keys_require_signatures_of_modules_unless_they_are_of_support_tables_alone(
+        #[case] flags: &[&str],
+        #[case] wanted: Result<bool, &str>,
+    ) {
+        match (load_with(flags, &[], None), wanted) {
+            (Ok(config), Ok(required)) => assert_eq!(config.signatures.required, required),
+            (Err(failure), Err(why)) => {
+                assert_eq!(failure.code(), ExitCode::Usage);
+                assert!(failure.to_string().contains(why), "{failure}");
+            }
+            (loaded, wanted) => panic!("{loaded:?}, and not {wanted:?}"),
+        }
+    }
 }

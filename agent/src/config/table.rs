@@ -242,7 +242,7 @@ settings! {
     require_signature: Option<bool>;
         group "Signatures of module sets"
         key "require-signature" flag "require-signature" "BOOL" alone "true" env "LONGSHORE_REQUIRE_SIGNATURE"
-        default "`true` where there are `signature-keys` or `trust`, else `false`"
+        default "`true` where there are `signature-keys`, or `trust` with a role other than `support-table`; else `false`"
         is "restart"
     /// Public key (cosign.pub) that may sign module sets
     ///

@@ -11,7 +11,7 @@ use longshore_core::pci_id::PciId;
 use longshore_host::HostFacts;
 use longshore_host::facts::DeviceKind;
 use longshore_support::{
-    Action, BranchKind, Chosen, Exclusion, Floor, OpenBulletin, Standing, Traits,
+    Action, Branch, BranchKind, Chosen, Exclusion, Floor, OpenBulletin, Standing, Traits,
 };
 
 /// Number of bulletins that a finding names.
@@ -123,7 +123,7 @@ pub(super) fn findings(inputs: Inputs<'_>, choice: &Choice) -> Vec<Finding> {
         let source = ended.branch.map(|branch| format!(" ({})", branch.provenance()));
         let detail = format!("driver {version}: {ended}{}", source.unwrap_or_default());
         let finding = Finding::new(policy(config.support.ended), Code::DriverEnded, detail);
-        found.push(with_supported(finding, config, facts));
+        found.push(with_supported(finding, version, config, facts));
     }
     if !standing.open.is_empty() {
         let severity = policy(config.support.vulnerable);
@@ -133,7 +133,7 @@ pub(super) fn findings(inputs: Inputs<'_>, choice: &Choice) -> Vec<Finding> {
             Some(fixed) => {
                 finding.remedy(format!("select driver {fixed} or a newer one of its branch"))
             }
-            None => with_supported(finding, config, facts),
+            None => with_supported(finding, version, config, facts),
         });
     }
     let has_finding = |code: Code| choice.findings.iter().any(|finding| finding.code == code);
@@ -212,23 +212,33 @@ fn all_fixed_in<'a>(open: &[OpenBulletin<'a>]) -> Option<&'a str> {
     fixed?.into_iter().max_by_key(|version| DriverVersion::new(version))
 }
 
-/// Gives a finding the remedy that names the branches which are supported and fit every GPU.
-fn with_supported(finding: Finding, config: &Config, facts: &HostFacts) -> Finding {
+/// Gives a finding about a version the remedy that names the branches which are supported, fit every GPU, and have fixes
+/// of all bulletins; its own is none of them.
+fn with_supported(finding: Finding, version: &str, config: &Config, facts: &HostFacts) -> Finding {
     let (table, host) = (config.support.table.as_ref(), HostTraits::from_facts(facts));
     let Some(today) = facts.today else { return finding };
     let fits = |number| {
         let mut generations = host.gpus.iter().filter_map(|gpu| table.generation(*gpu));
         generations.all(|generation| generation.is_supported_by(number))
     };
-    let supported = table.branches().iter().filter(|branch| {
+    let mut supported: Vec<&Branch> = table.branches().iter().collect();
+    supported.retain(|branch| {
         branch.kind != BranchKind::NewFeature
             && (branch.first_day..=branch.last_day).contains(&today)
             && fits(branch.number)
     });
-    let named: Vec<String> = supported
+    let own = DriverVersion::new(version).branch();
+    let fixed = supported
+        .iter()
+        .filter(|branch| Some(branch.number) != own && !table.lacks_a_fix(branch.number));
+    let named: Vec<String> = fixed
         .map(|branch| format!("{} ({}, until {})", branch.number, branch.kind, branch.last_day))
         .collect();
     match named.as_slice() {
+        [] if !supported.is_empty() => finding.remedy(
+            "no supported branch that has every GPU of this host has the fixes yet: select one as soon as a newer \
+             support table names its fixed version",
+        ),
         [] => finding.remedy("no supported branch has every GPU of this host: plan its replacement"),
         named => finding.remedy(format!(
             "select a supported branch, {}, from a source that has it; `driver = \"auto\"` chooses among those \

@@ -89,7 +89,6 @@ fn of_file(
             file.display(),
             built_in.issued()
         );
-        return Ok(built_in.clone());
     }
     Ok(table)
 }

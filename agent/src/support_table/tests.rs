@@ -64,6 +64,33 @@ fn a_signed_table_extends_the_built_in_one() {
     assert_eq!(config.support.table.issued().to_string(), "2026-12-01");
 }
 
+/// Configuration and table of the page for users, with the files in the scene.
+#[test]
+fn the_configuration_and_the_table_of_the_page_work_on_a_host_that_compiles() {
+    let page = include_str!("../../../docs/reference/support-table.md");
+    let blocks: Vec<&str> = page.split("```toml\n").skip(1).collect();
+    let block = |part: &str| {
+        let found =
+            blocks.iter().find_map(|block| block.split("```").next().filter(|b| b.contains(part)));
+        found.expect("a block of the page")
+    };
+    let scene = Scene::new();
+    scene.put(block("extends = true"), &scene.key);
+    let dir = scene.dir.path().display().to_string();
+    let text = block("support-table = ").replace("/etc/longshore", &dir);
+    let flags: Fragment = toml::from_str(&format!("store = \"{dir}/store\"\n{text}")).unwrap();
+    let config = load(flags, &|_| None, None).unwrap();
+    assert!(config.compile && !config.signatures.required);
+    let config = settled_on("2026-12-31".parse().unwrap(), config, true).unwrap();
+    assert_eq!(config.support.table.issued().to_string(), "2026-12-01");
+    assert_eq!(config.support.vulnerable, crate::config::Reaction::Refuse);
+    // The same key signs nothing else: a table of another key is refused.
+    scene.put(block("extends = true"), &SecretKey::generate());
+    let flags: Fragment = toml::from_str(&text).unwrap();
+    let failure = settled(load(flags, &|_| None, None).unwrap(), false).unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Verification);
+}
+
 #[test]
 fn without_a_file_the_built_in_table_counts() {
     let config = settled(load(Fragment::default(), &|_| None, None).unwrap(), false).unwrap();
@@ -153,7 +180,7 @@ fn a_command_that_only_looks_remembers_nothing() {
 )]
 #[case::other_format("format = 2\nissued = \"2026-12-01\"\n", "format 2")]
 #[case::contradiction(
-    "format = 1\nissued = \"2026-12-01\"\nextends = true\n[[gpu]]\nid = \"7fff\"\ngeneration = \"x\"\nname = \"n\"\n",
+    "format = 1\nissued = \"2026-12-01\"\nextends = true\n[[gpu]]\nid = \"7fff\"\ngeneration = \"x\"\nname = \"n\"\nsource = \"s\"\nchecked = \"2026-12-01\"\n",
     "unknown generation x"
 )]
 fn wrong_tables(#[case] text: &str, #[case] cause: &str) {

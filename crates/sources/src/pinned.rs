@@ -46,6 +46,15 @@ pub(crate) fn plain_url_of(place: &str) -> Option<String> {
     reqwest::Url::from_file_path(place).ok().map(String::from)
 }
 
+/// Keeps the failure of several places that is reported: the first one, or the first of other bytes, which is more than a
+/// place that lacks the file.
+pub(crate) fn keep_failure(kept: &mut Option<Failure>, failure: Failure) {
+    let is_other_bytes = |failure: &Failure| failure.kind() == FailureKind::Verification;
+    if kept.as_ref().is_none_or(|kept| is_other_bytes(&failure) && !is_other_bytes(kept)) {
+        *kept = Some(failure);
+    }
+}
+
 /// Client for files whose sha256 (hex) is known.
 #[derive(Clone, Copy)]
 pub struct PinnedFetcher<'a> {
@@ -133,6 +142,22 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[rstest]
+    #[case::first_of_a_kind(&[FailureKind::Download, FailureKind::Download], 0)]
+    #[case::other_bytes_after_it(&[FailureKind::Download, FailureKind::Verification], 1)]
+    #[case::other_bytes_before_it(&[FailureKind::Verification, FailureKind::Download], 0)]
+    #[case::other_bytes_twice(&[FailureKind::Verification, FailureKind::Verification], 0)]
+    fn other_bytes_are_reported_before_a_missing_file(
+        #[case] kinds: &[FailureKind],
+        #[case] reported: usize,
+    ) {
+        let mut kept = None;
+        for (n, kind) in kinds.iter().enumerate() {
+            keep_failure(&mut kept, Failure::new(*kind, n.to_string()));
+        }
+        assert_eq!(kept.expect("one").to_string(), reported.to_string());
+    }
 
     #[rstest]
     #[case::repository("oci://registry.example.com/nvidia/run-files", None)]

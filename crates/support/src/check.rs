@@ -3,25 +3,60 @@
 use std::collections::BTreeSet;
 
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::Failure;
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::pci_id::parse_half;
 
 use crate::fault::wrong;
-use crate::gpus::Gpus;
-use crate::rows::{Branch, Bulletin, Document, Exclusion, Floor};
+use crate::gpus::{Gpu, Gpus};
+use crate::rows::{Branch, Bulletin, Document, Exclusion, Floor, Provenance};
 
 /// Number of the format that this program reads.
-const FORMAT: u32 = 1;
+const FORMAT: i64 = 1;
 
 /// Clouds that a host can be told to be in.
 const CLOUDS: [&str; 4] = ["aws", "azure", "gcp", "oracle"];
 
 /// Refuses another format than this program's.
-pub(crate) fn format(number: u32) -> Result<(), Failure> {
+pub(crate) fn format(number: i64) -> Result<(), Failure> {
     if number == FORMAT {
         return Ok(());
     }
-    Err(wrong(format!("format {number}; this longshore reads format {FORMAT}")))
+    let cause = format!(
+        "support table: the file is of format {number}; this longshore reads format {FORMAT}"
+    );
+    let remedy =
+        format!("update longshore to a version that reads it, or take a table of format {FORMAT}");
+    Err(Failure::new(FailureKind::Usage, cause).remedy(remedy))
+}
+
+/// Checks that each row has a source that was read not later than the table's issue.
+///
+/// # Errors
+/// Exit code 2, naming the row.
+pub(crate) fn sources(document: &Document) -> Result<(), Failure> {
+    let Document { generations, gpus, branches, bulletins, floors, exclusions, .. } = document;
+    let generations =
+        generations.iter().map(|row| ("generation", row.name.clone(), row.provenance()));
+    let gpus = gpus.iter().map(|row| {
+        ("gpu", row.id.clone(), Provenance { source: &row.source, checked: row.checked })
+    });
+    let branches = branches.iter().map(|row| ("branch", row.number.to_string(), row.provenance()));
+    let bulletins = bulletins.iter().map(|row| ("bulletin", row.id.clone(), row.provenance()));
+    let floors = floors.iter().map(|row| ("floor", row.id.clone(), row.provenance()));
+    let exclusions = exclusions.iter().map(|row| ("exclusion", row.id.clone(), row.provenance()));
+    let rows = generations.chain(gpus).chain(branches);
+    for (kind, key, of) in rows.chain(bulletins).chain(floors).chain(exclusions) {
+        if of.source.trim().is_empty() {
+            return Err(wrong(format!("{kind} {key}: its source is empty")));
+        }
+        if of.checked > document.issued {
+            return Err(wrong(format!(
+                "{kind} {key}: checked on {}, later than {}, the table's issue",
+                of.checked, document.issued
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Checks a whole table: the rows of `document`, with `gpus`.
@@ -56,6 +91,49 @@ pub(crate) fn table(document: &Document, gpus: &Gpus) -> Result<(), Failure> {
     exclusions.iter().try_for_each(|row| exclusion(row, &names, gpus))
 }
 
+/// Number of GPUs that a message names.
+const NAMED: usize = 3;
+
+/// Refuses the rows of a replacing table that would silently end the judgement of drivers, or drop GPUs of the built-in
+/// list. `gpus` are those of that list that the file has no row of.
+///
+/// # Errors
+/// Exit code 2, naming the rows that are missing.
+pub(crate) fn replacement(document: &Document, gpus: &Gpus) -> Result<(), Failure> {
+    let lacking = |cause: String| {
+        Failure::new(FailureKind::Usage, format!("support table: {cause}")).remedy(
+            "set `extends = true` so that the rows are added to those of the built-in table, or give these rows, too",
+        )
+    };
+    let generations = &document.generations;
+    for (kind, is_empty) in
+        [("generation", generations.is_empty()), ("branch", document.branches.is_empty())]
+    {
+        if is_empty {
+            return Err(lacking(format!(
+                "it replaces the built-in table, and has no [[{kind}]]: it would judge nothing by it"
+            )));
+        }
+    }
+    let is_lost = |gpu: &&Gpu| generations.iter().all(|row| row.name != gpu.generation);
+    let lost: Vec<&Gpu> = gpus.values().filter(is_lost).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let missing: BTreeSet<&str> = lost.iter().map(|gpu| gpu.generation.as_str()).collect();
+    let missing: Vec<&str> = missing.into_iter().collect();
+    let mut named: Vec<String> = lost.iter().take(NAMED).map(|gpu| gpu.name.clone()).collect();
+    if lost.len() > NAMED {
+        named.push(format!("{} more", lost.len() - NAMED));
+    }
+    Err(lacking(format!(
+        "it replaces the built-in table, and lacks the generations {}, of which {} GPUs are: {}",
+        missing.join(", "),
+        lost.len(),
+        named.join(", ")
+    )))
+}
+
 /// Refuses two rows of the same key.
 pub(crate) fn unique_keys(document: &Document) -> Result<(), Failure> {
     unique("generation", document.generations.iter().map(|row| row.name.clone()))?;
@@ -75,7 +153,7 @@ fn unique(kind: &str, keys: impl Iterator<Item = String>) -> Result<(), Failure>
     Ok(())
 }
 
-/// Checks that a bulletin says of each branch that it concerns how it ends there.
+/// Checks that a bulletin judges each branch that was supported on its day, up to the newest affected one.
 fn bulletin(row: &Bulletin, branches: &[Branch]) -> Result<(), Failure> {
     let wrong = |cause: String| Err(wrong(format!("bulletin {}: {cause}", row.id)));
     let is_cve = |text: &String| {
@@ -108,23 +186,32 @@ fn bulletin(row: &Bulletin, branches: &[Branch]) -> Result<(), Failure> {
             return wrong(format!("branch {branch} in no-fix is fixed, or is not affected"));
         }
     }
-    let Some(oldest) = judged.first().copied() else {
+    if judged.is_empty() {
         return wrong("it names neither a fixed version nor a branch without a fix".into());
-    };
+    }
     if !judged.contains(&row.newest_affected) {
         return wrong(format!(
             "branch {}, the newest that is affected, has no fixed version and is not in no-fix",
             row.newest_affected
         ));
     }
+    for branch in &row.not_affected {
+        if *branch > row.newest_affected || !judged.insert(*branch) {
+            return wrong(format!(
+                "branch {branch} in not-affected is judged otherwise, or newer than {}",
+                row.newest_affected
+            ));
+        }
+    }
     let is_missing = |branch: &&Branch| {
-        (oldest..=row.newest_affected).contains(&branch.number)
+        branch.number <= row.newest_affected
             && (branch.first_day..=branch.last_day).contains(&row.day)
             && !judged.contains(&branch.number)
     };
     match branches.iter().find(is_missing) {
         Some(branch) => wrong(format!(
-            "covers half of its range: branch {} was supported on {}, has no fixed version and is not in no-fix",
+            "covers half of its range: branch {} was supported on {}, has no fixed version and is neither in no-fix nor in \
+             not-affected",
             branch.number, row.day
         )),
         None => Ok(()),

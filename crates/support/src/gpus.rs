@@ -37,13 +37,8 @@ pub(crate) fn parse(list: &str) -> Result<Gpus, Failure> {
             return Err(wrong(format!("{}: {} fields in place of 4", at(), fields.len())));
         };
         let first = (first != "-").then(|| first.to_owned());
-        let row = GpuRow {
-            id: id.to_owned(),
-            generation: generation.to_owned(),
-            first,
-            name: name.to_owned(),
-        };
-        insert(&mut gpus, row, &at())?;
+        let gpu = Gpu { generation: generation.to_owned(), first, name: name.to_owned() };
+        insert(&mut gpus, id, gpu, &at())?;
     }
     Ok(gpus)
 }
@@ -55,26 +50,25 @@ pub(crate) fn parse(list: &str) -> Result<Gpus, Failure> {
 pub(crate) fn of_rows(rows: Vec<GpuRow>) -> Result<Gpus, Failure> {
     let mut gpus = Gpus::new();
     for row in rows {
-        let at = format!("gpu {}", row.id);
-        insert(&mut gpus, row, &at)?;
+        let GpuRow { id, generation, first, name, .. } = row;
+        insert(&mut gpus, &id, Gpu { generation, first, name }, &format!("gpu {id}"))?;
     }
     Ok(gpus)
 }
 
-fn insert(gpus: &mut Gpus, row: GpuRow, at: &str) -> Result<(), Failure> {
-    let GpuRow { id, generation, first, name } = row;
-    let Some(device) = parse_half(&id) else {
+fn insert(gpus: &mut Gpus, id: &str, gpu: Gpu, at: &str) -> Result<(), Failure> {
+    let Some(device) = parse_half(id) else {
         return Err(wrong(format!("{at}: `{id}` is not a PCI device id such as 1eb8")));
     };
-    if let Some(first) = &first
+    if let Some(first) = &gpu.first
         && DriverVersion::parse(first).is_none()
     {
         return Err(wrong(format!("{at}: `{first}` is not a driver version")));
     }
     if let Some(other) = gpus.get(&device) {
-        let both = if other.generation == generation { "twice" } else { "in two generations" };
+        let both = if other.generation == gpu.generation { "twice" } else { "in two generations" };
         return Err(wrong(format!("{at}: id {id} is there {both}")));
     }
-    gpus.insert(device, Gpu { generation, first, name });
+    gpus.insert(device, gpu);
     Ok(())
 }

@@ -14,8 +14,9 @@ use longshore_core::value::BadValue;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Document {
-    /// Number of the format: 1.
-    pub(crate) format: u32,
+    /// Number of the format, checked before the rest: 1.
+    #[serde(rename = "format")]
+    pub(crate) _format: i64,
     /// Day of its issue.
     pub(crate) issued: Day,
     /// True if its rows are added to the built-in table, and do not replace it.
@@ -116,6 +117,8 @@ pub(crate) struct GpuRow {
     /// First driver whose list has it.
     pub(crate) first: Option<String>,
     pub(crate) name: String,
+    pub(crate) source: String,
+    pub(crate) checked: Day,
 }
 
 /// Kind of a branch: the support that NVIDIA gives it.
@@ -191,7 +194,7 @@ pub struct Bulletin {
     pub title: String,
     /// Day of its publication.
     pub day: Day,
-    /// CVEs that concern the Linux display driver.
+    /// CVEs that concern the Linux display driver in any of its branches; one branch may lack some of them.
     pub cves: Vec<String>,
     /// Highest base score among them.
     pub severity: Severity,
@@ -202,6 +205,9 @@ pub struct Bulletin {
     /// Branches that were supported on that day, and got no fix.
     #[serde(default)]
     pub no_fix: Vec<u64>,
+    /// Branches, not newer than the newest affected one, that are not affected.
+    #[serde(default)]
+    pub not_affected: Vec<u64>,
     /// Remark about the row.
     pub note: Option<String>,
     pub(crate) source: String,

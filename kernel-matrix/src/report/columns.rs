@@ -91,7 +91,7 @@ fn the_page_has_supported_branches_first_and_ended_ones_folded() {
         assert!(today.contains(text) && !ended.contains(text), "{text}");
     }
     for part in [today, ended] {
-        assert!(part.contains("CVEs open: 1, up to 7.8 (bulletin 5900)"), "{part}");
+        assert!(part.contains("CVEs of open bulletins: 1, up to 7.8 (bulletin 5900)"), "{part}");
     }
     assert!(ended.contains("Ended branches: 550 open"), "{ended}");
     assert!(ended.contains("ended: the table has newer branches alone"), "{ended}");
@@ -150,7 +150,7 @@ fn markdown_has_ended_branches_in_a_section_after_the_others() {
     let (today, ended) = text.split_once("### Ended branches\n").expect("a section");
     let head = "| `580.142` `open, from NVIDIA's sources`<br>`580.142`\
                 <br>supported until 2028-06-30 (long-support)\
-                <br>CVEs open: 1, up to 7.8 (bulletin `5900`) |";
+                <br>CVEs of open bulletins: 1, up to 7.8 (bulletin `5900`) |";
     assert!(today.contains(head), "{today}");
     assert!(!today.contains("`550`"), "{today}");
     assert!(ended.contains("`550` `open`<br>`550.163.01`<br>ended: "), "{ended}");
@@ -177,7 +177,7 @@ fn hostile_texts_of_a_table_have_no_effect() {
     assert_eq!(page.matches("<!--").count() + page.matches("<img").count(), 0);
     assert!(!page.contains(['\x1b', '\u{202e}']));
     let text = markdown::render(&merged, None);
-    let state = text.lines().find(|line| line.contains("CVEs open")).expect("a state");
+    let state = text.lines().find(|line| line.contains("CVEs of open bulletins")).expect("a state");
     let outside: String = state.split('`').step_by(2).collect();
     assert!(!outside.contains("script") && !outside.contains("<img"), "{state}");
     assert!(!verdicts::render(&merged).contains(['\x1b', '\u{202e}']));

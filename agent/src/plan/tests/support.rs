@@ -75,6 +75,26 @@ fn findings_name_day_fix_source_and_what_to_select() {
 }
 
 #[rstest]
+#[case::others_have_fixes("bookworm-t4", &["595 (production branch", "620 (long-support branch"])]
+#[case::no_other_has_the_gpu("bookworm-v100", &["no supported branch that has every GPU of this host has the fixes yet"])]
+fn a_branch_without_a_fix_is_not_recommended(#[case] tree: &str, #[case] wanted: &[&str]) {
+    let mut config = judging("580.178.04", "auto");
+    config.support.vulnerable = Reaction::Refuse;
+    let table = config.support.table.merged(
+        "format = 1\nissued = \"2026-11-29\"\nextends = true\n[[bulletin]]\nid = \"5901\"\ntitle = \"t\"\n\
+         day = \"2026-11-29\"\ncves = [\"CVE-2026-50001\"]\nseverity = 7.8\nfixed = [\"620.70.07\"]\n\
+         newest-affected = 620\nno-fix = [580]\nnot-affected = [595]\nsource = \"s\"\n\
+         checked = \"2026-11-29\"\n",
+    );
+    config.support.table = std::sync::Arc::new(table.unwrap());
+    let plan = plan(&config, &facts(tree), &modern()).unwrap();
+    assert_eq!(codes(&plan, Severity::Refusal), ["driver-vulnerable"]);
+    let said = detail(&plan, Code::DriverVulnerable);
+    assert!(wanted.iter().all(|part| said.contains(part)), "{said}");
+    assert!(!said.contains("580 (long-support"), "{said}");
+}
+
+#[rstest]
 #[case::vulnerable("580.126.09", Reaction::Refuse, Reaction::Warn, &["driver-vulnerable"])]
 #[case::ended("535.309.01", Reaction::Warn, Reaction::Refuse, &["driver-ended"])]
 #[case::both("535.309.01", Reaction::Refuse, Reaction::Refuse, &["driver-vulnerable", "driver-ended"])]

@@ -21,6 +21,7 @@ use super::outputs::OutputDir;
 use super::root::{self, in_thread};
 use super::sandbox::{self, Held, Log, Outcome, Spec};
 use super::{Request, user};
+use longshore_core::bounded_read;
 use longshore_core::digest::hex;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -326,11 +327,14 @@ fn keep(
     Ok(kept)
 }
 
+/// Maximum size of a list of sources, in bytes: those of today have less than a tenth.
+const MOST_OF_LIST: u64 = 4 << 20;
+
 /// Counts the sources that the tree's lists name.
 fn sources_in(tree: &Path) -> Option<u64> {
     let mut count = 0;
     for (dir, ..) in OBJECTS {
-        let list = fs::read_to_string(tree.join(dir).join("srcs.mk")).ok()?;
+        let list = bounded_read::read_text(&tree.join(dir).join("srcs.mk"), MOST_OF_LIST).ok()?;
         let is_source = |line: &&str| line.ends_with(".c") || line.ends_with(".cpp");
         count += list.lines().filter(is_source).count() as u64;
     }

@@ -51,3 +51,16 @@ fn compiled_sources_are_progress(#[case] line: &str, #[case] noted: Option<&str>
     let seen = task.0.into_inner().expect("unpoisoned");
     assert_eq!(seen.first().map(String::as_str), noted);
 }
+
+#[rstest]
+#[case::sources("SRCS += a.c\nSRCS += b.cpp\nSRCS += a.h\n".to_owned(), Some(2 * OBJECTS.len() as u64))]
+#[case::larger_than_any(format!("a.c\n#{}\n", "x".repeat(MOST_OF_LIST as usize)), None)]
+fn sources_of_the_lists_are_counted(#[case] list: String, #[case] count: Option<u64>) {
+    let tree = tempfile::tempdir().expect("dir");
+    for (dir, ..) in OBJECTS {
+        let dir = tree.path().join(dir);
+        fs::create_dir_all(&dir).expect("directories");
+        fs::write(dir.join("srcs.mk"), &list).expect("written");
+    }
+    assert_eq!(sources_in(tree.path()), count);
+}

@@ -97,7 +97,10 @@ impl Request for DownloadRequest {
     fn failure(&self, cause: &str) -> Failure {
         Failure::new(FailureKind::Download, format!("fetching {} failed", self.redacted))
             .with_source(cause)
-            .remedy(format!("check the URL, the network and {}", proxies()))
+            .remedy(match self.url.scheme() {
+                "file" => "check the path, and that it is mounted in the container".to_owned(),
+                _ => format!("check the URL, the network and {}", proxies()),
+            })
     }
 
     fn too_long(&self) -> Failure {
@@ -266,6 +269,15 @@ mod tests {
         assert_eq!(failure.kind(), FailureKind::Download);
         assert_eq!(failure.to_string(), "fetching file:///srv/mirror/file failed");
         assert_eq!(failure.chain().count(), 1);
+    }
+
+    #[rstest]
+    #[case::path("file:///srv/mirror/file", "check the path, ")]
+    #[case::server("https://archive.example.com/file", "check the URL, the network and ")]
+    fn a_failed_download_names_what_to_check(#[case] url: &str, #[case] remedy: &str) {
+        let request = DownloadRequest::new(url, None, 1, false).expect("a URL");
+        let failure = request.failure("it is absent");
+        assert!(failure.remedy_or_default().starts_with(remedy), "{failure:?}");
     }
 
     #[rstest]

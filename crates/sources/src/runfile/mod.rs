@@ -27,7 +27,7 @@ use header::{Header, HeaderFault};
 use latest::Latest;
 
 use crate::driver::{AvailableDriver, DriverOrigin};
-use crate::pinned::{PinnedFetcher, repository_of};
+use crate::pinned::{PinnedFetcher, keep_failure, repository_of};
 use longshore_core::driver_version::{DriverVersion, FIRST_OPEN_BRANCH};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
@@ -147,7 +147,7 @@ pub async fn fetch(
     if let Some(stored) = find(store, &file.sha256) {
         return Ok(stored);
     }
-    let mut first = None;
+    let mut kept = None;
     for url in &file.urls {
         match fetch_from(url, file, fetcher, store, progress).await {
             Ok(stored) => return Ok(stored),
@@ -157,11 +157,11 @@ pub async fn fetch(
                 if file.urls.len() > 1 {
                     tracing::warn!("a mirror does not have it: {}", failure.one_line());
                 }
-                first.get_or_insert(failure);
+                keep_failure(&mut kept, failure);
             }
         }
     }
-    Err(first.unwrap_or_else(|| Failure::new(FailureKind::Usage, "a .run file without a URL")))
+    Err(kept.unwrap_or_else(|| Failure::new(FailureKind::Usage, "a .run file without a URL")))
 }
 
 async fn fetch_from(
@@ -229,7 +229,7 @@ async fn header_of(
     sha256: &str,
     fetcher: PinnedFetcher<'_>,
 ) -> Result<Option<Header>, Failure> {
-    let (mut first, mut foreign) = (None, false);
+    let (mut kept, mut foreign) = (None, false);
     for (number, url) in source.urls.iter().enumerate() {
         let failure = match fetcher.head(url, sha256, HEAD).await {
             Ok(head) => match header::identify(&head) {
@@ -247,13 +247,13 @@ async fn header_of(
         if number + 1 < source.urls.len() {
             tracing::warn!("trying the next mirror: {}", failure.one_line());
         }
-        first.get_or_insert(failure);
+        keep_failure(&mut kept, failure);
     }
     if foreign {
         return Ok(None);
     }
     let unnamed = || Failure::new(FailureKind::Usage, format!("{name} has no URL"));
-    Err(first.unwrap_or_else(unnamed))
+    Err(kept.unwrap_or_else(unnamed))
 }
 
 fn no_header(url: &str, fault: HeaderFault) -> Failure {

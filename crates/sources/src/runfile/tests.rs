@@ -346,6 +346,20 @@ async fn a_mirror_that_has_another_file_is_passed_over() {
     assert_eq!(stored.written.version, VERSION);
 }
 
+#[rstest]
+#[case::missing_first(false)]
+#[case::missing_last(true)]
+#[tokio::test]
+async fn of_several_mirrors_the_one_with_other_bytes_is_reported(#[case] is_last: bool) {
+    let scene = Scene::new();
+    let mut source = scene.source(&sample::run_file(&driver(), Compression::Xz));
+    source.pin = Pin::Sha256("0".repeat(64));
+    source.urls.insert(if is_last { 1 } else { 0 }, "file:///no/such/driver.run".to_owned());
+    let failure = scene.fetch(&source).await.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(failure.to_string().contains("its digest differs"), "{failure}");
+}
+
 /// Returns the file's source in these registries alone.
 fn in_registries(source: RunFileSource, registries: &[&StandIn]) -> RunFileSource {
     let urls = registries.iter().map(|one| format!("oci://{}", one.repository())).collect();

@@ -15,7 +15,7 @@ pub use pin::SourceTrees;
 pub use unpack::{Part, UnpackedTree};
 
 use crate::driver::{AvailableDriver, DriverOrigin};
-use crate::pinned::{PinnedFetcher, repository_of};
+use crate::pinned::{PinnedFetcher, keep_failure, repository_of};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::{Progress, Unit};
@@ -55,7 +55,7 @@ impl SourceTree {
 /// Brings a tree into the store; one that exists already is not fetched again.
 ///
 /// # Errors
-/// Exit code 12 where no place has it, 13 where it does not match its digest, 15 where the store is full or cannot be
+/// Exit code 12 where no place has it, 13 where one has other bytes and none the right ones, 15 where the store is full or cannot be
 /// written.
 pub async fn fetch(
     tree: &SourceTree,
@@ -67,7 +67,7 @@ pub async fn fetch(
         store.mark_used(&store.blob_path(&tree.sha256));
         return Ok(());
     }
-    let mut first = None;
+    let mut kept = None;
     for url in &tree.urls {
         let fetched = match directory_of(url) {
             Some(dir) => pack_directory(tree, dir, store).await,
@@ -80,13 +80,12 @@ pub async fn fetch(
                 if tree.urls.len() > 1 {
                     tracing::warn!("a place does not have it: {}", failure.one_line());
                 }
-                first.get_or_insert(failure);
+                keep_failure(&mut kept, failure);
             }
         }
     }
     let name = tree.name();
-    Err(first
-        .unwrap_or_else(|| Failure::new(FailureKind::Usage, format!("{name} without a place"))))
+    Err(kept.unwrap_or_else(|| Failure::new(FailureKind::Usage, format!("{name} without a place"))))
 }
 
 /// Returns the directory that a file URL names.

@@ -1,5 +1,6 @@
 //! A directory as a tar, the same bytes on every host: those of GNU tar with
-//! `--format=ustar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=u=rwX,go=rX --exclude=./.git -b1 -C DIR .`
+//! `--format=ustar --hard-dereference --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=u=rwX,go=rX
+//! --exclude=./.git -b1 -C DIR .`. Files with several names are written under each: a copy has the digest of the original.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -25,8 +26,8 @@ const BLOCK: usize = 512;
 const NAME: usize = 100;
 const PREFIX: usize = 155;
 /// Command that prints the digest of a directory.
-const COMMAND: &str = "tar --format=ustar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 \
-                       --mode=u=rwX,go=rX --exclude=./.git -b1 -cf - -C DIR . | sha256sum";
+const COMMAND: &str = "tar --format=ustar --hard-dereference --sort=name --owner=0 --group=0 --numeric-owner \
+                       --mtime=@0 --mode=u=rwX,go=rX --exclude=./.git -b1 -cf - -C DIR . | sha256sum";
 
 /// Packs `dir` into the store as the blob that `tree` names.
 ///

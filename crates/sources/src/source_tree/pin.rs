@@ -50,6 +50,12 @@ impl SourceTrees {
                 redacted(&urls[0])
             ));
         }
+        if let Some((place, word)) = urls.iter().find_map(|url| Some((url, other_word(url)?))) {
+            return Err(format!(
+                "`{word}` in {} stands for nothing: {VERSION} alone does, for the version",
+                redacted(place)
+            ));
+        }
         // A repository has each version by its digest.
         let is_one = |url: &&String| !url.contains(VERSION) && repository_of(url).is_none();
         if let (Some(place), 2..) = (urls.iter().find(is_one), sha256.len()) {
@@ -68,6 +74,15 @@ impl SourceTrees {
         });
         trees.collect::<Result<_, _>>().map(Self)
     }
+}
+
+/// Returns the first text in braces of a place that is not the version's, up to the end where they are not closed.
+fn other_word(place: &str) -> Option<String> {
+    let rest = place.replace(VERSION, "");
+    let begin = rest.find(['{', '}'])?;
+    let word = rest.get(begin..)?;
+    let end = word.find('}').map_or(word.len(), |end| end + 1);
+    word.get(..end).map(str::to_owned)
 }
 
 /// True for a whole version: a branch names none.
@@ -132,6 +147,23 @@ mod tests {
         "urls = [\"oci://registry.example.com/a:{version}\"]\nsha256 = { \"580.142\" = \"HEX\" }",
         "without tag and digest"
     )]
+    #[case::upper_case(
+        "urls = [\"/a/{Version}\"]\nsha256 = { \"580.142\" = \"HEX\" }",
+        "`{Version}` in /a/{Version} stands for nothing"
+    )]
+    #[case::beside_it(
+        "urls = [\"https://git.example.com/{version}/{arch}\"]\nsha256 = { \"580.142\" = \"HEX\" }",
+        "`{arch}`"
+    )]
+    #[case::in_a_repository(
+        "urls = [\"oci://registry.example.com/a/{ver}\"]\nsha256 = { \"580.142\" = \"HEX\" }",
+        "`{ver}`"
+    )]
+    #[case::not_closed(
+        "urls = [\"/a/{version\"]\nsha256 = { \"580.142\" = \"HEX\" }",
+        "`{version` in"
+    )]
+    #[case::not_opened("urls = [\"/a/version}\"]\nsha256 = { \"580.142\" = \"HEX\" }", "`}` in")]
     #[case::branch("urls = [\"/a\"]\nsha256 = { \"580\" = \"HEX\" }", "no driver version")]
     #[case::digest("urls = [\"/a\"]\nsha256 = { \"580.142\" = \"abc\" }", "64 hex digits")]
     #[case::relative("urls = [\"a\"]\nsha256 = { \"580.142\" = \"HEX\" }", "no absolute path")]

@@ -202,20 +202,27 @@ fn directory(scene: &Scene) -> PathBuf {
 
 /// Returns the digest that the command of the documentation prints.
 fn digest_by_tar(dir: &Path) -> String {
-    let output = Command::new("tar")
-        .args(["--format=ustar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
-        .args(["--mtime=@0", "--mode=u=rwX,go=rX", "--exclude=./.git", "-b1", "-cf", "-", "-C"])
-        .args([dir, Path::new(".")])
-        .output()
-        .expect("tar runs");
+    let page = include_str!("../../../../docs/supply-chain/source-trees.md");
+    let command = page.split("```sh\n").find_map(|block| block.split_once("| sha256sum"));
+    let (command, _) = command.expect("the command");
+    let words = command.split_whitespace().filter(|word| *word != "\\" && *word != "tar");
+    let words = words.map(|word| if word == "DIR" { dir } else { Path::new(word) });
+    let output = Command::new("tar").args(words).output().expect("tar runs");
     assert!(output.status.success(), "{output:?}");
     hex(&Sha256::digest(&output.stdout))
 }
 
+#[rstest]
+#[case::as_it_is(false)]
+#[case::with_hard_links(true)]
 #[tokio::test]
-async fn a_directory_has_the_digest_that_tar_gives_it() {
+async fn a_directory_has_the_digest_that_the_command_of_the_page_gives_it(#[case] is_linked: bool) {
     let scene = Scene::new();
     let dir = directory(&scene);
+    if is_linked {
+        let of = dir.join("src/nvidia/Makefile");
+        fs::hard_link(of, dir.join("src/nvidia/Makefile.copy")).expect("linked");
+    }
     let tree = scene.at(&dir, digest_by_tar(&dir));
     let whole = scene.taken(&tree, Part::Whole).await.expect("taken");
     let mut found: Vec<_> = fs::read_dir(&whole.top).expect("listed").flatten().collect();
@@ -258,6 +265,26 @@ async fn a_tarball_of_a_repository_is_fetched_once() {
     let asked = format!("GET blobs/sha256:{}", tree.sha256);
     assert_eq!(lacking.requests(), std::slice::from_ref(&asked));
     assert_eq!(registry.requests(), [asked]);
+}
+
+#[rstest]
+#[case::missing_then_other_bytes(&["missing.tar", "other.tar"], ExitCode::Verification, "digest")]
+#[case::other_bytes_then_missing(&["other.tar", "missing.tar"], ExitCode::Verification, "digest")]
+#[case::missing(&["missing.tar", "absent.tar"], ExitCode::Download, "missing.tar")]
+#[tokio::test]
+async fn of_several_places_the_one_with_other_bytes_is_reported(
+    #[case] places: &[&str],
+    #[case] code: ExitCode,
+    #[case] said: &str,
+) {
+    let scene = Scene::new();
+    fs::write(scene.dir.path().join("other.tar"), "other").expect("written");
+    let url = |place: &&str| format!("file://{}", scene.dir.path().join(place).display());
+    let urls = places.iter().map(url).collect();
+    let tree = SourceTree { urls, ..scene.tree(&tar(&files(VERSION))) };
+    let failure = scene.taken(&tree, Part::Whole).await.expect_err("refused");
+    assert_eq!(failure.code(), code);
+    assert!(failure.report().contains(said), "{}", failure.report());
 }
 
 #[rstest]

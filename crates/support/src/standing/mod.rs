@@ -114,22 +114,31 @@ impl SupportTable {
     }
 
     /// Returns the bulletins that a version has no fix of. A branch for which a bulletin names no fixed version is
-    /// affected if it is not newer than the newest affected one, and was released before the bulletin.
+    /// affected if it is not newer than the newest affected one, was released before the bulletin, and is none of those
+    /// that the bulletin calls not affected.
     pub fn open_bulletins(&self, version: &str) -> Vec<OpenBulletin<'_>> {
         let Some(number) = DriverVersion::new(version).branch() else { return Vec::new() };
         let open = self.bulletins.iter().filter_map(|bulletin| {
             let fixed_in = bulletin.fixed_in(number);
             let is_open = match fixed_in {
                 Some(fixed) => !DriverVersion::new(version).is_at_least(DriverVersion::new(fixed)),
-                None => {
-                    let is_later =
-                        self.branch(number).is_some_and(|row| row.first_day > bulletin.day);
-                    number <= bulletin.newest_affected && !is_later
-                }
+                None => self.is_unfixed(bulletin, number),
             };
             is_open.then_some(OpenBulletin { bulletin, fixed_in })
         });
         open.collect()
+    }
+
+    /// True if a bulletin concerns the branch, and no version of it has a fix.
+    pub fn lacks_a_fix(&self, branch: u64) -> bool {
+        let mut bulletins = self.bulletins.iter();
+        bulletins.any(|row| row.fixed_in(branch).is_none() && self.is_unfixed(row, branch))
+    }
+
+    /// True if a branch without a fixed version is affected by the bulletin.
+    fn is_unfixed(&self, bulletin: &Bulletin, number: u64) -> bool {
+        let is_later = self.branch(number).is_some_and(|row| row.first_day > bulletin.day);
+        number <= bulletin.newest_affected && !is_later && !bulletin.not_affected.contains(&number)
     }
 
     /// Returns the floors that a version is below, each with the first GPU that it is for.

@@ -68,6 +68,26 @@ fn a_branch_that_came_after_a_bulletin_is_not_affected_by_it() {
     assert!(is_open("560.35.03"));
 }
 
+#[rstest]
+#[case::without_a_fix("no-fix", true)]
+#[case::not_affected("not-affected", false)]
+fn a_branch_older_than_every_fixed_one_is_judged_by_the_key_that_has_it(
+    #[case] key: &str,
+    #[case] is_open: bool,
+) {
+    let text = format!(
+        "format = 1\nissued = \"2026-11-29\"\nextends = true\n[[bulletin]]\nid = \"5901\"\ntitle = \"t\"\n\
+         day = \"2026-11-29\"\ncves = [\"CVE-2026-50001\"]\nseverity = 7.8\nfixed = [\"620.70.07\"]\n\
+         newest-affected = 620\n{key} = [580, 595]\nsource = \"s\"\nchecked = \"2026-11-29\"\n"
+    );
+    let table = table().merged(&text).unwrap();
+    let open = table.open_bulletins("580.178.04");
+    assert_eq!(open.iter().any(|one| one.bulletin.id == "5901"), is_open);
+    assert_eq!(table.lacks_a_fix(580), is_open);
+    assert!(!table.lacks_a_fix(620));
+    assert!(table.open_bulletins("550.163.01").iter().any(|one| one.bulletin.id == "5901"));
+}
+
 #[test]
 fn an_open_bulletin_names_number_day_cves_and_fix() {
     let of = |version| table().open_bulletins(version)[0].to_string();
@@ -110,6 +130,7 @@ fn unlisted(#[case] version: &str, #[case] gpu: u16, #[case] is_unlisted: bool) 
 #[case::old_kernel("590.48.01", 0x1eb8, "15b3:1021", "6.9.0", None, &[])]
 #[case::kernel_without_a_number("590.48.01", 0x1eb8, "15b3:1021", "custom", None, &[])]
 #[case::t4_in_a_cloud("580.178.04", 0x1eb8, "15b3:1021", "6.12.0", Some("aws"), &["aws-g4dn-g5-open"])]
+#[case::t4g_in_a_cloud("580.178.04", 0x1eb4, "15b3:1021", "6.12.0", Some("aws"), &["aws-g4dn-g5-open"])]
 #[case::t4_in_another("580.178.04", 0x1eb8, "15b3:1021", "6.12.0", Some("gcp"), &[])]
 fn exclusions(
     #[case] version: &str,

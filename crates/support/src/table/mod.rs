@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use serde::Deserialize;
+
 use longshore_core::day::Day;
 use longshore_core::failure::Failure;
 
@@ -33,10 +35,19 @@ pub struct SupportTable {
     pub(crate) exclusions: Vec<Exclusion>,
 }
 
-/// Parses a file; contradictions are not looked for yet.
+/// Format of a file, whose other keys are not looked at.
+#[derive(Deserialize)]
+struct OnlyFormat {
+    format: Option<i64>,
+}
+
+/// Parses a file, its format first: the keys of another one are unknown. Contradictions are not looked for yet.
 fn read(text: &str) -> Result<Document, Failure> {
-    let document: Document = toml::from_str(text).map_err(|e| wrong(e.to_string().trim_end()))?;
-    check::format(document.format)?;
+    let malformed = |error: toml::de::Error| wrong(error.to_string().trim_end());
+    let OnlyFormat { format } = toml::from_str(text).map_err(malformed)?;
+    format.map_or(Ok(()), check::format)?;
+    let document = toml::from_str(text).map_err(malformed)?;
+    check::sources(&document)?;
     Ok(document)
 }
 
@@ -81,10 +92,12 @@ impl SupportTable {
 
     /// Returns this table with the rows of a file. A file with `extends = true` adds its rows, and a row with the key of
     /// one that is there takes its place. The rows of any other file replace all generations, branches, bulletins,
-    /// floors and exclusions; GPUs stay where the file has their generation, and its `[[gpu]]` rows are added.
+    /// floors and exclusions; the GPUs stay, and its `[[gpu]]` rows are added. Such a file that is older than this table
+    /// gives way to it.
     ///
     /// # Errors
-    /// As of [`SupportTable::parse`]; the contradictions of the result count.
+    /// As of [`SupportTable::parse`]; the contradictions of the result count. A replacing file needs branches, and the
+    /// generation of each GPU.
     pub fn merged(&self, text: &str) -> Result<Self, Failure> {
         let mut document = read(text)?;
         let added = gpus::of_rows(std::mem::take(&mut document.gpus))?;
@@ -101,11 +114,18 @@ impl SupportTable {
         }
         document.open_recommended_branch =
             document.open_recommended_branch.or(self.open_recommended_branch);
-        let is_known = |gpu: &Gpu| document.generations.iter().any(|g| g.name == gpu.generation);
+        let gives_way = !document.extends && document.issued < self.issued;
         let mut gpus = self.gpus.clone();
-        gpus.retain(|_, gpu| is_known(gpu));
+        gpus.retain(|id, _| !added.contains_key(id));
+        if gives_way {
+            // It may lack the generations of newer GPUs; its own contradictions count.
+            gpus.retain(|_, gpu| document.generations.iter().any(|g| g.name == gpu.generation));
+        } else if !document.extends {
+            check::replacement(&document, &gpus)?;
+        }
         gpus.extend(added);
-        Self::checked(document, gpus)
+        let table = Self::checked(document, gpus)?;
+        Ok(if gives_way { self.clone() } else { table })
     }
 
     fn checked(document: Document, gpus: Gpus) -> Result<Self, Failure> {

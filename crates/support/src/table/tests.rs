@@ -22,6 +22,8 @@ id = "1eb8"
 generation = "turing"
 first = "418.226.00"
 name = "Tesla T4"
+source = "s"
+checked = "2026-11-28"
 
 [[branch]]
 number = 580
@@ -94,6 +96,22 @@ fn ids_that_are_no_gpu_of_the_table(#[case] device: u16) {
     "[[branch]]\nnumber = 1\nkind = \"production\"\nfirst-day = \"2025-01-01\"\nlast-day = \"2025-01-01\"",
     Some("missing field `source`")
 )]
+#[case::gpu_without_a_source(
+    "[[gpu]]\nid = \"1db4\"\ngeneration = \"turing\"\nname = \"V100\"",
+    Some("missing field `source`")
+)]
+#[case::gpu_with_a_source(
+    "[[gpu]]\nid = \"1db4\"\ngeneration = \"turing\"\nname = \"V100\"\n@",
+    None
+)]
+#[case::empty_source(
+    "[[gpu]]\nid = \"1db4\"\ngeneration = \"turing\"\nname = \"V100\"\nsource = \" \"\nchecked = \"2026-11-28\"",
+    Some("gpu 1db4: its source is empty")
+)]
+#[case::checked_after_the_issue(
+    "[[floor]]\nid = \"x\"\ngpus = [\"1eb8\"]\nversion = \"580.1.1\"\nwhy = \"w\"\nsource = \"s\"\nchecked = \"2026-11-29\"",
+    Some("floor x: checked on 2026-11-29, later than 2026-11-28, the table's issue")
+)]
 #[case::two_rows(
     "[[branch]]\nnumber = 580\nkind = \"production\"\nfirst-day = \"2025-01-01\"\nlast-day = \"2025-01-01\"\n@",
     Some("branch 580 has two rows")
@@ -111,15 +129,15 @@ fn ids_that_are_no_gpu_of_the_table(#[case] device: u16) {
     Some("`2025-02-30` is not a day")
 )]
 #[case::id_in_two_generations(
-    "[[generation]]\nname = \"volta\"\ntitle = \"Volta\"\nflavours = [\"proprietary\"]\n@[[gpu]]\nid = \"1eb8\"\ngeneration = \"volta\"\nname = \"x\"",
+    "[[generation]]\nname = \"volta\"\ntitle = \"Volta\"\nflavours = [\"proprietary\"]\n@[[gpu]]\nid = \"1eb8\"\ngeneration = \"volta\"\nname = \"x\"\n@",
     Some("id 1eb8 is there in two generations")
 )]
 #[case::unknown_generation(
-    "[[gpu]]\nid = \"1db4\"\ngeneration = \"volta\"\nname = \"V100\"",
+    "[[gpu]]\nid = \"1db4\"\ngeneration = \"volta\"\nname = \"V100\"\n@",
     Some("gpu 1db4: unknown generation volta")
 )]
 #[case::no_id(
-    "[[gpu]]\nid = \"1eb\"\ngeneration = \"turing\"\nname = \"x\"",
+    "[[gpu]]\nid = \"1eb\"\ngeneration = \"turing\"\nname = \"x\"\n@",
     Some("is not a PCI device id")
 )]
 #[case::unsupported(
@@ -141,6 +159,22 @@ fn ids_that_are_no_gpu_of_the_table(#[case] device: u16) {
 #[case::half_of_a_range(
     "[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"535.309.01\", \"595.71.05\"]\nnewest-affected = 595\n@",
     Some("covers half of its range: branch 580 was supported on 2026-05-19")
+)]
+#[case::nothing_of_an_older_branch(
+    "[[branch]]\nnumber = 595\nkind = \"production\"\nfirst-day = \"2026-03-05\"\nlast-day = \"2027-03-31\"\n@[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"595.71.05\"]\nnewest-affected = 595\n@",
+    Some("covers half of its range: branch 580 was supported on 2026-05-19")
+)]
+#[case::older_branch_not_affected(
+    "[[branch]]\nnumber = 595\nkind = \"production\"\nfirst-day = \"2026-03-05\"\nlast-day = \"2027-03-31\"\n@[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"595.71.05\"]\nnot-affected = [580]\nnewest-affected = 595\n@",
+    None
+)]
+#[case::fixed_and_not_affected(
+    "[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"580.1.1\"]\nnot-affected = [580]\nnewest-affected = 580\n@",
+    Some("branch 580 in not-affected is judged otherwise")
+)]
+#[case::newest_is_not_affected(
+    "[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"580.1.1\"]\nnot-affected = [595]\nnewest-affected = 595\n@",
+    Some("branch 595, the newest that is affected, has no fixed version")
 )]
 #[case::two_fixed_versions(
     "[[bulletin]]\nid = \"1\"\ntitle = \"t\"\nday = \"2026-05-19\"\ncves = [\"CVE-2026-24187\"]\nseverity = 8.8\nfixed = [\"580.1.1\", \"580.1.2\"]\nnewest-affected = 580\n@",
@@ -206,22 +240,90 @@ fn tables(#[case] more: &str, #[case] cause: Option<&str>) {
     }
 }
 
-#[test]
-fn another_format_is_refused() {
-    let text = small("").replace("format = 1", "format = 2");
+#[rstest]
+#[case::same_keys("")]
+#[case::new_keys("[[branch]]\nnumber = \"R580\"\nstate = \"new\"\n[[firmware]]\nid = 1\n")]
+fn another_format_is_refused_before_its_keys_are_read(#[case] more: &str) {
+    let text = small(more).replace("format = 1", "format = 2");
     let failure = SupportTable::parse(&text).unwrap_err();
     assert!(failure.to_string().contains("format 2; this longshore reads format 1"), "{failure}");
+    assert!(failure.remedy_text().unwrap().contains("update longshore"), "{failure:?}");
+    let of_head = TableHead::read(&text).unwrap_err();
+    assert_eq!(of_head.to_string(), failure.to_string());
+}
+
+#[rstest]
+#[case::none("", "missing field `format`")]
+#[case::text("format = \"1\"", "invalid type: string")]
+fn a_file_without_a_number_of_its_format_is_refused(#[case] line: &str, #[case] cause: &str) {
+    let failure = SupportTable::parse(&small("").replace("format = 1", line)).unwrap_err();
+    assert!(failure.to_string().contains(cause), "{failure}");
+}
+
+/// Rows of all generations of the built-in table but `without`.
+fn generations(without: &[&str]) -> String {
+    let row = |name: &str| {
+        format!(
+            "[[generation]]\nname = \"{name}\"\ntitle = \"T\"\nflavours = [\"open\"]\n{SOURCE}\n"
+        )
+    };
+    let names = SupportTable::built_in().unwrap().generation_names();
+    names.filter(|name| !without.contains(name)).map(row).collect()
+}
+
+/// Row of a branch.
+fn branch() -> String {
+    format!(
+        "[[branch]]\nnumber = 580\nkind = \"long-support\"\nfirst-day = \"2025-08-04\"\nlast-day = \"2027-01-31\"\n{SOURCE}"
+    )
 }
 
 #[test]
-fn a_table_replaces_the_rows_and_keeps_the_gpus_of_its_generations() {
+fn a_table_replaces_the_rows_and_keeps_the_gpus() {
     let base = SupportTable::built_in().unwrap();
-    let table = base.merged(&small("")).unwrap();
+    let gpu = format!("[[gpu]]\nid = \"7fff\"\ngeneration = \"rubin\"\nname = \"R200\"\n{SOURCE}");
+    let rows = format!("{}{}{gpu}", generations(&[]), branch());
+    let table = base.merged(&format!("format = 1\nissued = \"2026-11-28\"\n{rows}")).unwrap();
     assert_eq!(table.branches.len(), 1);
     assert!(table.bulletins.is_empty() && table.exclusions.is_empty());
     assert!(table.generation(0x1e30).is_some_and(|g| g.name == "turing"));
-    assert!(table.generation(0x2330).is_none());
+    assert_eq!(table.gpus.len(), base.gpus.len() + 1);
     assert_eq!(table.open_recommended_branch(), base.open_recommended_branch());
+}
+
+#[rstest]
+#[case::nothing(String::new(), "has no [[generation]]")]
+#[case::branches_alone(branch(), "has no [[generation]]")]
+#[case::generations_alone(generations(&[]), "has no [[branch]]")]
+#[case::lost_gpus(
+    generations(&["hopper", "rubin"]) + &branch(),
+    "lacks the generations hopper, rubin, of which "
+)]
+fn a_replacing_table_that_judges_nothing_or_loses_gpus_is_refused(
+    #[case] rows: String,
+    #[case] cause: &str,
+) {
+    let base = SupportTable::built_in().unwrap();
+    let text = |head: &str| format!("format = 1\nissued = \"{head}\"\n{rows}");
+    let failure = base.merged(&text("2026-11-28")).unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Usage);
+    assert!(failure.to_string().contains(cause), "{failure}");
+    assert!(failure.remedy_text().unwrap().contains("`extends = true`"), "{failure:?}");
+    // Rows that are added lose nothing.
+    base.merged(&text("2026-11-28\"\nextends = true\n#\"")).unwrap();
+}
+
+#[test]
+fn a_replacing_table_that_is_older_gives_way_and_may_lack_newer_generations() {
+    let base = SupportTable::built_in().unwrap();
+    let text = |issued: &str| {
+        let rows = format!("{}{}", generations(&["rubin"]), branch());
+        format!("format = 1\nissued = \"{issued}\"\n{}", rows.replace("2026-11-28", issued))
+    };
+    assert_eq!(&base.merged(&text("2026-11-27")).unwrap(), base);
+    let wrong = text("2026-11-27").replace("2027-01-31", "2020-01-31");
+    let failure = base.merged(&wrong).unwrap_err();
+    assert!(failure.to_string().contains("last day before the first"), "{failure}");
 }
 
 #[test]
@@ -233,7 +335,7 @@ fn an_extending_table_adds_rows_and_takes_the_place_of_those_with_its_keys() {
          last-day = \"2028-08-31\"\n{SOURCE}\n\
          [[branch]]\nnumber = 625\nkind = \"new-feature\"\nfirst-day = \"2026-12-01\"\n\
          last-day = \"2027-12-01\"\n{SOURCE}\n\
-         [[gpu]]\nid = \"7fff\"\ngeneration = \"rubin\"\nname = \"R200\"\n"
+         [[gpu]]\nid = \"7fff\"\ngeneration = \"rubin\"\nname = \"R200\"\n{SOURCE}"
     );
     let table = base.merged(&text).unwrap();
     assert_eq!(table.branches.len(), base.branches.len() + 1);

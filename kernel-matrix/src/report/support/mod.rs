@@ -40,11 +40,11 @@ pub(crate) enum Support {
 pub(crate) struct DriverState {
     /// Support of its branch.
     pub support: Support,
-    /// Open CVEs of each version, newest first; versions with the same ones stand together.
+    /// CVEs of each version's open bulletins, newest first; versions with the same ones stand together.
     pub open: Vec<(Vec<String>, OpenCves)>,
 }
 
-/// CVEs that a version has no fix of.
+/// CVEs of the bulletins that a version has no fix of; those of other branches are among them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OpenCves {
     /// Number of them.
@@ -126,7 +126,7 @@ impl Support {
 }
 
 impl DriverState {
-    /// Formats the open CVEs, a text for each group of versions with the same ones; `shown` formats the number of a
+    /// Formats the CVEs of open bulletins, a text for each group of versions with the same ones; `shown` formats the number of a
     /// bulletin, which is foreign text.
     pub(crate) fn cves(&self, shown: impl Fn(&str) -> String) -> Vec<String> {
         let of = |(versions, cves): &(Vec<String>, OpenCves)| match self.open.len() {
@@ -150,7 +150,12 @@ impl OpenCves {
         }
         let plural = if self.bulletins.len() == 1 { "" } else { "s" };
         let named = named.join(", ");
-        format!("CVEs open{of}: {}, up to {} (bulletin{plural} {named})", self.count, self.highest)
+        // Bulletins name their CVEs for all branches: not each concerns this one.
+        let of_open = match of {
+            "" => "of open bulletins".to_owned(),
+            of => format!("of bulletins open{of}"),
+        };
+        format!("CVEs {of_open}: {}, up to {} (bulletin{plural} {named})", self.count, self.highest)
     }
 }
 

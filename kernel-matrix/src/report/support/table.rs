@@ -6,7 +6,7 @@ use longshore_core::bounded_read;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_modules::signature::key::PublicKey;
 use longshore_modules::signature::signer_of_file;
-use longshore_support::{SupportTable, TableHead};
+use longshore_support::SupportTable;
 
 /// Maximum size of a table, in bytes: the agent's.
 const MOST_BYTES: u64 = 1 << 20;
@@ -44,7 +44,5 @@ pub(crate) fn of_file(file: &Path, keys: &[PathBuf]) -> Result<SupportTable, Fai
         )));
     }
     let built_in = SupportTable::built_in()?;
-    let TableHead { issued, extends } = TableHead::read(&text)?;
-    let table = built_in.merged(&text)?;
-    Ok(if !extends && issued < built_in.issued() { built_in.clone() } else { table })
+    built_in.merged(&text)
 }

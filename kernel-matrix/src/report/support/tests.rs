@@ -82,14 +82,14 @@ fn support_of_a_branch(#[case] branch: &str, #[case] day: &str, #[case] text: &s
 
 #[rstest]
 #[case::fixed("2026-11-29", &["580.178.04"], &["no known CVE open"])]
-#[case::one("2026-11-29", &["580.159.03"], &["CVEs open: 2, up to 7.8 (bulletin <6000>)"])]
-#[case::two_with_a_cve_in_both("2026-11-29", &["580.142"], &["CVEs open: 3, up to 8.8 (bulletins <6000>, <5900>)"])]
+#[case::one("2026-11-29", &["580.159.03"], &["CVEs of open bulletins: 2, up to 7.8 (bulletin <6000>)"])]
+#[case::two_with_a_cve_in_both("2026-11-29", &["580.142"], &["CVEs of open bulletins: 3, up to 8.8 (bulletins <6000>, <5900>)"])]
 #[case::published_later("2026-09-29", &["580.159.03"], &["no known CVE open"])]
-#[case::on_its_day("2026-09-30", &["580.159.03"], &["CVEs open: 2, up to 7.8 (bulletin <6000>)"])]
+#[case::on_its_day("2026-09-30", &["580.159.03"], &["CVEs of open bulletins: 2, up to 7.8 (bulletin <6000>)"])]
 #[case::alike("2026-11-29", &["580.178.05", "580.178.04"], &["no known CVE open"])]
 #[case::different("2026-11-29", &["580.178.04", "580.159.03"],
-    &["no known CVE open in 580.178.04", "CVEs open in 580.159.03: 2, up to 7.8 (bulletin <6000>)"])]
-#[case::no_fix_for_the_branch("2026-06-01", &["535.309.01"], &["CVEs open: 2, up to 8.8 (bulletin <5900>)"])]
+    &["no known CVE open in 580.178.04", "CVEs of bulletins open in 580.159.03: 2, up to 7.8 (bulletin <6000>)"])]
+#[case::no_fix_for_the_branch("2026-06-01", &["535.309.01"], &["CVEs of open bulletins: 2, up to 8.8 (bulletin <5900>)"])]
 #[case::no_version("2026-11-29", &[], &[])]
 fn open_cves(#[case] day: &str, #[case] versions: &[&str], #[case] texts: &[&str]) {
     assert_eq!(cves(day, versions), texts);
@@ -101,7 +101,7 @@ fn a_state_names_some_bulletins_and_counts_the_others() {
     let open = OpenCves { count: 9, highest: "9.8".into(), bulletins };
     let state = DriverState { support: Support::Unknown, open: vec![(vec!["1.2".into()], open)] };
     let texts = state.cves(str::to_owned);
-    assert_eq!(texts, ["CVEs open: 9, up to 9.8 (bulletins 1, 2, 3, 2 more)"]);
+    assert_eq!(texts, ["CVEs of open bulletins: 9, up to 9.8 (bulletins 1, 2, 3, 2 more)"]);
 }
 
 #[rstest]
@@ -116,15 +116,22 @@ fn supported_branches_come_first_then_unknown_ones(#[case] day: &str, #[case] or
     assert_eq!(branches, order);
 }
 
+/// Rows of the built-in table.
+const BUILT_IN: &str = include_str!("../../../../crates/support/data/support.toml");
+
 /// Writes a table that makes the end of 580 earlier, signed; returns directory, table and key.
-fn signed(by_other: bool, head: &str) -> (tempfile::TempDir, PathBuf, Vec<PathBuf>) {
+fn signed(
+    by_other: bool,
+    issued: &str,
+    extends: bool,
+) -> (tempfile::TempDir, PathBuf, Vec<PathBuf>) {
     let dir = tempfile::tempdir().unwrap();
     let key = SecretKey::generate();
     let [file, public] = ["support.toml", "key.pub"].map(|name| dir.path().join(name));
-    let text = format!(
-        "format = 1\n{head}\n[[branch]]\nnumber = 580\nkind = \"long-support\"\nfirst-day = \
-         \"2025-08-04\"\nlast-day = \"2027-01-31\"\nsource = \"s\"\nchecked = \"2026-12-01\"\n"
-    );
+    let text = BUILT_IN
+        .replace("\"2026-11-28\"", &format!("\"{issued}\""))
+        .replace("format = 1\n", &format!("format = 1\nextends = {extends}\n"))
+        .replace("last-day = \"2028-06-30\"", "last-day = \"2027-01-31\"");
     std::fs::write(&file, &text).unwrap();
     std::fs::write(&public, key.public_pem().unwrap()).unwrap();
     let signer = if by_other { SecretKey::generate() } else { key };
@@ -133,18 +140,18 @@ fn signed(by_other: bool, head: &str) -> (tempfile::TempDir, PathBuf, Vec<PathBu
 }
 
 #[rstest]
-#[case::extends("issued = \"2099-12-01\"\nextends = true", "2027-01-31")]
-#[case::replaces("issued = \"2099-12-01\"", "2027-01-31")]
-#[case::older_than_the_built_in_one("issued = \"2020-12-01\"", "2028-06-30")]
-fn a_signed_table_counts(#[case] head: &str, #[case] last_day: &str) {
-    let (_dir, file, keys) = signed(false, head);
+#[case::extends("2099-12-01", true, "2027-01-31")]
+#[case::replaces("2099-12-01", false, "2027-01-31")]
+#[case::older_than_the_built_in_one("2020-12-01", false, "2028-06-30")]
+fn a_signed_table_counts(#[case] issued: &str, #[case] extends: bool, #[case] last_day: &str) {
+    let (_dir, file, keys) = signed(false, issued, extends);
     let table = table::of_file(&file, &keys).unwrap();
     assert_eq!(table.branch(580).unwrap().last_day.to_string(), last_day);
 }
 
 #[test]
 fn a_table_that_no_key_signed_is_refused() {
-    let (_dir, file, keys) = signed(true, "issued = \"2099-12-01\"");
+    let (_dir, file, keys) = signed(true, "2099-12-01", false);
     let failure = table::of_file(&file, &keys).unwrap_err();
     assert_eq!(failure.kind(), longshore_core::failure::FailureKind::Verification);
     assert!(failure.to_string().contains("by any of these keys"), "{failure}");
