@@ -186,9 +186,12 @@ fn auto_also_chooses_among_the_drivers_of_flat_sources() {
     assert_eq!(chosen("newest"), "550.163.01");
 }
 
-fn with_rules(rules: &str) -> Config {
-    let flags: Fragment = toml::from_str(&format!("driver = \"595\"\n{rules}")).unwrap();
-    let mut config = config::load(flags, &|_| None, None).unwrap();
+/// Configuration whose file has driver 595 and these rules, under flags.
+fn with_rules(flags: &str, rules: &str) -> Config {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    std::fs::write(&file, format!("driver = \"595\"\n{rules}")).unwrap();
+    let mut config = config::load(toml::from_str(flags).unwrap(), &|_| None, Some(&file)).unwrap();
     config.paths.root = PathBuf::from("/");
     config.paths.host_root = PathBuf::from("/");
     config
@@ -207,7 +210,7 @@ fn one_configuration_serves_hosts_with_different_gpus(
     #[case] flavour: Flavour,
     #[case] reason: &str,
 ) {
-    let plan = plan(&with_rules(RULES), &facts(tree), &modern()).unwrap();
+    let plan = plan(&with_rules("", RULES), &facts(tree), &modern()).unwrap();
     assert_eq!((plan.driver_version.as_str(), plan.flavour), (version, flavour));
     let why = why(&plan, "driver");
     assert!(why.contains(reason), "{why}");
@@ -217,7 +220,7 @@ fn one_configuration_serves_hosts_with_different_gpus(
 fn rules_that_contradict_each_other_on_a_host_are_refused() {
     let mut facts = facts("bookworm-k80");
     facts.devices[1].device = 0x2330;
-    let plan = plan(&with_rules(RULES), &facts, &modern()).unwrap();
+    let plan = plan(&with_rules("", RULES), &facts, &modern()).unwrap();
     assert!(codes(&plan, Severity::Refusal).contains(&"driver-rules-conflict"));
     assert_eq!(plan.refusal().map(|refusal| refusal.code()), Some(ExitCode::Preflight));
 }
