@@ -1,7 +1,7 @@
 //! Judgement of a driver by the support table: ended branches, open bulletins, floors of GPUs, exclusions; and the
 //! driver that `auto` chooses by it.
 
-use super::gpu::Unfit;
+use super::gpu::{self, Unfit};
 use super::values::{Choice, Inputs};
 use crate::config::{Config, Reaction};
 use longshore_core::driver_version::DriverVersion;
@@ -100,6 +100,20 @@ pub(super) fn refusal(
         }
         None => Ok(()),
     }
+}
+
+/// Returns an exclusion that warns of a version in this flavour and not in the other, of which no more rows warn.
+pub(super) fn warned_more<'a>(
+    config: &'a Config,
+    facts: &HostFacts,
+    version: &str,
+    flavour: Flavour,
+) -> Option<&'a Exclusion> {
+    let host = HostTraits::from_facts(facts);
+    let of = |flavour| config.support.table.exclusions(version, flavour, host.traits());
+    let (rows, others) = (of(flavour), of(gpu::other(flavour)));
+    let row = rows.iter().copied().find(|row| !others.contains(row));
+    row.filter(|_| rows.len() > others.len())
 }
 
 /// Returns the findings about the chosen driver, and about rules that contradict each other.
@@ -230,6 +244,11 @@ fn with_supported(finding: Finding, config: &Config, facts: &HostFacts) -> Findi
         .collect();
     match named.as_slice() {
         [] => finding.remedy("no supported branch has every GPU of this host: plan its replacement"),
+        named if config.driver.auto => finding.remedy(format!(
+            "add a source of a supported branch, {}: auto chooses among the versions that the sources have, and keeps \
+             a loaded driver",
+            named.join(" or ")
+        )),
         named => finding.remedy(format!(
             "select a supported branch, {}, from a source that has it; `driver = \"auto\"` chooses among those \
              that the sources have",

@@ -1,10 +1,13 @@
 //! Selection of the user-mode tree.
 
 use super::acquisition::Acquire;
+use super::values::{
+    Choice, Inputs, Supply, names_run_files, run_file_of, run_files, sources_of, tree_for,
+};
 use super::sources;
-use super::values::{Choice, Inputs, Supply, names_run_files, run_file_of, sources_of, tree_of};
 use crate::catalog::Catalog;
-use longshore_core::finding::{Code, Finding};
+use longshore_core::finding::{Code, Finding, Severity};
+use longshore_core::flavour::Flavour;
 use longshore_core::source_id::SourceId;
 use longshore_host::facts::Probe;
 use longshore_sources::userspace::AvailableUserspace;
@@ -45,10 +48,55 @@ impl<'a> Supply<'a> {
             sources,
         });
         self.reasons.extend(sources.map(|_| sources::reason(config, choice, source.as_ref())));
-        if run_file.is_none() && !names_run_files(config, catalog) {
-            let is_tree = tree_of(catalog, choice).is_some();
-            self.findings.extend(not_offered(catalog, &choice.version, is_tree));
-        }
+        self.findings.extend(lacking(inputs, &choice.version, choice.flavour));
+    }
+}
+
+/// True if a source has the user-mode files of a version, or may have them: a plan does not refuse it for those.
+pub(super) fn is_available(inputs: Inputs<'_>, version: &str, flavour: Flavour) -> bool {
+    let Inputs { facts, catalog, .. } = inputs;
+    let is_its =
+        |u: &AvailableUserspace| u.driver_version == version && u.arch == facts.kernel.arch;
+    let is_refused = |finding: Finding| finding.severity == Severity::Refusal;
+    catalog.userspace.iter().any(is_its)
+        || !lacking(inputs, version, flavour).is_some_and(is_refused)
+}
+
+/// Returns the finding that no source has, or is known to have, the user-mode files of a version.
+fn lacking(inputs: Inputs<'_>, version: &str, flavour: Flavour) -> Option<Finding> {
+    let Inputs { config, catalog, .. } = inputs;
+    if run_files(catalog).iter().any(|file| file.version == version) {
+        return None;
+    }
+    let is_tree = tree_for(catalog, version, flavour).is_some();
+    match names_run_files(config, catalog) {
+        true => is_tree.then(|| not_in_files(catalog, version)),
+        false => not_offered(catalog, version, is_tree),
+    }
+}
+
+/// Returns the finding that no configured .run file has, or is known to have, the user-mode files of a version, whose
+/// modules come from a tree of sources.
+fn not_in_files(catalog: &Catalog, version: &str) -> Finding {
+    match &catalog.run_files {
+        Probe::Read(_) => Finding::refusal(
+            Code::UserspaceNotOffered,
+            format!(
+                "NVIDIA's published sources have the modules of {version} alone, and none of the configured .run files, \
+                 which take the place of the archives, has its user-mode files"
+            ),
+        )
+        .remedy(
+            "name the .run file of exactly this version, too, or set modules-only where the host has user-mode files of \
+             its own",
+        ),
+        Probe::Unreadable(why) => Finding::warning(
+            Code::UserspaceNotOffered,
+            format!(
+                "NVIDIA's published sources have the modules of {version} alone, and the .run files, which may have its \
+                 user-mode files, could not be read: {why}"
+            ),
+        ),
     }
 }
 
