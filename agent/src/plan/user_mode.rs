@@ -1,15 +1,18 @@
 //! Selection of the user-mode tree.
 
+use std::collections::BTreeSet;
+
 use super::acquisition::Acquire;
 use super::values::{
     Choice, Inputs, Supply, names_run_files, run_file_of, run_files, sources_of, tree_for,
 };
-use super::sources;
+use super::{preflight, sources};
 use crate::catalog::Catalog;
+use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_core::source_id::SourceId;
-use longshore_host::facts::Probe;
+use longshore_host::facts::{HostDriver, Probe};
 use longshore_sources::userspace::AvailableUserspace;
 
 impl<'a> Supply<'a> {
@@ -17,8 +20,9 @@ impl<'a> Supply<'a> {
     pub(super) fn userspace(&mut self, inputs: Inputs<'a>, choice: &Choice) {
         let Inputs { config, facts, catalog } = inputs;
         if config.modules_only {
-            let why = "modules-only: the host has its own, of the same version";
-            self.add_choice("user mode", "the host's", why);
+            let (why, found) = of_host(inputs, choice);
+            self.add_choice("user mode", "the host's", format!("modules-only: {why}"));
+            self.findings.extend(found);
             return;
         }
         let sources = sources::wanted(config, choice);
@@ -98,6 +102,44 @@ fn not_in_files(catalog: &Catalog, version: &str) -> Finding {
             ),
         ),
     }
+}
+
+/// Returns the versions in the names of the host's libraries.
+fn versions(installed: &HostDriver) -> BTreeSet<&str> {
+    let names = installed.libraries.iter().filter_map(|path| path.file_name()?.to_str());
+    let versions = names.filter_map(|name| name.split_once(".so.").map(|(_, version)| version));
+    // libcuda.so.1 is the name that programs load; libcuda.so.535.261.03 is the file.
+    versions.filter(|version| DriverVersion::parse(version).is_some()).collect()
+}
+
+/// Returns the reason for the host's own user-mode files, and the finding that they are of another version.
+fn of_host(inputs: Inputs<'_>, choice: &Choice) -> (String, Option<Finding>) {
+    let Inputs { config, facts, .. } = inputs;
+    let Choice { version, live, .. } = choice;
+    let known = match preflight::is_host_hidden(config, facts) {
+        true => BTreeSet::new(),
+        false => versions(&facts.installed),
+    };
+    if known.is_empty() {
+        let why =
+            "the host has to have its own, of the same version; that of its libraries is unknown";
+        return (why.to_owned(), None);
+    }
+    if known.iter().any(|known| DriverVersion::new(known).is_within(version)) {
+        return ("the host has its own, of the same version".to_owned(), None);
+    }
+    let known = known.into_iter().collect::<Vec<_>>().join(", ");
+    let why = format!("the host has its own, of another version ({known})");
+    if DriverVersion::new(version).branch().is_none() {
+        return (why, None);
+    }
+    let severity = if *live { Severity::Warning } else { Severity::Refusal };
+    let seen =
+        format!("modules-only: the host's libraries are of {known}, and the driver is {version}");
+    let remedy = format!(
+        "select the driver of the host's libraries ({known}), or install user-mode files of {version} on the host"
+    );
+    (why, Some(Finding::new(severity, Code::UserModeDiffers, seen).remedy(remedy)))
 }
 
 /// Returns the finding that no source has, or is known to have, the user-mode files of a version; `is_tree` where its

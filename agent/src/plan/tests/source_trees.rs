@@ -253,3 +253,48 @@ fn modules_alone_make_neither_driver_root_nor_spec_nor_daemon() {
     assert_eq!(nodes.expect("nodes"), [Path::new("/dev")]);
     assert!(why(&plan, "user mode the host's").contains("modules-only"));
 }
+
+/// Libraries of the host, and the finding about a driver of 580.142.
+#[rstest]
+#[case::same(&["libcuda.so.1", "libcuda.so.580.142"], false, None, "the host has its own, of the same version")]
+#[case::one_of_two(&["libcuda.so.535.261.03", "libnvidia-ml.so.580.142"], false, None, "of the same version")]
+#[case::another(
+    &["libcuda.so.1", "libcuda.so.535.261.03"],
+    false,
+    Some(Severity::Refusal),
+    "the host has its own, of another version (535.261.03)"
+)]
+#[case::another_of_a_loaded_driver(
+    &["libcuda.so.535.261.03"],
+    true,
+    Some(Severity::Warning),
+    "of another version (535.261.03)"
+)]
+#[case::unknown(&["libcuda.so.1"], false, None, "the host has to have its own, of the same version")]
+#[case::none(&[], false, None, "the host has to have its own, of the same version")]
+fn modules_alone_need_libraries_of_their_version(
+    #[case] libraries: &[&str],
+    #[case] is_loaded: bool,
+    #[case] severity: Option<Severity>,
+    #[case] reason: &str,
+) {
+    let mut config = config(VERSION, "auto");
+    config.modules_only = true;
+    let mut facts = facts("bookworm-t4");
+    facts.installed.libraries =
+        libraries.iter().map(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name)).collect();
+    if is_loaded {
+        facts.live_driver = super::facts("bookworm-t4-live").live_driver;
+        facts.live_driver.as_mut().expect("a driver").version = VERSION.into();
+    }
+    let plan = plan(&config, &facts, &with_tree(VERSION)).unwrap();
+    let found = plan.findings.iter().find(|f| f.code == Code::UserModeDiffers);
+    assert_eq!(found.map(|finding| finding.severity), severity);
+    let user_mode = why(&plan, "user mode the host's");
+    assert!(user_mode.contains(reason), "{user_mode}");
+    if let Some(found) = found {
+        assert!(found.remedy.contains("libraries (535.261.03)"), "{}", found.remedy);
+    }
+    let code = plan.refusal().map(|refusal| refusal.code());
+    assert_eq!(code, severity.filter(|_| !is_loaded).map(|_| ExitCode::Preflight));
+}
