@@ -122,11 +122,15 @@ pub(super) fn findings(inputs: Inputs<'_>, choice: &Choice) -> Vec<Finding> {
     if let Err(conflict) = config.rule_for(&facts.devices) {
         return vec![Finding::refusal(Code::DriverRulesConflict, conflict.detail)];
     }
-    if DriverVersion::parse(&choice.version).is_none() {
-        return Vec::new();
-    }
     let Choice { version, flavour, live, .. } = choice;
-    let standing = standing(config, facts, version, *flavour);
+    let standing = match DriverVersion::parse(version) {
+        Some(_) => standing(config, facts, version, *flavour),
+        // A branch, of which no version is known: its support alone is.
+        None => {
+            let ended = facts.today.and_then(|today| config.support.table.ended(version, today));
+            Standing { ended, ..Standing::default() }
+        }
+    };
     let policy = |reaction: Reaction| match reaction {
         // A table that was updated must not take a driver from the programs that use it.
         Reaction::Refuse if !live => Severity::Refusal,

@@ -257,6 +257,26 @@ fn the_remedy_of_an_ended_branch_is_one_that_is_not_taken_yet(
     assert_eq!(said.contains("`driver = \"auto\"`"), driver != "auto", "{said}");
 }
 
+/// A branch of which no version is known has ended all the same.
+#[rstest]
+#[case::ended("535", Reaction::Refuse, Some(ExitCode::Verification))]
+#[case::ended_and_warned("535", Reaction::Warn, None)]
+#[case::supported("580", Reaction::Refuse, None)]
+#[case::newest("newest", Reaction::Refuse, None)]
+fn a_branch_is_judged_without_its_versions(
+    #[case] driver: &str,
+    #[case] ended: Reaction,
+    #[case] wanted: Option<ExitCode>,
+) {
+    let mut config = judging(driver, "auto");
+    config.support.ended = ended;
+    config.paths.root = "/captured".into();
+    let catalog = Catalog { drivers: Probe::Unreadable("not asked".into()), ..modern() };
+    let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
+    assert_eq!(plan.refusal().map(|refusal| refusal.code()), wanted, "{:?}", plan.findings);
+    assert_eq!(!detail(&plan, Code::DriverEnded).is_empty(), driver == "535");
+}
+
 #[test]
 fn auto_also_chooses_among_the_drivers_of_flat_sources() {
     let mut catalog = modern();
