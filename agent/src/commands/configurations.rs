@@ -46,7 +46,7 @@ impl Configurations {
 impl provider::Configurations for Configurations {
     fn read(&self) -> Result<Config, Failure> {
         let mut config = load(&self.flags, &env)?;
-        config.driver.take_image_version(self.kept().clone());
+        config.take_image_version(self.kept().clone());
         let config = Config { store_place: self.store_place.clone(), ..config };
         support_table::settled(config, true)
     }

@@ -297,7 +297,7 @@ pub fn execute(
     // `run` asks itself: it waits for an API server that does not answer.
     if matches!(cli.command, Command::Plan(_)) && !config.driver.is_named {
         let of_pod = runtime.block_on(image_version(&config));
-        config.driver.take_image_version(of_pod.map_err(VersionUnknown::into_failure)?);
+        config.take_image_version(of_pod.map_err(VersionUnknown::into_failure)?);
     }
     let claims = Claims::default();
     let (log, termination) = (log.clone(), termination.clone());

@@ -8,7 +8,7 @@ use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::pci_id::PciId;
 use longshore_host::facts::{DeviceKind, PciDevice};
-use longshore_support::SupportTable;
+use longshore_support::{Generation, Gpu, SupportTable};
 
 /// PCI vendor id of NVIDIA.
 const NVIDIA: u16 = 0x10de;
@@ -17,8 +17,8 @@ const NVIDIA: u16 = 0x10de;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DriverRule {
-    /// GPU: a generation of the support table (`hopper`), a PCI id (`10de:2330`), or a part of its name in the table
-    /// (`H100`).
+    /// GPU: a generation of the support table by name or title (`grace-hopper`, `Grace Hopper`), a PCI id
+    /// (`10de:2330`), or a part of its name in the table (`H100`).
     pub gpu: String,
     /// Version, branch, newest or auto; None for that of all hosts.
     pub driver: Option<DriverSelector>,
@@ -41,8 +41,7 @@ impl DriverRule {
                 .remedy("add driver or flavour, or leave the rule out"));
         }
         let is_id = self.id().is_some();
-        let is_generation = table.generation_named(&self.gpu).is_some();
-        if is_id || is_generation || table.names().any(|name| self.is_in(name)) {
+        if is_id || self.generation(table).is_some() || table.names().any(|name| self.is_in(name)) {
             return Ok(());
         }
         let generations: Vec<&str> = table.generation_names().collect();
@@ -69,11 +68,40 @@ impl DriverRule {
         !wanted.is_empty() && have.windows(wanted.len()).any(|part| part == wanted)
     }
 
+    /// Returns the generation that the rule names, by its name or title, in any case.
+    fn generation<'t>(&self, table: &'t SupportTable) -> Option<&'t Generation> {
+        let is_named = |generation: &&Generation| {
+            [&generation.name, &generation.title]
+                .into_iter()
+                .any(|name| name.eq_ignore_ascii_case(&self.gpu))
+        };
+        table.generations().find(is_named)
+    }
+
+    /// True for a GPU of the rule. A generation counts before names: some GPUs have its title in their name, most not.
     fn is_for(&self, device: u16, table: &SupportTable) -> bool {
-        self.id() == Some(device)
-            || table
-                .gpu(device)
-                .is_some_and(|gpu| gpu.generation == self.gpu || self.is_in(&gpu.name))
+        let is_its = |gpu: &Gpu| match self.generation(table) {
+            Some(generation) => gpu.generation == generation.name,
+            None => self.is_in(&gpu.name),
+        };
+        self.id() == Some(device) || table.gpu(device).is_some_and(is_its)
+    }
+}
+
+/// Layer of the configuration above the file, which counts before rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Above {
+    /// A flag.
+    Flag,
+    /// A variable of the environment.
+    Variable,
+}
+
+impl Above {
+    /// Returns the layer that sets something; None where neither does.
+    pub(super) fn from_layers(flag: bool, variable: bool) -> Option<Self> {
+        let layers = [(flag, Self::Flag), (variable, Self::Variable)];
+        layers.into_iter().find(|(is_set, _)| *is_set).map(|(_, layer)| layer)
     }
 }
 
@@ -82,9 +110,16 @@ impl DriverRule {
 pub struct DriverRules {
     /// The rules; of those for one GPU the first counts.
     pub rules: Vec<DriverRule>,
+    /// Layer that sets the driver, where that counts before rules; None without rules.
+    pub driver_above: Option<Above>,
+    /// Layer that sets the flavour, where that counts before rules; None without rules.
+    pub flavour_above: Option<Above>,
     /// Driver without a rule, where one was applied.
     without: Option<Request>,
 }
+
+/// Driver and flavour of a rule, as far as they count.
+type Wanted<'a> = (Option<&'a DriverSelector>, Option<FlavourSelector>);
 
 /// Requested driver, as far as a rule can change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,13 +136,13 @@ impl Request {
         Self { version: version.clone(), is_named: *is_named, auto: *auto, flavour: *flavour }
     }
 
-    fn with(mut self, rule: &DriverRule) -> Self {
-        if let Some(driver) = &rule.driver {
+    fn with(mut self, (driver, flavour): Wanted<'_>) -> Self {
+        if let Some(driver) = driver {
             self.version = driver.version().map(str::to_owned);
             self.is_named = true;
             self.auto = driver.is_auto();
         }
-        if let Some(flavour) = rule.flavour {
+        if let Some(flavour) = flavour {
             self.flavour = flavour.flavour();
         }
         self
@@ -130,7 +165,13 @@ pub struct RulesConflict {
 impl DriverRules {
     /// Makes the rules, of which none was applied yet.
     pub(super) fn new(rules: Vec<DriverRule>) -> Self {
-        Self { rules, without: None }
+        Self { rules, ..Self::default() }
+    }
+
+    /// Returns what counts of a rule: no driver or flavour that a flag or a variable sets.
+    fn wanted<'a>(&self, rule: &'a DriverRule) -> Wanted<'a> {
+        let driver = rule.driver.as_ref().filter(|_| self.driver_above.is_none());
+        (driver, rule.flavour.filter(|_| self.flavour_above.is_none()))
     }
 
     /// Checks that each rule is for a GPU that the table has, and says something.
@@ -157,7 +198,7 @@ impl Config {
             match counting {
                 None => counting = Some((device, rule)),
                 Some((other, first))
-                    if (&first.driver, first.flavour) != (&rule.driver, rule.flavour) =>
+                    if self.driver_rules.wanted(first) != self.driver_rules.wanted(rule) =>
                 {
                     let detail = format!(
                         "GPU 10de:{:04x} has the rule for {}, and GPU 10de:{:04x} that for {}, which wants another driver",
@@ -171,6 +212,19 @@ impl Config {
         Ok(counting.map(|(_, rule)| rule))
     }
 
+    /// Takes the version in the tag of the pod's image where no setting names one: it is a default, which rules
+    /// override.
+    pub fn take_image_version(&mut self, of_image: Option<String>) {
+        if let Some(without) = &mut self.driver_rules.without
+            && !without.is_named
+        {
+            without.version.clone_from(&of_image);
+        }
+        if !self.driver.is_named {
+            self.driver.version = of_image;
+        }
+    }
+
     /// Returns the configuration of a host with these devices: with the driver of the rule that counts. A conflict
     /// changes nothing: the plan refuses it.
     #[must_use]
@@ -180,7 +234,8 @@ impl Config {
         match (rule, without) {
             (Some(rule), without) => {
                 let without = without.unwrap_or_else(|| Request::from_driver(&self.driver));
-                without.clone().with(&rule).put_into(&mut self.driver);
+                let wanted = self.driver_rules.wanted(&rule);
+                without.clone().with(wanted).put_into(&mut self.driver);
                 self.driver_rules.without = Some(without);
             }
             (None, Some(without)) => without.put_into(&mut self.driver),
@@ -195,11 +250,24 @@ mod tests {
     use super::*;
     use crate::config::{Fragment, load};
     use rstest::rstest;
+    use std::fs;
+
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+
+    /// Reads a configuration whose file has driver 580, flavour auto and these rules.
+    fn layers(flags: &str, variables: Variables<'_>, rules: &str) -> Result<Config, Failure> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        fs::write(&file, format!("driver = \"580\"\nflavour = \"auto\"\n{rules}")).unwrap();
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(one, _)| *one == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        load(toml::from_str(flags).unwrap(), &variable, Some(&file))
+    }
 
     fn config(rules: &str) -> Result<Config, Failure> {
-        let flags: Fragment =
-            toml::from_str(&format!("driver = \"580\"\nflavour = \"auto\"\n{rules}")).unwrap();
-        load(flags, &|_| None, None)
+        layers("", &[], rules)
     }
 
     fn gpus(ids: &[u16]) -> Vec<PciDevice> {
@@ -239,6 +307,69 @@ mod tests {
         let DriverConfig { version: chosen, auto: is_auto, flavour: of, .. } =
             config(RULES).unwrap().for_devices(&gpus(ids)).driver;
         assert_eq!((chosen.as_deref(), is_auto, of), (version, auto, flavour));
+    }
+
+    /// Flags, variables and the file of one configuration: what is nearest to the command counts, and rules are of the
+    /// file. Of `1eb8` the rule has a driver and a flavour, of hopper a driver alone.
+    #[rstest]
+    #[case::file("", &[], 0x2330, Some("595.91.07"), None)]
+    #[case::flag("driver = \"570\"", &[], 0x2330, Some("570"), None)]
+    #[case::flag_newest("driver = \"newest\"", &[], 0x2330, None, None)]
+    #[case::variable("", &[("LONGSHORE_DRIVER", "550")], 0x2330, Some("550"), None)]
+    #[case::of_the_operator("", &[("DRIVER_VERSION", "550.90.07")], 0x2330, Some("550.90.07"), None)]
+    #[case::empty_variable("", &[("LONGSHORE_DRIVER", "")], 0x2330, Some("595.91.07"), None)]
+    #[case::flavour_of_the_rule("driver = \"570\"", &[], 0x1eb8, Some("570"), Some(Flavour::Proprietary))]
+    #[case::flavour_flag("flavour = \"open\"", &[], 0x1eb8, Some("535"), Some(Flavour::Open))]
+    #[case::flavour_auto("", &[("LONGSHORE_FLAVOUR", "auto")], 0x1eb8, Some("535"), None)]
+    fn flags_and_variables_count_before_rules(
+        #[case] flags: &str,
+        #[case] variables: Variables<'_>,
+        #[case] gpu: u16,
+        #[case] version: Option<&str>,
+        #[case] flavour: Option<Flavour>,
+    ) {
+        let config = layers(flags, variables, RULES).unwrap().for_devices(&gpus(&[gpu]));
+        assert_eq!((config.driver.version.as_deref(), config.driver.flavour), (version, flavour));
+    }
+
+    #[test]
+    fn rules_do_not_conflict_over_what_a_flag_sets() {
+        let mut config = config(RULES).unwrap();
+        config.driver_rules.driver_above = Some(Above::Flag);
+        assert!(config.rule_for(&gpus(&[0x2330, 0x102d])).is_ok());
+        assert!(config.rule_for(&gpus(&[0x2330, 0x1eb8])).is_err(), "flavours differ");
+        config.driver_rules.flavour_above = Some(Above::Variable);
+        assert!(config.rule_for(&gpus(&[0x2330, 0x1eb8])).is_ok());
+    }
+
+    #[rstest]
+    #[case::rule_without_a_driver("gpu = \"hopper\"\nflavour = \"open\"", Some("550"))]
+    #[case::rule_with_one("gpu = \"hopper\"\ndriver = \"595\"", Some("595"))]
+    #[case::rule_of_another_gpu("gpu = \"turing\"\ndriver = \"595\"", Some("550"))]
+    fn the_tag_of_the_image_is_a_default_that_rules_override(
+        #[case] rule: &str,
+        #[case] version: Option<&str>,
+    ) {
+        let rules: Fragment = toml::from_str(&format!("[[driver-for]]\n{rule}")).unwrap();
+        let mut config = load(rules, &|_| None, None).unwrap().for_devices(&gpus(&[0x2330]));
+        config.take_image_version(Some("550".to_owned()));
+        let config = config.for_devices(&gpus(&[0x2330]));
+        assert_eq!(config.driver.version.as_deref(), version);
+    }
+
+    #[rstest]
+    #[case::name("blackwell", 0x2901, true)]
+    #[case::title("Blackwell", 0x2901, true)]
+    #[case::title_that_is_in_a_name("Blackwell", 0x2bb5, true)]
+    #[case::upper_case("HOPPER", 0x2330, true)]
+    #[case::two_words("Grace Hopper", 0x2342, true)]
+    #[case::two_words_by_name("grace-hopper", 0x2342, true)]
+    #[case::another("Hopper", 0x2342, false)]
+    #[case::turing("Turing", 0x1eb8, true)]
+    fn generations_by_name_and_title(#[case] gpu: &str, #[case] id: u16, #[case] is_for: bool) {
+        let rule = format!("[[driver-for]]\ngpu = \"{gpu}\"\ndriver = \"470\"\n");
+        let config = config(&rule).unwrap().for_devices(&gpus(&[id]));
+        assert_eq!(config.driver.version.as_deref(), Some(if is_for { "470" } else { "580" }));
     }
 
     #[test]

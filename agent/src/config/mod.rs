@@ -50,7 +50,7 @@ pub use cdi::{CdiSpecs, DriverCapability};
 pub use cluster::{ClusterConfig, ClusterFragment};
 pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use downloads::DownloadFragment;
-pub use driver_rules::{DriverRule, DriverRules, RulesConflict};
+pub use driver_rules::{Above, DriverRule, DriverRules, RulesConflict};
 pub use environment::is_of_service;
 pub use freshness::{DriverMinimum, LongSpan, SetDigest};
 pub use listen::Listen;
@@ -252,7 +252,10 @@ pub struct DriverConfig {
 /// Exit code 2, naming the file with line and key, the variable, the setting or the path that is
 /// wrong.
 pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config, Failure> {
-    let above = flags.over(Fragment::from_env(env, &[])?);
+    let variables = Fragment::from_env(env, &[])?;
+    let driver_above = Above::from_layers(flags.driver.is_some(), variables.driver.is_some());
+    let flavour_above = Above::from_layers(flags.flavour.is_some(), variables.flavour.is_some());
+    let above = flags.over(variables);
     let below = match (&above.config, file) {
         (Some(named), _) => Fragment::from_file(named)?,
         (None, Some(usual)) if is_there(usual) => Fragment::from_file(usual)?,
@@ -266,6 +269,10 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     parameters::check(&parameters)?;
     let all = above.over(below);
     let mut config = Config::with_defaults(all, parameters)?;
+    if !config.driver_rules.rules.is_empty() {
+        let rules = &mut config.driver_rules;
+        (rules.driver_above, rules.flavour_above) = (driver_above, flavour_above);
+    }
     config.operator = config.operator.with_files(&dir);
     places::check(&config.paths)?;
     check_headers(&config)?;
@@ -370,13 +377,6 @@ impl Config {
 }
 
 impl DriverConfig {
-    /// Takes the version in the tag of the pod's image where no setting names one.
-    pub fn take_image_version(&mut self, of_image: Option<String>) {
-        if !self.is_named {
-            self.version = of_image;
-        }
-    }
-
     /// True if a driver of this version may be installed: it is not below the minimum.
     pub fn permits(&self, version: &str) -> bool {
         self.minimum.as_ref().is_none_or(|minimum| {

@@ -11,9 +11,13 @@ use longshore_debian::settings::ArchiveSource;
 use longshore_modules::registry::RegistrySource;
 
 fn config(root: &Path) -> Config {
+    with_driver(root, "535")
+}
+
+fn with_driver(root: &Path, driver: &str) -> Config {
     let root = root.to_str().unwrap();
     let flags = Fragment {
-        driver: Some("535".parse().unwrap()),
+        driver: Some(driver.parse().unwrap()),
         root: Some(root.parse().unwrap()),
         ..Fragment::default()
     };
@@ -26,26 +30,24 @@ async fn diagnosed(config: &Config) -> Report {
 
 /// Reports of every tree are kept beside this file; WRITE_DOCS=1 regenerates them.
 #[rstest]
-#[case("bookworm-t4", 0, &["nouveau-at-boot"])]
-#[case("bookworm-no-gpu", 17, &["no-device"])]
-#[case("bookworm-nouveau", 15, &["gpu-bound-elsewhere", "nouveau-at-boot"])]
-#[case("bookworm-vfio", 15, &["gpu-bound-elsewhere", "nouveau-at-boot"])]
-#[case("bookworm-h100-nvswitch", 0, &["nouveau-at-boot"])]
-#[case("bookworm-secure-boot", 15, &["signature-required", "nouveau-at-boot"])]
-#[case("bookworm-t4-container", 15, &[
-    "missing-capability", "run-nvidia-not-shared", "host-root-hidden", "lost-with-container",
-    "cdi-unpublished"])]
-#[case("bookworm-t4-host-driver", 0, &["host-driver-installed", "driver-autoloads"])]
-#[case("bookworm-t4-leftovers", 0, &["leftovers"])]
+#[case("bookworm-t4", 0, &["driver-ended", "nouveau-at-boot"])]
+#[case("bookworm-no-gpu", 17, &["no-device", "driver-ended"])]
+#[case("bookworm-nouveau", 15, &["gpu-bound-elsewhere", "driver-ended", "nouveau-at-boot"])]
+#[case("bookworm-vfio", 15, &["gpu-bound-elsewhere", "driver-ended", "nouveau-at-boot"])]
+#[case("bookworm-h100-nvswitch", 0, &["driver-ended", "nouveau-at-boot"])]
+#[case("bookworm-secure-boot", 15, &["signature-required", "driver-ended", "nouveau-at-boot"])]
+#[case("bookworm-t4-container", 15, &["missing-capability", "run-nvidia-not-shared", "host-root-hidden", "lost-with-container", "driver-ended", "cdi-unpublished"])]
+#[case("bookworm-t4-host-driver", 0, &["driver-ended", "host-driver-installed", "driver-autoloads"])]
+#[case("bookworm-t4-leftovers", 0, &["driver-ended", "leftovers"])]
 #[case("bookworm-t4-live", 0, &["driver-vulnerable", "driver-ended", "nouveau-at-boot"])]
-#[case("bookworm-rt-t4", 0, &["preempt-rt", "nouveau-at-boot"])]
-#[case("bookworm-cloud-no-gpu", 17, &["no-device"])]
-#[case("bookworm-cloud-t4", 0, &[])]
-#[case("bookworm-k80", 15, &["gpu-unsupported", "nouveau-at-boot"])]
-#[case("bookworm-v100", 0, &["nouveau-at-boot"])]
-#[case("bookworm-b200", 15, &["gpu-unsupported", "nouveau-at-boot"])]
-#[case("bookworm-unknown-gpu", 0, &["gpu-unknown", "nouveau-at-boot"])]
-#[case("bookworm-vm", 17, &["no-device"])]
+#[case("bookworm-rt-t4", 0, &["driver-ended", "preempt-rt", "nouveau-at-boot"])]
+#[case("bookworm-cloud-no-gpu", 17, &["no-device", "driver-ended"])]
+#[case("bookworm-cloud-t4", 0, &["driver-ended"])]
+#[case("bookworm-k80", 15, &["gpu-unsupported", "driver-ended", "nouveau-at-boot"])]
+#[case("bookworm-v100", 0, &["driver-ended", "nouveau-at-boot"])]
+#[case("bookworm-b200", 15, &["gpu-unsupported", "driver-ended", "nouveau-at-boot"])]
+#[case("bookworm-unknown-gpu", 0, &["driver-ended", "gpu-unknown", "nouveau-at-boot"])]
+#[case("bookworm-vm", 17, &["no-device", "driver-ended"])]
 #[tokio::test]
 async fn every_tree_gives_its_report(#[case] name: &str, #[case] exit: u8, #[case] codes: &[&str]) {
     let report = diagnosed(&config(&tree(name))).await;
@@ -57,6 +59,36 @@ async fn every_tree_gives_its_report(#[case] name: &str, #[case] exit: u8, #[cas
     assert_narrow(&text);
     assert_kept(&format!("doctor/reports/{name}.txt"), &text);
     assert_kept(&format!("doctor/reports/{name}.json"), &format!("{json}\n"));
+}
+
+/// A branch has ended whether or not a version of it is known; one that the table does not have is not called supported.
+#[rstest]
+#[case::ended("535", "refuse", 13, None)]
+#[case::ended_and_warned("535", "warn", 0, None)]
+#[case::not_in_the_table(
+    "99999.10.01",
+    "refuse",
+    0,
+    Some("branch 99999 is not in the support table")
+)]
+#[tokio::test]
+async fn the_branch_of_the_driver_is_judged(
+    #[case] driver: &str,
+    #[case] ended: &str,
+    #[case] exit: u8,
+    #[case] skipped: Option<&str>,
+) {
+    let mut config = with_driver(&tree("bookworm-t4"), driver);
+    config.support.ended = ended.parse().unwrap();
+    let report = diagnosed(&config).await;
+    assert_eq!(report.exit_code.number(), exit, "{:?}", report.findings);
+    let is_found = report.findings.iter().any(|finding| finding.code == Code::DriverEnded);
+    assert_eq!(is_found, skipped.is_none());
+    let its = |check: &&Check| check.name == "support of the driver";
+    assert!(report.passed.iter().find(its).is_none());
+    let said = report.skipped.iter().find(its).map(|check| check.detail.as_str());
+    assert_eq!(said.is_some(), skipped.is_some(), "{said:?}");
+    assert!(said.unwrap_or_default().contains(skipped.unwrap_or_default()), "{said:?}");
 }
 
 /// As `run` ends there: what is not configured needs no query.
@@ -121,7 +153,8 @@ fn changed(change: impl FnOnce(&Path)) -> (tempfile::TempDir, Config) {
     fs::create_dir_all(blacklist.parent().unwrap()).unwrap();
     fs::write(blacklist, "blacklist nouveau\n").unwrap();
     change(dir.path());
-    let config = config(dir.path());
+    // Support of no branch ends during these tests.
+    let config = with_driver(dir.path(), "newest");
     (dir, config)
 }
 

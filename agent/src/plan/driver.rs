@@ -3,26 +3,28 @@
 
 use std::cmp::Reverse;
 
-use super::candidate::{Candidate, below_minimum, candidates, newest, offer};
+use super::candidate::{Candidate, candidates, newest};
 use super::gpu::{self, Unfit};
-use super::support;
-use super::values::{Choice, Inputs, name_of, names_run_files, run_files, unread_sources};
-use crate::catalog::{Catalog, Chip};
-use crate::config::Config;
+use super::values::{Choice, Inputs, name_of, run_files};
+use super::{support, user_mode};
+use crate::catalog::Chip;
+use crate::config::{Above, Config, DriverRule};
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::finding::{Code, Finding, Severity};
+use longshore_core::finding::Code;
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
-use longshore_host::facts::{DeviceKind, PciDevice, Probe};
+use longshore_host::facts::{DeviceKind, PciDevice};
 use longshore_sources::runfile::AvailableRunFile;
+use longshore_sources::source_tree::SourceTree;
 use longshore_support::{Chosen, Generation, SupportTable};
 
-/// Selects version and flavour.
-pub(super) fn choose(inputs: Inputs<'_>) -> Choice {
+/// Selects version and flavour, of drivers whose user-mode files are available where that is needed and any has them.
+pub(super) fn choose(inputs: Inputs<'_>, needs_user_mode: bool) -> Choice {
     let Inputs { config, facts, catalog } = inputs;
     let table = config.support.table.as_ref();
     let gpus = gpus(facts, table);
-    let question = Question { config, facts, table, gpus, run_files: run_files(catalog) };
+    let (run_files, trees) = (run_files(catalog), catalog.source_trees.as_slice());
+    let question = Question { config, facts, table, gpus, run_files, trees };
     let candidates = candidates(inputs);
     if let Some(choice) = question.adopt(&candidates) {
         return choice;
@@ -35,6 +37,10 @@ pub(super) fn choose(inputs: Inputs<'_>) -> Choice {
     if fitting.iter().any(|c| c.loadable) {
         fitting.retain(|c| c.loadable);
     }
+    let bare = match needs_user_mode {
+        true => leave_out_bare(inputs, &mut fitting),
+        false => None,
+    };
     let left_out = question.leave_out_added(&mut fitting, &catalog.apt.unread);
     fitting.sort_by_key(|candidate| Reverse(DriverVersion::new(candidate.version)));
     let by_table = question.by_table(&fitting);
@@ -45,7 +51,7 @@ pub(super) fn choose(inputs: Inputs<'_>) -> Choice {
             question.choose(
                 version,
                 by_table,
-                Offered { fitting: &fitting, matching: &matching, left_out },
+                Offered { fitting: &fitting, matching: &matching, left_out, bare },
             )
         }
         (None, Some(newest)) => question.refuse_gpu(question.nearest(newest, &matching)),
@@ -53,12 +59,27 @@ pub(super) fn choose(inputs: Inputs<'_>) -> Choice {
     }
 }
 
+/// Leaves out the drivers that a plan refuses because no source has their user-mode files, where another one is there.
+/// Returns the newest of them.
+fn leave_out_bare<'a>(
+    inputs: Inputs<'_>,
+    fitting: &mut Vec<Candidate<'a>>,
+) -> Option<Candidate<'a>> {
+    let is_whole = |c: &Candidate<'_>| user_mode::is_available(inputs, c.version, c.flavour);
+    let (whole, bare): (Vec<_>, Vec<_>) = fitting.iter().copied().partition(is_whole);
+    if whole.is_empty() {
+        return None;
+    }
+    *fitting = whole;
+    newest(&bare)
+}
+
 /// Reason for the open modules of a GPU that no table has.
 const UNKNOWN_GPU: &str =
     "is newer than longshore's table, and NVIDIA supports new GPUs by the open modules alone";
 
 /// A GPU with its generation, where that is known.
-type Gpu<'a> = (&'a PciDevice, Option<&'a Generation>);
+pub(super) type Gpu<'a> = (&'a PciDevice, Option<&'a Generation>);
 
 fn gpus<'a>(facts: &'a HostFacts, table: &'a SupportTable) -> Vec<Gpu<'a>> {
     let gpus = facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu);
@@ -74,15 +95,18 @@ struct Offered<'a> {
     matching: &'a [Candidate<'a>],
     /// Newest one that was left out because its source was added for other packages.
     left_out: Option<Candidate<'a>>,
+    /// Newest one that was left out because no source has its user-mode files.
+    bare: Option<Candidate<'a>>,
 }
 
 /// Inputs of the selection, except the candidates.
-struct Question<'a> {
-    config: &'a Config,
-    facts: &'a HostFacts,
-    table: &'a SupportTable,
-    gpus: Vec<Gpu<'a>>,
-    run_files: &'a [AvailableRunFile],
+pub(super) struct Question<'a> {
+    pub(super) config: &'a Config,
+    pub(super) facts: &'a HostFacts,
+    pub(super) table: &'a SupportTable,
+    pub(super) gpus: Vec<Gpu<'a>>,
+    pub(super) run_files: &'a [AvailableRunFile],
+    pub(super) trees: &'a [SourceTree],
 }
 
 impl<'a> Question<'a> {
@@ -90,12 +114,15 @@ impl<'a> Question<'a> {
         self.config.driver.permits(version) && self.is_requested(version)
     }
 
-    fn is_requested(&self, version: &str) -> bool {
-        // A .run file without a configured version selects the file's version.
-        let of_a_file = self.run_files.iter().any(|file| file.version == version);
+    pub(super) fn is_requested(&self, version: &str) -> bool {
+        // A .run file without a configured version selects the file's version; trees stand beside it.
+        let is_named = || {
+            self.run_files.iter().any(|file| file.version == version)
+                || self.trees.iter().any(|tree| tree.version == version)
+        };
         match self.config.driver.version.as_deref() {
             Some(requested) => DriverVersion::new(version).is_within(requested),
-            None => self.run_files.is_empty() || of_a_file,
+            None => self.run_files.is_empty() || is_named(),
         }
     }
 
@@ -113,7 +140,7 @@ impl<'a> Question<'a> {
         said.or_else(|| generation.map(|generation| generation.takes(flavour)))
     }
 
-    fn flavour_matches(&self, flavour: Flavour) -> bool {
+    pub(super) fn flavour_matches(&self, flavour: Flavour) -> bool {
         self.config.driver.flavour.is_none_or(|requested| requested == flavour)
     }
 
@@ -122,7 +149,7 @@ impl<'a> Question<'a> {
     }
 
     /// Checks that every GPU is supported; names the first that is not, and why.
-    fn fits(&self, version: &str, flavour: Flavour) -> Result<(), (String, Unfit)> {
+    pub(super) fn fits(&self, version: &str, flavour: Flavour) -> Result<(), (String, Unfit)> {
         let Some(branch) = DriverVersion::new(version).branch() else { return Ok(()) };
         for (device, generation) in &self.gpus {
             if let Some(chip) = self.said_of(device, version) {
@@ -133,7 +160,12 @@ impl<'a> Question<'a> {
                 }
             }
             let Some(generation) = generation else { continue };
+            let is_configured = self.config.driver.flavour == Some(flavour);
             gpu::branch_fits(generation, branch)
+                .map_err(|unfit| match is_configured {
+                    true => unfit.and_flavour(generation, flavour),
+                    false => unfit,
+                })
                 .and_then(|()| gpu::flavour_fits(generation, branch, flavour))
                 .map_err(|unfit| (name_of(device), unfit))?;
         }
@@ -144,7 +176,7 @@ impl<'a> Question<'a> {
     /// nor longshore's table has, that its modules are open ones. Such a GPU is newer than the table, and NVIDIA
     /// supports new GPUs since Blackwell by the open modules alone. A configured flavour counts more. Floors of GPUs and
     /// exclusions of the table count as well.
-    fn suits(&self, version: &str, flavour: Flavour) -> Result<(), (String, Unfit)> {
+    pub(super) fn suits(&self, version: &str, flavour: Flavour) -> Result<(), (String, Unfit)> {
         self.fits(version, flavour)?;
         support::refusal(self.config, self.facts, version, flavour)?;
         match self.unknown_gpu(version) {
@@ -229,7 +261,7 @@ impl<'a> Question<'a> {
     }
 
     fn choose(&self, version: &str, by_table: Option<String>, offered: Offered<'_>) -> Choice {
-        let Offered { fitting, matching, left_out } = offered;
+        let Offered { fitting, matching, left_out, bare } = offered;
         let is_by_table = by_table.is_some();
         let same: Vec<Candidate<'_>> =
             fitting.iter().copied().filter(|c| c.version == version).collect();
@@ -255,9 +287,9 @@ impl<'a> Question<'a> {
                 passed.version, unfit.why
             ));
         }
-        if let Ok(Some(rule)) = self.config.rule_for(&self.facts.devices) {
-            why_version.push_str(&format!(" (rule for {})", rule.gpu));
-        }
+        let rules = &self.config.driver_rules;
+        why_version
+            .push_str(&self.rule("driver", rules.driver_above, |rule| rule.driver.is_some()));
         if let Some(from) = from {
             why_version.push_str(&format!("; {from}"));
         }
@@ -271,13 +303,36 @@ impl<'a> Question<'a> {
                 flat.from.describe()
             ));
         }
+        if let Some(bare) = bare.filter(is_newer) {
+            why_version.push_str(&format!(
+                "; no source has the user-mode files of {} ({})",
+                bare.version,
+                bare.from.describe()
+            ));
+        }
         Choice::new((version, why_version), (flavour, why))
+    }
+
+    /// Formats what a rule for the host's GPUs has to do with a setting that it `has`; `above` is the layer that sets it
+    /// before rules.
+    fn rule(&self, setting: &str, above: Option<Above>, has: fn(&DriverRule) -> bool) -> String {
+        let rule = self.config.rule_for(&self.facts.devices).ok().flatten();
+        let Some(rule) = rule.filter(|rule| has(rule)) else { return String::new() };
+        match above {
+            None => format!(" (rule for {})", rule.gpu),
+            Some(Above::Flag) => format!("; --{setting} counts before the rule for {}", rule.gpu),
+            Some(Above::Variable) => {
+                format!("; the {setting} of a variable counts before the rule for {}", rule.gpu)
+            }
+        }
     }
 
     /// Selects one of the flavours of `same`, all of which fit.
     fn flavour_of(&self, version: &str, same: &[Candidate<'_>]) -> (Flavour, String) {
+        let above = self.config.driver_rules.flavour_above;
         if let Some(requested) = self.config.driver.flavour {
-            return (requested, "asked for".into());
+            let rule = self.rule("flavour", above, |rule| rule.flavour.is_some());
+            return (requested, format!("asked for{rule}"));
         }
         let (preferred, why) = self.preferred(version);
         let other = gpu::other(preferred);
@@ -288,6 +343,11 @@ impl<'a> Question<'a> {
             let only = format!("auto: only {other} is available ({preferred} preferred: {why})");
             return (other, only);
         }
+        let warned = support::warned_more(self.config, self.facts, version, preferred);
+        if let Some(row) = warned.filter(|_| has(other, false)) {
+            let row = format!("the support table warns of {preferred} here, row {}", row.id);
+            return (other, format!("auto: {row} ({preferred} preferred: {why})"));
+        }
         if !has(preferred, true) && has(other, true) {
             let built = "built for this kernel already";
             return (other, format!("auto: {built} ({preferred} preferred: {why})"));
@@ -296,7 +356,7 @@ impl<'a> Question<'a> {
     }
 
     /// Returns the flavour that auto prefers for a version, and why.
-    fn preferred(&self, version: &str) -> (Flavour, String) {
+    pub(super) fn preferred(&self, version: &str) -> (Flavour, String) {
         let refuses = |flavour| {
             let mut gpus = self.gpus.iter().copied();
             gpus.find(|gpu| self.takes(*gpu, version, flavour) == Some(false))
@@ -331,128 +391,5 @@ impl<'a> Question<'a> {
         let by = if of_list.is_some() { " (supported-gpus.json)" } else { "" };
         let is = of_list.or_else(|| generation.map(|g| g.to_string())).unwrap_or_default();
         format!("{} is {is}, {what}{by}", name_of(device))
-    }
-
-    /// Returns the candidate of the same version whose flavour suits the GPUs best: its refusal names the cause.
-    fn nearest<'c>(&self, newest: Candidate<'c>, matching: &[Candidate<'c>]) -> Candidate<'c> {
-        let (preferred, _) = self.preferred(newest.version);
-        let is_nearest = |c: &&Candidate<'c>| c.version == newest.version && c.flavour == preferred;
-        matching.iter().find(is_nearest).copied().unwrap_or(newest)
-    }
-
-    /// Refuses: candidates match, but none has a flavour that fits the GPUs.
-    fn refuse_gpu(&self, newest: Candidate<'_>) -> Choice {
-        let mut choice = self.unmet(newest.version, Some(newest.flavour));
-        if let Err((device, unfit)) = self.suits(newest.version, newest.flavour) {
-            choice.findings.push(self.unsupported(&device, &unfit));
-        }
-        choice
-    }
-
-    fn unsupported(&self, device: &str, unfit: &Unfit) -> Finding {
-        let too_old = self.gpus.iter().any(|(_, generation)| generation.is_some_and(|g| g.too_old));
-        let seen = format!("{device}: {}", unfit.why);
-        match too_old {
-            true => Finding::refusal(Code::GpuTooOld, seen),
-            false => Finding::refusal(unfit.code, seen).remedy(unfit.remedy.clone()),
-        }
-    }
-
-    /// Refuses: no candidate matches the request, or there are none.
-    fn refuse_offer(&self, candidates: &[Candidate<'_>], catalog: &Catalog) -> Choice {
-        let requested = self.config.driver.version.clone().or_else(|| self.last_branch());
-        let requested = requested.as_deref().unwrap_or("newest");
-        let mut choice = self.unmet(requested, self.config.driver.flavour);
-        if let Err((device, unfit)) = self.fits(&choice.version, choice.flavour) {
-            choice.findings.push(self.unsupported(&device, &unfit));
-        }
-        let is_requested =
-            |c: &Candidate<'_>| self.is_requested(c.version) && self.flavour_matches(c.flavour);
-        if let Some(below) = below_minimum(self.config, candidates, is_requested) {
-            choice.findings.push(below);
-            return choice;
-        }
-        let wanted = match self.config.driver.flavour {
-            Some(flavour) => format!("driver {} {flavour}", choice.version),
-            None => format!("driver {}", choice.version),
-        };
-        if !self.config.may_compile() {
-            // Only built sets count then; the selection of modules reports that none is available.
-            return choice;
-        }
-        if names_run_files(self.config, catalog) {
-            choice.findings.push(no_run_file(&wanted, candidates, catalog));
-            return choice;
-        }
-        let unread = unread_sources(catalog);
-        choice.findings.push(match &catalog.drivers {
-            Probe::Unreadable(why) => match catalog.definite_failure() {
-                Some(failure) => {
-                    Finding::refusal(Code::ArchivesUnread, format!("no source has {wanted}: {why}"))
-                        .remedy(failure.remedy_or_default())
-                }
-                None => {
-                    // A captured tree is judged on another machine, whose network is not the host's.
-                    let is_captured = self.config.paths.is_captured();
-                    let severity = if is_captured { Severity::Warning } else { Severity::Refusal };
-                    let seen = format!("the sources of {wanted} could not be read: {why}");
-                    Finding::new(severity, Code::ArchivesUnread, seen)
-                }
-            },
-            Probe::Read(_) if candidates.is_empty() => Finding::refusal(
-                Code::DriverNotOffered,
-                format!("no source of {wanted}: none that was read has an NVIDIA driver{unread}"),
-            )
-            .remedy(
-                "add an archive, suite or component that has one ([[archive]] in the configuration \
-                 file, --archive-suite, --archive-component), or give a prebuilt set",
-            ),
-            Probe::Read(_) => Finding::refusal(
-                Code::DriverNotOffered,
-                format!("no source offers {wanted}; {}{unread}", offer(candidates)),
-            ),
-        });
-        choice
-    }
-
-    /// Returns the newest branch that supports every GPU, where support for one of them has ended.
-    fn last_branch(&self) -> Option<String> {
-        let last = self.gpus.iter().filter_map(|(_, generation)| (*generation)?.last_branch);
-        last.min().map(|branch| branch.to_string())
-    }
-
-    /// Returns a choice that cannot be carried out; the findings name the cause.
-    fn unmet(&self, version: &str, flavour: Option<Flavour>) -> Choice {
-        let (preferred, why) = self.preferred(version);
-        let (flavour, why) = match (self.config.driver.flavour, flavour) {
-            (Some(asked), _) => (asked, "asked for".to_owned()),
-            (None, Some(only)) if only != preferred => {
-                (only, format!("auto: only {only} is available"))
-            }
-            _ => (preferred, format!("auto: {why}")),
-        };
-        let why_version = match self.config.driver.version {
-            Some(_) => "asked for",
-            None if DriverVersion::new(version).branch().is_some() => {
-                "the newest branch that supports every GPU; the available versions are unknown"
-            }
-            None => "the available versions are unknown",
-        };
-        Choice::new((version, why_version), (flavour, why))
-    }
-}
-
-/// Returns the finding that no .run file has the requested version, or that none could be read.
-fn no_run_file(wanted: &str, candidates: &[Candidate<'_>], catalog: &Catalog) -> Finding {
-    match &catalog.run_files {
-        Probe::Unreadable(why) => Finding::refusal(
-            Code::RunFileUnread,
-            format!("could not check the .run files for {wanted}: {why}"),
-        ),
-        Probe::Read(_) => Finding::refusal(
-            Code::DriverNotOffered,
-            format!("no configured .run file has {wanted}; {}", offer(candidates)),
-        )
-        .remedy("select one of those, or configure the .run file of the wanted version"),
     }
 }

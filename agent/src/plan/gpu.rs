@@ -17,6 +17,20 @@ pub struct Unfit {
     pub remedy: String,
 }
 
+impl Unfit {
+    /// Adds, to a branch that does not support a generation, that no branch supports it in this flavour.
+    #[must_use]
+    pub(super) fn and_flavour(self, generation: &Generation, flavour: Flavour) -> Self {
+        if generation.takes(flavour) {
+            return self;
+        }
+        let Self { code, why, remedy } = self;
+        let why = format!("{why}; no branch supports it with {flavour} modules");
+        let remedy = format!("{remedy}, and flavour {} or auto", other(flavour));
+        Self { code, why, remedy }
+    }
+}
+
 /// Checks that a branch supports a generation, in any flavour.
 ///
 /// # Errors

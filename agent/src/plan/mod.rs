@@ -30,6 +30,7 @@ mod signing;
 mod sources;
 mod support;
 mod symbols;
+mod unmet;
 mod user_mode;
 mod values;
 mod which_set;
@@ -74,13 +75,14 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     if let Some(note) = preflight::waits_for_device(config, facts) {
         return Ok(idle(config, facts, note));
     }
-    let choice = driver::choose(Inputs { config, facts, catalog });
+    let choice = driver::choose(Inputs { config, facts, catalog }, !config.modules_only);
     let (config, memory) = coherent::with_default(config, facts, &choice.version);
     let inputs = Inputs { config: &config, facts, catalog };
     Ok(Decisions::make(inputs, choice, memory).into_plan())
 }
 
-/// Returns version and flavour of the driver that a plan would choose of `catalog`; where there is none, the request.
+/// Returns version and flavour of the driver that a plan of the modules alone would choose of `catalog`; where there is
+/// none, the request.
 ///
 /// # Errors
 /// As of [`plan`].
@@ -94,7 +96,7 @@ pub fn choose_driver(
     if is_idle(config, facts) {
         return Ok(request(config));
     }
-    let choice = driver::choose(Inputs { config, facts, catalog });
+    let choice = driver::choose(Inputs { config, facts, catalog }, false);
     Ok((choice.version, choice.flavour))
 }
 

@@ -1,7 +1,7 @@
 //! Judgement of a driver by the support table: ended branches, open bulletins, floors of GPUs, exclusions; and the
 //! driver that `auto` chooses by it.
 
-use super::gpu::Unfit;
+use super::gpu::{self, Unfit};
 use super::values::{Choice, Inputs};
 use crate::config::{Config, Reaction};
 use longshore_core::driver_version::DriverVersion;
@@ -102,17 +102,35 @@ pub(super) fn refusal(
     }
 }
 
+/// Returns an exclusion that warns of a version in this flavour and not in the other, of which no more rows warn.
+pub(super) fn warned_more<'a>(
+    config: &'a Config,
+    facts: &HostFacts,
+    version: &str,
+    flavour: Flavour,
+) -> Option<&'a Exclusion> {
+    let host = HostTraits::from_facts(facts);
+    let of = |flavour| config.support.table.exclusions(version, flavour, host.traits());
+    let (rows, others) = (of(flavour), of(gpu::other(flavour)));
+    let row = rows.iter().copied().find(|row| !others.contains(row));
+    row.filter(|_| rows.len() > others.len())
+}
+
 /// Returns the findings about the chosen driver, and about rules that contradict each other.
 pub(super) fn findings(inputs: Inputs<'_>, choice: &Choice) -> Vec<Finding> {
     let Inputs { config, facts, .. } = inputs;
     if let Err(conflict) = config.rule_for(&facts.devices) {
         return vec![Finding::refusal(Code::DriverRulesConflict, conflict.detail)];
     }
-    if DriverVersion::parse(&choice.version).is_none() {
-        return Vec::new();
-    }
     let Choice { version, flavour, live, .. } = choice;
-    let standing = standing(config, facts, version, *flavour);
+    let standing = match DriverVersion::parse(version) {
+        Some(_) => standing(config, facts, version, *flavour),
+        // A branch, of which no version is known: its support alone is.
+        None => {
+            let ended = facts.today.and_then(|today| config.support.table.ended(version, today));
+            Standing { ended, ..Standing::default() }
+        }
+    };
     let policy = |reaction: Reaction| match reaction {
         // A table that was updated must not take a driver from the programs that use it.
         Reaction::Refuse if !live => Severity::Refusal,
@@ -240,6 +258,11 @@ fn with_supported(finding: Finding, version: &str, config: &Config, facts: &Host
              support table names its fixed version",
         ),
         [] => finding.remedy("no supported branch has every GPU of this host: plan its replacement"),
+        named if config.driver.auto => finding.remedy(format!(
+            "add a source of a supported branch, {}: auto chooses among the versions that the sources have, and keeps \
+             a loaded driver",
+            named.join(" or ")
+        )),
         named => finding.remedy(format!(
             "select a supported branch, {}, from a source that has it; `driver = \"auto\"` chooses among those \
              that the sources have",

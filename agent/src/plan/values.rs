@@ -169,8 +169,17 @@ pub(super) fn run_file_of<'a>(
 
 /// Returns the tree of the chosen driver, whose modules are compiled from it.
 pub(super) fn tree_of<'a>(catalog: &'a Catalog, choice: &Choice) -> Option<&'a SourceTree> {
-    let mut trees = catalog.source_trees.iter().filter(|_| choice.flavour == Flavour::Open);
-    trees.find(|tree| tree.version == choice.version)
+    tree_for(catalog, &choice.version, choice.flavour)
+}
+
+/// Returns the tree of a version, where it has the flavour.
+pub(super) fn tree_for<'a>(
+    catalog: &'a Catalog,
+    version: &str,
+    flavour: Flavour,
+) -> Option<&'a SourceTree> {
+    let mut trees = catalog.source_trees.iter().filter(|_| flavour == Flavour::Open);
+    trees.find(|tree| tree.version == version)
 }
 
 /// Returns the catalog's kernel sources of the chosen driver.

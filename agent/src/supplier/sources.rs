@@ -75,14 +75,23 @@ impl<'a> Sources<'a> {
     }
 
     /// Returns the kernel sources of all drivers: the trees, and those of the .run files where configured, else of the
-    /// archives.
+    /// archives. Unreadable .run files are warned of where a tree has the configured driver.
     ///
     /// # Errors
     /// Exit code 12 for an unreachable source; as [`runfile::look`].
     pub(super) async fn drivers(&self, store: &Store) -> Result<Offers, Failure> {
         let source_trees = self.config.source_trees.clone();
         if self.run_files.are_named() {
-            let run_files = Probe::Read(self.run_files.known(store, self).await?);
+            let requested = &self.config.driver;
+            let of_tree = || self.of_tree(requested.version.as_deref(), requested.flavour);
+            let run_files = match self.run_files.known(store, self).await {
+                Ok(files) => Probe::Read(files),
+                Err(failure) if of_tree().is_some() => {
+                    tracing::warn!("continuing with the source trees: {}", failure.one_line());
+                    Probe::Unreadable(failure.one_line())
+                }
+                Err(failure) => return Err(failure),
+            };
             return Ok(Offers { source_trees, run_files: Some(run_files), ..Offers::default() });
         }
         let drivers = Probe::Read(driver::drivers(self.archive_to_build(store).await?));
@@ -99,9 +108,7 @@ impl<'a> Sources<'a> {
         flavour: Option<Flavour>,
         store: &Store,
     ) -> Result<AvailableDriver, Failure> {
-        let mut trees: Vec<_> = self.config.source_trees.iter().map(SourceTree::driver).collect();
-        driver::sort(&mut trees);
-        let of_tree = driver::find(&trees, version, flavour).ok();
+        let of_tree = self.of_tree(version, flavour);
         let is_whole = |driver: &AvailableDriver| version == Some(driver.version.as_str());
         if let Some(driver) = of_tree.as_ref().filter(|driver| is_whole(driver)) {
             return Ok(driver.clone());
@@ -118,6 +125,13 @@ impl<'a> Sources<'a> {
                 Ok(if is_newer { other } else { driver })
             }
         }
+    }
+
+    /// Finds the kernel sources in the trees.
+    fn of_tree(&self, version: Option<&str>, flavour: Option<Flavour>) -> Option<AvailableDriver> {
+        let mut trees: Vec<_> = self.config.source_trees.iter().map(SourceTree::driver).collect();
+        driver::sort(&mut trees);
+        driver::find(&trees, version, flavour).ok()
     }
 
     /// Finds kernel sources in .run files or archives.

@@ -108,7 +108,7 @@ checks! {
         MofedLeftOut;
     OtherDrivers "driver of the distribution" other_drivers::of_distribution: HostBringsDriver;
     OtherDrivers "driver of the host itself" other_drivers::of_host:
-        HostDriverInstalled DriverAutoloads;
+        HostDriverInstalled UserModeDiffers DriverAutoloads;
     OtherDrivers "nouveau and nova" other_drivers::in_tree: NouveauAtBoot;
     OtherDrivers "mounts on the driver root" other_drivers::mounts:
         OtherInstallerAlive DriverRootTaken Leftovers;

@@ -33,13 +33,19 @@ pub(super) fn daemons(input: &Input<'_>) -> Checked {
 /// Describes the standing of the driver by the support table, where its version is known.
 pub(super) fn support(input: &Input<'_>) -> Checked {
     let Some(plan) = input.plan else { return skipped(NOT_ASKED) };
-    let issued = input.look.config.support.table.issued();
-    match DriverVersion::parse(&plan.driver_version) {
-        Some(_) => passed(format!(
-            "driver {}: branch supported, no open bulletin (support table of {issued})",
-            plan.driver_version
+    let table = input.look.config.support.table.as_ref();
+    let issued = table.issued();
+    let Some(version) = DriverVersion::parse(&plan.driver_version) else {
+        return skipped(NOT_ASKED);
+    };
+    let driver = &plan.driver_version;
+    match version.branch() {
+        Some(branch) if table.branch(branch).is_none() => skipped(format!(
+            "driver {driver}: branch {branch} is not in the support table of {issued}"
         )),
-        None => skipped(NOT_ASKED),
+        _ => passed(format!(
+            "driver {driver}: branch supported, no open bulletin (support table of {issued})"
+        )),
     }
 }
 

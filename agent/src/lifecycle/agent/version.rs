@@ -197,6 +197,6 @@ fn is_unknown(config: &Config) -> bool {
 }
 
 fn take(config: &mut Config, configurations: &impl Configurations, version: Option<String>) {
-    config.driver.take_image_version(version.clone());
+    config.take_image_version(version.clone());
     configurations.keep_image_version(version);
 }

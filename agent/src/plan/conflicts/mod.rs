@@ -24,7 +24,7 @@ pub(super) fn findings(config: &Config, facts: &HostFacts, host_hidden: bool) ->
     found.extend(leftovers_found(config, facts));
     // With the host's files hidden, the visible ones are the container's own.
     if !host_hidden {
-        found.extend(host_driver(facts));
+        found.extend(host_driver(config, facts));
         found.extend(autoloads(facts));
     }
     found
@@ -148,9 +148,13 @@ fn host_modules(facts: &HostFacts) -> Vec<(String, &str)> {
     found
 }
 
-fn host_driver(facts: &HostFacts) -> Option<Finding> {
+fn host_driver(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let installed = &facts.installed;
     let modules = host_modules(facts);
+    if config.modules_only && modules.is_empty() && installed.dkms.is_empty() {
+        // Libraries and services are what the host has to have then.
+        return None;
+    }
     let package = modules.iter().find_map(|(_, file)| package_of(facts, file));
     let mut parts = Vec::new();
     if !modules.is_empty() {
@@ -181,6 +185,17 @@ fn host_driver(facts: &HostFacts) -> Option<Finding> {
     };
     let seen = format!("the host has a driver of its own: {}{loaded}", parts.join("; "));
     let found = Finding::warning(Code::HostDriverInstalled, seen);
+    if config.modules_only {
+        let remove = match package {
+            Some(Package { remove, .. }) => remove,
+            None if !installed.dkms.is_empty() => "that of DKMS",
+            None => "that of the files named here",
+        };
+        return Some(found.remedy(format!(
+            "uninstall the package of its modules alone ({remove}), renew the initramfs and reboot, so that they are not \
+             loaded before longshore's; keep its user-mode files, which modules-only needs"
+        )));
+    }
     Some(match package {
         Some(Package { remove, .. }) => found.remedy(format!(
             "uninstall it ({remove}), renew the initramfs and reboot; or leave the driver to it and do not run \

@@ -37,6 +37,28 @@ fn found(facts: &HostFacts) -> Vec<(Code, Severity)> {
     findings(&config(), facts, false).iter().map(|f| (f.code, f.severity)).collect()
 }
 
+/// Host with a driver of its own under modules-only: its user-mode files stay.
+#[rstest]
+#[case::libraries_alone(&["/usr/lib/libcuda.so.580.142"], &[], None)]
+#[case::dkms(&["/usr/lib/libcuda.so.580.142"], &["nvidia-current"], Some("that of DKMS"))]
+fn the_hosts_own_user_mode_is_not_to_be_removed_for_modules_alone(
+    #[case] libraries: &[&str],
+    #[case] dkms: &[&str],
+    #[case] remedy: Option<&str>,
+) {
+    let mut facts = facts();
+    facts.installed.libraries = libraries.iter().map(Into::into).collect();
+    facts.installed.dkms = dkms.iter().map(|name| (*name).to_owned()).collect();
+    let config = Config { modules_only: true, ..config() };
+    let found = findings(&config, &facts, false);
+    let found = found.iter().find(|finding| finding.code == Code::HostDriverInstalled);
+    assert_eq!(found.is_some(), remedy.is_some(), "{found:?}");
+    if let (Some(found), Some(remedy)) = (found, remedy) {
+        assert!(found.remedy.contains(remedy) && found.remedy.contains("keep its user-mode files"));
+        assert!(!found.remedy.contains("do not run longshore"), "{}", found.remedy);
+    }
+}
+
 const PID: &str = "/run/nvidia/nvidia-driver.pid";
 
 #[rstest]
@@ -203,7 +225,7 @@ fn other_installers_are_recognized_by_place(
     facts.os.id = os.to_owned();
     available(&mut facts, name, file);
     facts.installed.dkms.extend(dkms.then(|| "nvidia-open".to_owned()));
-    let finding = host_driver(&facts).expect("a driver of the host");
+    let finding = host_driver(&config(), &facts).expect("a driver of the host");
     assert!(finding.detail.contains(file), "{}", finding.detail);
     let remove = remove.unwrap_or("apt purge 'nvidia-*', or nvidia-uninstall");
     assert!(finding.remedy.contains(remove), "{}", finding.remedy);
@@ -237,7 +259,7 @@ fn libraries_alone_are_a_driver_too_and_the_loaded_one_may_be_of_it() {
     let mut facts = HostFacts::read(&tree, &tree).unwrap();
     facts.installed.libraries.push("/usr/lib64/libcuda.so.1".into());
     facts.installed.version = Some("535.261.03".into());
-    let finding = host_driver(&facts).unwrap();
+    let finding = host_driver(&config(), &facts).unwrap();
     assert_eq!(
         finding.detail,
         "the host has a driver of its own: libraries 535.261.03: /usr/lib64/libcuda.so.1; the \

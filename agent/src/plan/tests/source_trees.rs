@@ -103,18 +103,104 @@ fn a_tree_stands_beside_the_archives(
     #[case] of_tree: &str,
     #[case] chosen: &str,
 ) {
-    let catalog = with_tree(of_tree);
+    let catalog = in_store(of_tree, with_tree(of_tree));
     let plan = plan(&config(asked, "auto"), &facts("bookworm-t4"), &catalog).unwrap();
     assert_eq!(plan.driver_version, chosen);
     let is_fetched = plan.acquire.iter().any(|a| matches!(a, Acquire::Fetch(Item::SourceTree(_))));
     assert_eq!(is_fetched, of_tree == chosen, "{:?}", plan.acquire);
 }
 
+/// The catalog, with the user-mode files of a version in the store.
+fn in_store(version: &str, mut catalog: Catalog) -> Catalog {
+    catalog.userspace.push(AvailableUserspace {
+        driver_version: version.into(),
+        arch: "x86_64".into(),
+        root: "/var/lib/longshore/userspace/x/root".into(),
+        sources: None,
+        tools: Vec::new(),
+    });
+    catalog
+}
+
+/// A .run file of 570.133.20, and a tree of a newer version.
+fn beside_a_file() -> Catalog {
+    Catalog { source_trees: vec![tree(VERSION)], ..with_user_mode("570.133.20") }
+}
+
+/// Without user mode of the tree's version the other driver is chosen, and the plan says why.
+#[rstest]
+#[case::archives(with_tree(VERSION), false, "570.133.20")]
+#[case::archives_modules_only(with_tree(VERSION), true, VERSION)]
+#[case::archives_and_store(in_store(VERSION, with_tree(VERSION)), false, VERSION)]
+#[case::archives_and_run_file(with_user_mode(VERSION), false, VERSION)]
+#[case::run_file(beside_a_file(), false, "570.133.20")]
+#[case::run_file_modules_only(beside_a_file(), true, VERSION)]
+#[case::run_file_and_store(in_store(VERSION, beside_a_file()), false, VERSION)]
+fn newest_and_auto_take_a_tree_where_its_user_mode_is_offered(
+    #[case] catalog: Catalog,
+    #[case] modules_only: bool,
+    #[case] chosen: &str,
+) {
+    for asked in ["newest", "auto"] {
+        let mut config = config(asked, "auto");
+        config.modules_only = modules_only;
+        let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
+        assert_eq!(plan.driver_version, chosen, "{asked}");
+        assert!(plan.refusal().is_none(), "{asked}: {:?}", plan.findings);
+        let driver = why(&plan, "driver");
+        let is_said = driver.contains("no source has the user-mode files of 580.142 (NVIDIA's");
+        assert_eq!(is_said, chosen != VERSION, "{driver}");
+    }
+}
+
+#[rstest]
+#[case::archives(with_tree(VERSION), "no archive or configured .run file")]
+#[case::run_file(beside_a_file(), "none of the configured .run files")]
+#[case::tree_alone(Catalog { source_trees: vec![tree(VERSION)], ..catalog(Vec::new()) }, "no archive")]
+fn a_tree_by_version_or_alone_is_refused_without_user_mode(
+    #[case] catalog: Catalog,
+    #[case] seen: &str,
+) {
+    let is_alone = catalog.drivers == Probe::Read(Vec::new());
+    let asked = if is_alone { "newest" } else { VERSION };
+    let plan = plan(&config(asked, "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    assert_eq!(plan.driver_version, VERSION);
+    let found = plan.findings.iter().find(|f| f.code == Code::UserspaceNotOffered).unwrap();
+    assert_eq!(found.severity, Severity::Refusal);
+    assert!(found.detail.contains(seen), "{}", found.detail);
+}
+
+#[test]
+fn a_build_needs_no_user_mode() {
+    for catalog in [with_tree(VERSION), beside_a_file()] {
+        let config = config("newest", "auto");
+        let chosen = super::super::choose_driver(&config, &facts("bookworm-t4"), &catalog);
+        assert_eq!(chosen.unwrap(), (VERSION.to_owned(), Flavour::Open));
+    }
+}
+
+#[test]
+fn run_files_that_were_not_read_may_have_the_user_mode() {
+    let mut config = config(VERSION, "auto");
+    config.run_files = vec![longshore_sources::runfile::RunFileSource {
+        urls: vec!["https://archive.example.com/driver.run".into()],
+        pin: longshore_sources::runfile::Pin::Sha256("1".repeat(64)),
+    }];
+    let run_files = Probe::Unreadable("no connection".into());
+    let catalog = Catalog { run_files, ..with_tree(VERSION) };
+    let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+    assert!(codes(&plan, Severity::Warning).contains(&"userspace-not-offered"));
+}
+
 #[test]
 fn a_tree_has_no_proprietary_modules() {
     let plan = plan(&config(VERSION, "proprietary"), &facts("bookworm-t4"), &with_tree(VERSION));
     let plan = plan.unwrap();
-    assert_eq!(plan.refusal().map(|failure| failure.code()), Some(ExitCode::Download));
+    let refusal = plan.refusal().expect("refused");
+    assert_eq!(refusal.code(), ExitCode::Download);
+    let remedy = refusal.remedy_or_default();
+    assert!(remedy.contains("[[source-tree]]) have the open modules alone"), "{remedy}");
 }
 
 #[test]
@@ -166,4 +252,49 @@ fn modules_alone_make_neither_driver_root_nor_spec_nor_daemon() {
     });
     assert_eq!(nodes.expect("nodes"), [Path::new("/dev")]);
     assert!(why(&plan, "user mode the host's").contains("modules-only"));
+}
+
+/// Libraries of the host, and the finding about a driver of 580.142.
+#[rstest]
+#[case::same(&["libcuda.so.1", "libcuda.so.580.142"], false, None, "the host has its own, of the same version")]
+#[case::one_of_two(&["libcuda.so.535.261.03", "libnvidia-ml.so.580.142"], false, None, "of the same version")]
+#[case::another(
+    &["libcuda.so.1", "libcuda.so.535.261.03"],
+    false,
+    Some(Severity::Refusal),
+    "the host has its own, of another version (535.261.03)"
+)]
+#[case::another_of_a_loaded_driver(
+    &["libcuda.so.535.261.03"],
+    true,
+    Some(Severity::Warning),
+    "of another version (535.261.03)"
+)]
+#[case::unknown(&["libcuda.so.1"], false, None, "the host has to have its own, of the same version")]
+#[case::none(&[], false, None, "the host has to have its own, of the same version")]
+fn modules_alone_need_libraries_of_their_version(
+    #[case] libraries: &[&str],
+    #[case] is_loaded: bool,
+    #[case] severity: Option<Severity>,
+    #[case] reason: &str,
+) {
+    let mut config = config(VERSION, "auto");
+    config.modules_only = true;
+    let mut facts = facts("bookworm-t4");
+    facts.installed.libraries =
+        libraries.iter().map(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name)).collect();
+    if is_loaded {
+        facts.live_driver = super::facts("bookworm-t4-live").live_driver;
+        facts.live_driver.as_mut().expect("a driver").version = VERSION.into();
+    }
+    let plan = plan(&config, &facts, &with_tree(VERSION)).unwrap();
+    let found = plan.findings.iter().find(|f| f.code == Code::UserModeDiffers);
+    assert_eq!(found.map(|finding| finding.severity), severity);
+    let user_mode = why(&plan, "user mode the host's");
+    assert!(user_mode.contains(reason), "{user_mode}");
+    if let Some(found) = found {
+        assert!(found.remedy.contains("libraries (535.261.03)"), "{}", found.remedy);
+    }
+    let code = plan.refusal().map(|refusal| refusal.code());
+    assert_eq!(code, severity.filter(|_| !is_loaded).map(|_| ExitCode::Preflight));
 }

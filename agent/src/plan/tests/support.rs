@@ -191,6 +191,112 @@ fn auto_chooses_by_the_table(
     assert!(why.contains(reason), "{why}");
 }
 
+/// T4 in AWS: the table warns of open modules there. With `newest` and by version as well.
+#[rstest]
+#[case::auto(
+    "auto",
+    "auto",
+    Some("aws"),
+    Flavour::Proprietary,
+    "row aws-g4dn-g5-open (open preferred"
+)]
+#[case::newest("newest", "auto", Some("aws"), Flavour::Proprietary, "row aws-g4dn-g5-open")]
+#[case::version("580.178.04", "auto", Some("aws"), Flavour::Proprietary, "row aws-g4dn-g5-open")]
+#[case::asked_for("auto", "open", Some("aws"), Flavour::Open, "asked for")]
+#[case::elsewhere("auto", "auto", Some("azure"), Flavour::Open, "every GPU supports it")]
+fn a_flavour_that_the_table_warns_of_is_not_chosen(
+    #[case] driver: &str,
+    #[case] asked: &str,
+    #[case] cloud: Option<&str>,
+    #[case] flavour: Flavour,
+    #[case] reason: &str,
+) {
+    let facts = HostFacts { cloud: cloud.map(str::to_owned), ..facts("bookworm-t4") };
+    let plan = plan(&judging(driver, asked), &facts, &modern()).unwrap();
+    assert_eq!(plan.flavour, flavour);
+    let is_warned = judged(&plan).contains(&"warning driver-excluded".to_owned());
+    assert_eq!(is_warned, asked == "open", "{:?}", plan.findings);
+    let why = why(&plan, "flavour");
+    assert!(why.contains(reason), "{why}");
+}
+
+#[test]
+fn the_only_flavour_is_chosen_with_its_warning() {
+    let facts = HostFacts { cloud: Some("aws".into()), ..facts("bookworm-t4") };
+    let catalog = catalog(vec![offered("580.178.04", Flavour::Open)]);
+    let plan = plan(&judging("auto", "auto"), &facts, &catalog).unwrap();
+    assert_eq!(plan.flavour, Flavour::Open);
+    assert_eq!(judged(&plan), ["warning driver-excluded"]);
+}
+
+/// Drivers up to 550, of which none suits a B200: with proprietary modules no branch will.
+#[rstest]
+#[case::proprietary(
+    "proprietary",
+    "no branch supports it with proprietary modules",
+    "newer, and flavour open or auto"
+)]
+#[case::auto("auto", "needs branch 570 or newer", "select driver 570 or newer")]
+fn a_flavour_that_never_fits_is_told_beside_the_branch(
+    #[case] flavour: &str,
+    #[case] seen: &str,
+    #[case] remedy: &str,
+) {
+    let versions = ["535.309.01", "550.163.01"];
+    let both = versions.map(|v| [offered(v, Flavour::Open), offered(v, Flavour::Proprietary)]);
+    let catalog = catalog(both.into_iter().flatten().collect());
+    let plan = plan(&judging("auto", flavour), &facts("bookworm-b200"), &catalog).unwrap();
+    let said = detail(&plan, Code::GpuUnsupported);
+    assert!(said.contains(seen) && said.ends_with(remedy), "{said}");
+    let why = why(&plan, "driver");
+    assert!(why.contains("no available one suits this host") && !why.contains("unknown"), "{why}");
+}
+
+#[test]
+fn the_versions_are_known_where_an_exclusion_refuses_all_of_them() {
+    let mut facts = facts("bookworm-b200");
+    facts.devices[0].device = 0x2941;
+    let catalog = catalog(vec![offered("575.64.05", Flavour::Open)]);
+    let plan = plan(&judging("auto", "auto"), &facts, &catalog).unwrap();
+    assert_eq!(codes(&plan, Severity::Refusal), ["driver-excluded"]);
+    let why = why(&plan, "driver");
+    assert!(why.contains("no available one suits this host") && !why.contains("unknown"), "{why}");
+}
+
+#[rstest]
+#[case::by_version("535.309.01", "`driver = \"auto\"` chooses among those")]
+#[case::auto("auto", "add a source of a supported branch, 580")]
+fn the_remedy_of_an_ended_branch_is_one_that_is_not_taken_yet(
+    #[case] driver: &str,
+    #[case] remedy: &str,
+) {
+    let catalog = catalog(vec![offered("535.309.01", Flavour::Open)]);
+    let plan = plan(&judging(driver, "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    let said = detail(&plan, Code::DriverEnded);
+    assert!(said.contains(remedy), "{said}");
+    assert_eq!(said.contains("`driver = \"auto\"`"), driver != "auto", "{said}");
+}
+
+/// A branch of which no version is known has ended all the same.
+#[rstest]
+#[case::ended("535", Reaction::Refuse, Some(ExitCode::Verification))]
+#[case::ended_and_warned("535", Reaction::Warn, None)]
+#[case::supported("580", Reaction::Refuse, None)]
+#[case::newest("newest", Reaction::Refuse, None)]
+fn a_branch_is_judged_without_its_versions(
+    #[case] driver: &str,
+    #[case] ended: Reaction,
+    #[case] wanted: Option<ExitCode>,
+) {
+    let mut config = judging(driver, "auto");
+    config.support.ended = ended;
+    config.paths.root = "/captured".into();
+    let catalog = Catalog { drivers: Probe::Unreadable("not asked".into()), ..modern() };
+    let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
+    assert_eq!(plan.refusal().map(|refusal| refusal.code()), wanted, "{:?}", plan.findings);
+    assert_eq!(!detail(&plan, Code::DriverEnded).is_empty(), driver == "535");
+}
+
 #[test]
 fn auto_also_chooses_among_the_drivers_of_flat_sources() {
     let mut catalog = modern();
@@ -206,9 +312,12 @@ fn auto_also_chooses_among_the_drivers_of_flat_sources() {
     assert_eq!(chosen("newest"), "550.163.01");
 }
 
-fn with_rules(rules: &str) -> Config {
-    let flags: Fragment = toml::from_str(&format!("driver = \"595\"\n{rules}")).unwrap();
-    let mut config = config::load(flags, &|_| None, None).unwrap();
+/// Configuration whose file has driver 595 and these rules, under flags.
+fn with_rules(flags: &str, rules: &str) -> Config {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    std::fs::write(&file, format!("driver = \"595\"\n{rules}")).unwrap();
+    let mut config = config::load(toml::from_str(flags).unwrap(), &|_| None, Some(&file)).unwrap();
     config.paths.root = PathBuf::from("/");
     config.paths.host_root = PathBuf::from("/");
     config
@@ -227,7 +336,34 @@ fn one_configuration_serves_hosts_with_different_gpus(
     #[case] flavour: Flavour,
     #[case] reason: &str,
 ) {
-    let plan = plan(&with_rules(RULES), &facts(tree), &modern()).unwrap();
+    let plan = plan(&with_rules("", RULES), &facts(tree), &modern()).unwrap();
+    assert_eq!((plan.driver_version.as_str(), plan.flavour), (version, flavour));
+    let why = why(&plan, "driver");
+    assert!(why.contains(reason), "{why}");
+}
+
+#[rstest]
+#[case::driver(
+    "driver = \"595\"",
+    "595.91.07",
+    Flavour::Proprietary,
+    "; --driver counts before the rule for hopper"
+)]
+#[case::flavour("flavour = \"open\"", "580.178.04", Flavour::Open, "(rule for hopper)")]
+#[case::both(
+    "driver = \"595\"\nflavour = \"open\"",
+    "595.91.07",
+    Flavour::Open,
+    "; --driver counts before"
+)]
+fn a_flag_counts_before_a_rule_and_the_plan_says_so(
+    #[case] flags: &str,
+    #[case] version: &str,
+    #[case] flavour: Flavour,
+    #[case] reason: &str,
+) {
+    let facts = facts("bookworm-h100-nvswitch");
+    let plan = plan(&with_rules(flags, RULES), &facts, &modern()).unwrap();
     assert_eq!((plan.driver_version.as_str(), plan.flavour), (version, flavour));
     let why = why(&plan, "driver");
     assert!(why.contains(reason), "{why}");
@@ -237,7 +373,7 @@ fn one_configuration_serves_hosts_with_different_gpus(
 fn rules_that_contradict_each_other_on_a_host_are_refused() {
     let mut facts = facts("bookworm-k80");
     facts.devices[1].device = 0x2330;
-    let plan = plan(&with_rules(RULES), &facts, &modern()).unwrap();
+    let plan = plan(&with_rules("", RULES), &facts, &modern()).unwrap();
     assert!(codes(&plan, Severity::Refusal).contains(&"driver-rules-conflict"));
     assert_eq!(plan.refusal().map(|refusal| refusal.code()), Some(ExitCode::Preflight));
 }

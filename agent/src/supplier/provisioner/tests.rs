@@ -18,6 +18,7 @@ use longshore_debian::archive::Archive;
 use longshore_modules::sets::SetStore;
 use longshore_sources::driver::DriverOrigin;
 use longshore_sources::headers::AvailableHeaders;
+use longshore_sources::source_tree::SourceTree;
 
 fn remove(path: &Path) {
     fs::remove_file(path).expect("removed");
@@ -126,6 +127,42 @@ async fn a_build_chooses_again_once_a_run_file_is_known() {
     let facts = provisioner.gather().await.expect("gathered").facts;
     let driver = provisioner.choose(&facts).await.expect("a driver");
     assert_eq!(driver.version, DRIVER);
+}
+
+/// An unreadable .run file beside a tree: a build goes on where the tree has the driver, and else ends with the file's
+/// failure.
+#[rstest]
+#[case::version(Some(NEWER), None, true)]
+#[case::branch(Some("535"), None, true)]
+#[case::newest(None, None, true)]
+#[case::other_version(Some(DRIVER), None, false)]
+#[case::other_flavour(Some(NEWER), Some(Flavour::Proprietary), false)]
+#[tokio::test]
+async fn a_build_goes_on_with_a_tree_without_the_run_files(
+    #[case] version: Option<&str>,
+    #[case] flavour: Option<Flavour>,
+    #[case] goes_on: bool,
+) {
+    let mut scene = with_two_run_files();
+    for file in &mut scene.config.run_files {
+        file.urls = vec!["file:///no/such/driver.run".to_owned()];
+    }
+    scene.config.driver.version = version.map(str::to_owned);
+    scene.config.driver.flavour = flavour;
+    let urls = vec!["/srv/tree.tar.gz".to_owned()];
+    let tree = SourceTree { version: NEWER.to_owned(), sha256: "2".repeat(64), urls };
+    scene.config.source_trees.push(tree);
+    let provisioner = Provisioner::new(&scene.config);
+    let (sources, store) = (&provisioner.inventory.sources, scene.store());
+    let offers = sources.drivers(&store).await;
+    assert_eq!(offers.is_ok(), goes_on);
+    match offers {
+        Ok(_) => {
+            let found = sources.find_driver(version, flavour, &store).await.expect("the tree");
+            assert_eq!(found.version, NEWER);
+        }
+        Err(failure) => assert_eq!(failure.code(), ExitCode::Download, "{failure}"),
+    }
 }
 
 fn build(driver: Option<AvailableDriver>) -> BuildSet {

@@ -231,6 +231,10 @@ codes! {
         matters "modules and user-mode files must be of the same version"
         remedy "add an archive, suite or component that has this version, name its .run file, or import a bundle that has it"
         [About::Archives]
+    UserModeDiffers "user-mode-differs" OtherDrivers RefusesOrWarns Preflight
+        means "with modules-only, all of the host's libraries whose version is known are of another version than the selected driver; a warning for a driver that is loaded already"
+        matters "modules and user-mode files must be of the same version: programs would fail at their first call"
+        remedy "select the driver of the host's libraries, or install libraries of the selected one"
     HeadersMissing "headers-missing" Sources Refuses Toolchain
         means "neither an archive nor the host has this kernel's headers; the nearest are named"
         matters "modules are compiled against the headers of exactly this kernel"
@@ -316,7 +320,7 @@ codes! {
     GpuUnknown "gpu-unknown" Devices Warns Preflight
         means "a GPU is not in longshore's table"
         matters "it is taken for newer than longshore: the newest driver and open modules are chosen for it, without knowing that they support it"
-        remedy "set driver and flavour to those that support it, or use a newer longshore"
+        remedy "set driver and flavour to those that support it, add the GPU to a table of your own (a [[gpu]] row of support-table), or use a newer longshore"
     AgentFailed "agent-failed" Agent Warns Preflight
         means "the last agent failed, or left the driver in use"
         matters "what it could not uninstall is still on the host"

@@ -172,9 +172,14 @@ impl SupportTable {
         self.gpus.values().map(|gpu| gpu.name.as_str())
     }
 
+    /// Returns all generations, oldest first.
+    pub fn generations(&self) -> impl Iterator<Item = &Generation> {
+        self.generations.iter()
+    }
+
     /// Returns the names of all generations, oldest first.
     pub fn generation_names(&self) -> impl Iterator<Item = &str> {
-        self.generations.iter().map(|generation| generation.name.as_str())
+        self.generations().map(|generation| generation.name.as_str())
     }
 
     /// Returns the branch of this number.
