@@ -22,7 +22,7 @@ use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
 use longshore_debian::faults::bad;
-use longshore_sources::pinned::PinnedFetcher;
+use longshore_sources::pinned::{PinnedFetcher, keep_failure};
 use longshore_sources::runfile::Foreign;
 use longshore_sources::runfile::header::Header;
 use longshore_sources::runfile::unpack::{self, Unpacked};
@@ -118,7 +118,7 @@ impl Workshop<'_> {
         progress: &dyn Progress,
     ) -> Result<(), Failure> {
         let task = progress.begin(&format!("fetching {}", file.name), None, Unit::Bytes);
-        let mut first = None;
+        let mut kept = None;
         for url in &file.source.urls {
             match self.fetcher.blob(url, &file.sha256, store, task.as_ref()).await {
                 Ok(()) => {
@@ -128,10 +128,10 @@ impl Workshop<'_> {
                         .and_then(|()| fs::set_permissions(&to, Permissions::from_mode(0o644)));
                     return moved.map_err(|e| write_failure(&to, e));
                 }
-                Err(failure) => drop(first.get_or_insert(failure)),
+                Err(failure) => keep_failure(&mut kept, failure),
             }
         }
-        Err(first.unwrap_or_else(|| Failure::new(FailureKind::Usage, "a .run file without a URL")))
+        Err(kept.unwrap_or_else(|| Failure::new(FailureKind::Usage, "a .run file without a URL")))
     }
 
     /// Runs the file's extraction; returns the directory bound to /build, with the output in `out`.

@@ -48,7 +48,7 @@ pub(crate) fn plain_url_of(place: &str) -> Option<String> {
 
 /// Keeps the failure of several places that is reported: the first one, or the first of other bytes, which is more than a
 /// place that lacks the file.
-pub(crate) fn keep_failure(kept: &mut Option<Failure>, failure: Failure) {
+pub fn keep_failure(kept: &mut Option<Failure>, failure: Failure) {
     let is_other_bytes = |failure: &Failure| failure.kind() == FailureKind::Verification;
     if kept.as_ref().is_none_or(|kept| is_other_bytes(&failure) && !is_other_bytes(kept)) {
         *kept = Some(failure);
