@@ -66,7 +66,7 @@ fn published() -> tempfile::TempDir {
         fs::create_dir_all(place).expect("made");
     }
     let from = Path::new(TOP).join("kernel-matrix/measured");
-    for file in ["compiled.json", "compiled.lock", "booted.jsonl"] {
+    for file in ["compiled.json", "compiled.lock", "source-trees.json", "booted.jsonl"] {
         fs::copy(from.join(file), measured.join(file)).expect("copied");
     }
     fs::create_dir_all(out.join("shards/1")).expect("made");
