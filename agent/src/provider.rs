@@ -58,8 +58,12 @@ pub trait Configurations: Send + Sync {
     /// that this process was started with.
     ///
     /// # Errors
-    /// 2 where it is wrong.
-    fn read(&self) -> Result<Config, Failure>;
+    /// 2 where it is wrong, and those of the support table that it names.
+    fn read(&self) -> impl Future<Output = Result<Config, Failure>> + Send;
+    /// Waits until something that the last one read names has changed elsewhere, so that it is to be read again.
+    fn changed(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
     /// Returns the driver version in the tag of the own pod's image, for this configuration, which names
     /// none; None outside of a cluster.
     fn image_version(

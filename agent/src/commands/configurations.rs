@@ -19,6 +19,8 @@ pub(super) struct Configurations {
     claims: Claims,
     store_place: StorePlace,
     image_version: Mutex<Option<String>>,
+    /// The last one that was read.
+    last: Mutex<Config>,
 }
 
 impl Configurations {
@@ -35,6 +37,7 @@ impl Configurations {
             claims: claims.clone(),
             store_place: config.store_place.clone(),
             image_version: Mutex::default(),
+            last: Mutex::new(config.clone()),
         }
     }
 
@@ -44,11 +47,23 @@ impl Configurations {
 }
 
 impl provider::Configurations for Configurations {
-    fn read(&self) -> Result<Config, Failure> {
+    async fn read(&self) -> Result<Config, Failure> {
         let mut config = load(&self.flags, &env)?;
         config.take_image_version(self.kept().clone());
         let config = Config { store_place: self.store_place.clone(), ..config };
-        support_table::settled(config, true)
+        let config = support_table::settled(config, true).await?;
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&config);
+        Ok(config)
+    }
+
+    async fn changed(&self) {
+        loop {
+            tokio::time::sleep(support_table::until_look()).await;
+            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if support_table::has_changed(&last).await {
+                return;
+            }
+        }
     }
 
     async fn image_version(&self, config: &Config) -> Result<Option<String>, VersionUnknown> {

@@ -275,9 +275,6 @@ pub fn execute(
         background::begin()?;
     }
     config.store_place = store_of_host::prepare(&cli.command, &config)?;
-    if chooses_driver(&cli.command) {
-        config = support_table::settled(config, matches!(cli.command, Command::Run))?;
-    }
     if reads_record(&cli.command) && !config.paths.is_captured() {
         journal::warn_of_passed_over(&config.paths);
     }
@@ -294,6 +291,10 @@ pub fn execute(
         .map_err(|failure| {
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
+    if chooses_driver(&cli.command) {
+        let is_kept = matches!(cli.command, Command::Run);
+        config = runtime.block_on(support_table::settled(config, is_kept))?;
+    }
     // `run` asks itself: it waits for an API server that does not answer.
     if matches!(cli.command, Command::Plan(_)) && !config.driver.is_named {
         let of_pod = runtime.block_on(image_version(&config));

@@ -68,7 +68,7 @@ pub use second_or_more::SecondOrMore;
 pub use serving::{SOCKET, ServingConfig, TlsFiles};
 pub use signatures::SignatureConfig;
 pub use store_place::{StoreChoice, StorePlace};
-pub use support::SupportConfig;
+pub use support::{SupportConfig, SupportTableSource};
 pub use table::Fragment;
 pub use termination_message::TerminationMessage;
 pub use values::{
@@ -325,7 +325,7 @@ impl Config {
         let driver = DriverConfig::with_defaults(&all, parameters);
         let support = SupportConfig::with_defaults(&all)?;
         let driver_rules = DriverRules::new(all.driver_for.clone().unwrap_or_default());
-        if support.file.is_none() {
+        if support.source.is_none() {
             driver_rules.check(&support.table)?;
         }
         Ok(Self {

@@ -208,7 +208,7 @@ impl Setting {
 }
 
 /// Types of fields, in words.
-const KINDS: [(&str, &str); 43] = [
+const KINDS: [(&str, &str); 44] = [
     ("AbsolutePath", "path"),
     ("ArchiveSource", "table"),
     ("BTreeMap<ModuleName, String", "table of texts"),
@@ -247,6 +247,7 @@ const KINDS: [(&str, &str); 43] = [
     ("SetDigest", "digest of a manifest: sha256:HEX"),
     ("SizeBound", "size, such as 5GiB, or none"),
     ("String", "text"),
+    ("SupportTableSource", "path, or artifact by its tag or digest"),
     ("TerminationMessage", "path, or off"),
     ("TrustEntry", "table; ROLE+ROLE=FILE in a flag or variable"),
     ("Uri", "URI"),

@@ -19,6 +19,7 @@ use super::operator::OperatorFragment;
 use super::patches::PatchFragment;
 use super::publish::PublishFragment;
 use super::run_file::absolute_place;
+use super::support::SupportTableSource;
 use super::termination_message::TerminationMessage;
 use super::values::{
     BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
@@ -432,11 +433,11 @@ settings! {
         group "Conduct"
         key "missing-gpus" flag "missing-gpus" "warn|refuse" env "LONGSHORE_MISSING_GPUS"
         default "`warn`"
-    /// File with a support table
+    /// File or artifact (oci://HOST/REPOSITORY:TAG) with a support table
     ///
     /// It replaces or extends the [built-in one](support-table.md#a-table-of-your-own), signed by a trusted key.
-    support_table: Option<AbsolutePath>;
-        key "support-table" flag "support-table" "FILE" env "LONGSHORE_SUPPORT_TABLE"
+    support_table: Option<SupportTableSource>;
+        key "support-table" flag "support-table" "PLACE" env "LONGSHORE_SUPPORT_TABLE"
         default "none"
     /// Reaction to a driver with an open security bulletin
     ///

@@ -10,7 +10,7 @@ use longshore_modules::registry::{Registry, RegistrySource};
 ///
 /// # Errors
 /// As [`Registry::open_with`].
-pub(super) fn open_registry(
+pub(crate) fn open_registry(
     config: &Config,
     away: &UnreachableHosts,
     repository: &Repository,

@@ -29,6 +29,7 @@ mod realms;
 mod revisions;
 mod roles;
 mod side_by_side;
+mod support_table;
 mod tls;
 mod together;
 mod token;

@@ -33,7 +33,8 @@ impl Agent {
         configurations: &impl Configurations,
     ) -> Result<(), Outcome> {
         self.asked = ("SIGHUP", Instant::now());
-        let mut next = match configurations.read() {
+        let read = async { Ok(configurations.read().await) };
+        let mut next = match or_stop(&self.stop, read).await? {
             Ok(next) => next,
             Err(failure) => {
                 self.context.telemetry.failed(&failure);
@@ -95,12 +96,12 @@ impl Agent {
     }
 
     /// Reads the configuration again where that was requested while a change was held.
-    pub(super) fn read_again(
+    pub(super) async fn read_again(
         &mut self,
         running: &mut Config,
         configurations: &impl Configurations,
     ) {
-        if let Some(next) = read_next(running, configurations) {
+        if let Some(next) = read_next(running, configurations).await {
             self.follow(&next);
             *running = next;
         }
@@ -113,7 +114,8 @@ impl Agent {
         running: &mut Config,
         configurations: &impl Configurations,
     ) -> Result<(), Outcome> {
-        let Some(mut next) = read_next(running, configurations) else { return Ok(()) };
+        let read = async { Ok(read_next(running, configurations).await) };
+        let Some(mut next) = or_stop(&self.stop, read).await? else { return Ok(()) };
         let settled = async { Ok(Self::settle_once(&mut next, configurations).await) };
         match or_stop(&self.stop, settled).await? {
             Ok(()) => {
@@ -381,8 +383,8 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
 }
 
 /// Reads the configuration again; None where the running one is to stay.
-fn read_next(running: &Config, configurations: &impl Configurations) -> Option<Config> {
-    match configurations.read() {
+async fn read_next(running: &Config, configurations: &impl Configurations) -> Option<Config> {
+    match configurations.read().await {
         Ok(next) => match takes_restart(running, &next) {
             None => return Some(next),
             Some(what) => warn_of_restart(what),

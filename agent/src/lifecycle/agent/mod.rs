@@ -14,6 +14,7 @@ mod stay;
 mod version;
 mod waiting;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -189,6 +190,7 @@ impl Agent {
             biased;
             ended = self.run_phases(config, configurations, &unsettled) => ended,
             never = unsettled.ask(configurations, &renewal) => match never {},
+            never = ask_at_changes(configurations, &renewal) => match never {},
         };
         // The next agent on this host begins after that: the journal's lock is held until here.
         held.ended().await;
@@ -263,6 +265,14 @@ impl Agent {
         let (journal, result) = on_engine(&self.context, journal, act).await?;
         (self.journal, self.is_journal_lost) = (journal, false);
         Ok(result)
+    }
+}
+
+/// Requests a renewal whenever something that the configuration names has changed elsewhere.
+async fn ask_at_changes(configurations: &impl Configurations, renewal: &Renewal) -> Infallible {
+    loop {
+        configurations.changed().await;
+        renewal.ask();
     }
 }
 

@@ -72,7 +72,7 @@ impl Configurations for Script {
         *self.images.kept.lock().unwrap() = version;
     }
 
-    fn read(&self) -> Result<Config, Failure> {
+    async fn read(&self) -> Result<Config, Failure> {
         let next = self.configs.lock().unwrap().pop_front();
         next.expect("a configuration to read").map_err(|kind| Failure::new(kind, "no such key"))
     }

@@ -9,6 +9,7 @@ mod challenge;
 mod content;
 pub mod core_objects;
 pub mod credentials;
+mod files;
 mod image;
 mod listing;
 mod login;

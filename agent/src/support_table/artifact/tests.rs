@@ -1,0 +1,202 @@
+//! Tables of artifacts whose download is a test's: which counts, and what the store keeps.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rstest::rstest;
+
+use super::super::tests::extending;
+use super::*;
+use crate::config::{Fragment, SupportTableSource, load};
+use longshore_modules::signature::key::SecretKey;
+
+const PLACE: &str = "oci://registry.example.com/gpu/support-table:stable";
+
+/// A host with a key, and a store.
+struct Scene {
+    dir: tempfile::TempDir,
+    key: SecretKey,
+}
+
+/// Answer of the registry.
+#[derive(Clone, Copy)]
+enum Fetched<'a> {
+    /// A table of a day that the key of the host has signed.
+    Of(&'a str),
+    /// One that another key has signed.
+    OfOtherKey(&'a str),
+    Nothing,
+    Never,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self { dir: tempfile::tempdir().unwrap(), key: SecretKey::generate() };
+        fs::write(scene.path("cosign.pub"), scene.key.public_pem().unwrap()).unwrap();
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn config(&self, place: &str) -> Config {
+        let dir = self.dir.path().display();
+        let flags: Fragment = toml::from_str(&format!(
+            "support-table = \"{place}\"\nsignature-keys = [\"{dir}/cosign.pub\"]\nstore = \"{dir}/store\"\n"
+        ))
+        .unwrap();
+        load(flags, &|_| None, None).unwrap()
+    }
+
+    fn signed(&self, place: &str, issued: &str, key: &SecretKey) -> SignedTable {
+        let text = extending(issued);
+        let signature = key.sign(text.as_bytes());
+        assert!(self.path("cosign.pub").exists());
+        SignedTable { place: place.to_owned(), text, signature }
+    }
+
+    async fn fetched(&self, place: &str, fetched: Fetched<'_>) -> Result<SignedTable, Failure> {
+        match fetched {
+            Fetched::Of(issued) => Ok(self.signed(place, issued, &self.key)),
+            Fetched::OfOtherKey(issued) => Ok(self.signed(place, issued, &SecretKey::generate())),
+            Fetched::Nothing => Err(Failure::new(FailureKind::Download, "no route to host")),
+            Fetched::Never => std::future::pending().await,
+        }
+    }
+
+    /// Returns the day of the table that counts on a day of 2026.
+    async fn used(
+        &self,
+        place: &str,
+        fetched: Fetched<'_>,
+        keeps: bool,
+    ) -> Result<String, Failure> {
+        let config = self.config(place);
+        let Some(SupportTableSource::Artifact(reference)) = &config.support.source else {
+            panic!("an artifact");
+        };
+        let kept_on = keeps.then(|| "2026-12-31".parse().unwrap());
+        let acceptance = Acceptance { config: &config, kept_on };
+        let table = table(&acceptance, reference, self.fetched(place, fetched)).await?;
+        Ok(table.issued().to_string())
+    }
+
+    async fn has_changed(&self, fetched: Fetched<'_>) -> bool {
+        let config = self.config(PLACE);
+        let Some(SupportTableSource::Artifact(reference)) = &config.support.source else {
+            panic!("an artifact");
+        };
+        has_changed(&config, reference, self.fetched(PLACE, fetched)).await
+    }
+}
+
+const DAY: &str = "2026-12-02";
+
+#[rstest]
+#[case::the_registry_is_away(Fetched::Nothing)]
+#[case::it_does_not_answer(Fetched::Never)]
+#[case::its_table_is_of_another_key(Fetched::OfOtherKey("2026-12-03"))]
+#[case::its_table_is_older(Fetched::Of("2026-12-01"))]
+#[tokio::test(start_paused = true)]
+async fn the_kept_table_counts_where(#[case] fetched: Fetched<'_>) {
+    let scene = Scene::new();
+    assert_eq!(scene.used(PLACE, Fetched::Of(DAY), true).await.unwrap(), DAY);
+    for keeps in [true, false] {
+        assert_eq!(scene.used(PLACE, fetched, keeps).await.unwrap(), DAY);
+    }
+    assert!(!scene.has_changed(fetched).await);
+    // A newer one takes its place.
+    assert_eq!(scene.used(PLACE, Fetched::Of("2026-12-04"), true).await.unwrap(), "2026-12-04");
+    assert_eq!(scene.used(PLACE, Fetched::Nothing, true).await.unwrap(), "2026-12-04");
+}
+
+#[rstest]
+#[case::the_registry_is_away(Fetched::Nothing, FailureKind::Download, "no route to host")]
+#[case::its_table_is_of_another_key(
+    Fetched::OfOtherKey(DAY),
+    FailureKind::Verification,
+    "is not by any of these keys"
+)]
+#[tokio::test]
+async fn without_a_kept_table_nothing_counts_where(
+    #[case] fetched: Fetched<'_>,
+    #[case] kind: FailureKind,
+    #[case] cause: &str,
+) {
+    let scene = Scene::new();
+    // A command that only looks keeps none, and a table of another place is not taken.
+    scene.used(PLACE, Fetched::Of(DAY), false).await.unwrap();
+    assert!(!scene.path("store").exists());
+    let other = "oci://registry.example.com/gpu/support-table:other";
+    scene.used(other, Fetched::Of(DAY), true).await.unwrap();
+    let failure = scene.used(PLACE, fetched, true).await.unwrap_err();
+    assert_eq!(failure.kind(), kind, "{failure}");
+    assert!(failure.to_string().contains(cause), "{failure}");
+}
+
+#[rstest]
+#[case::damaged("{")]
+#[case::of_another_format(
+    "{\"format\": 2, \"table\": {\"place\": \"\", \"text\": \"\", \"signature\": \"\"}}"
+)]
+#[tokio::test]
+async fn a_kept_table_that_cannot_be_read_does_not_count(#[case] text: &str) {
+    let scene = Scene::new();
+    scene.used(PLACE, Fetched::Of(DAY), true).await.unwrap();
+    fs::write(scene.path("store").join(KEPT), text).unwrap();
+    assert!(scene.used(PLACE, Fetched::Nothing, true).await.is_err());
+    assert_eq!(scene.used(PLACE, Fetched::Of(DAY), true).await.unwrap(), DAY);
+}
+
+#[tokio::test]
+async fn a_kept_table_that_was_changed_does_not_count() {
+    let scene = Scene::new();
+    scene.used(PLACE, Fetched::Of(DAY), true).await.unwrap();
+    let path = scene.path("store").join(KEPT);
+    let text = fs::read_to_string(&path).unwrap();
+    let changed = text.replace("2027-03-01", "2037-03-01");
+    assert_ne!(changed, text);
+    fs::write(&path, changed).unwrap();
+    let failure = scene.used(PLACE, Fetched::Nothing, true).await.unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Download);
+}
+
+#[tokio::test]
+async fn another_table_is_a_change_that_is_noticed() {
+    let scene = Scene::new();
+    scene.used(PLACE, Fetched::Of(DAY), true).await.unwrap();
+    assert!(!scene.has_changed(Fetched::Of(DAY)).await);
+    assert!(scene.has_changed(Fetched::Of("2026-12-03")).await);
+}
+
+fn files(names: &[&str]) -> BTreeMap<String, Vec<u8>> {
+    names.iter().map(|name| ((*name).to_owned(), name.as_bytes().to_vec())).collect()
+}
+
+#[test]
+fn an_artifact_has_a_table_and_its_signature() {
+    let files = files(&["notes.md", "support.toml", "support.toml.sig"]);
+    let table = of_files(PLACE.to_owned(), files).unwrap();
+    assert_eq!((&*table.text, &*table.signature), ("support.toml", "support.toml.sig"));
+}
+
+#[rstest]
+#[case::without_files(&[], "not exactly one of its files is named NAME.toml", "oras push")]
+#[case::two_tables(&["a.toml", "b.toml"], "not exactly one of its files", "oras push")]
+#[case::unsigned(&["a.toml", "b.toml.sig"], "no file a.toml.sig", "longshore sign support.toml")]
+fn no_table(#[case] names: &[&str], #[case] cause: &str, #[case] remedy: &str) {
+    let failure = of_files(PLACE.to_owned(), files(names)).unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Verification);
+    assert!(failure.to_string().contains(cause), "{failure}");
+    assert!(failure.to_string().contains(PLACE), "{failure}");
+    assert!(failure.remedy_text().unwrap().contains(remedy), "{failure:?}");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_no_table() {
+    let mut files = files(&["support.toml.sig"]);
+    files.insert("support.toml".to_owned(), vec![0xff]);
+    let failure = of_files(PLACE.to_owned(), files).unwrap_err();
+    assert!(failure.to_string().contains("\"support.toml\" is no text"), "{failure}");
+}
