@@ -26,6 +26,7 @@ pub mod lifecycle;
 pub mod logging;
 pub mod nearest;
 pub mod next_kernel;
+mod open_registry;
 pub mod plan;
 pub mod prebuilt;
 pub mod provider;

@@ -60,8 +60,17 @@ pub trait Configurations: Send + Sync {
     /// # Errors
     /// 2 where it is wrong, and those of the support table that it names.
     fn read(&self) -> impl Future<Output = Result<Config, Failure>> + Send;
-    /// Waits until something that the last one read names has changed elsewhere, so that it is to be read again.
-    fn changed(&self) -> impl Future<Output = ()> + Send {
+    /// Returns the running configuration with the support table that its place has now.
+    ///
+    /// # Errors
+    /// Those of that table.
+    fn with_table(&self, running: &Config) -> impl Future<Output = Result<Config, Failure>> + Send {
+        std::future::ready(Ok(running.clone()))
+    }
+    /// Notes the configuration that the agent follows from now on.
+    fn follows(&self, _running: &Config) {}
+    /// Waits until the place of the support table has another one than the followed configuration.
+    fn table_changed(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
     /// Returns the driver version in the tag of the own pod's image, for this configuration, which names

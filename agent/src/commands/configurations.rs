@@ -19,8 +19,8 @@ pub(super) struct Configurations {
     claims: Claims,
     store_place: StorePlace,
     image_version: Mutex<Option<String>>,
-    /// The last one that was read.
-    last: Mutex<Config>,
+    /// The one that the agent follows.
+    running: Mutex<Config>,
 }
 
 impl Configurations {
@@ -37,7 +37,7 @@ impl Configurations {
             claims: claims.clone(),
             store_place: config.store_place.clone(),
             image_version: Mutex::default(),
-            last: Mutex::new(config.clone()),
+            running: Mutex::new(config.clone()),
         }
     }
 
@@ -51,16 +51,22 @@ impl provider::Configurations for Configurations {
         let mut config = load(&self.flags, &env)?;
         config.take_image_version(self.kept().clone());
         let config = Config { store_place: self.store_place.clone(), ..config };
-        let config = support_table::settled(config, true).await?;
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&config);
-        Ok(config)
+        support_table::settled(config, true).await
     }
 
-    async fn changed(&self) {
+    async fn with_table(&self, running: &Config) -> Result<Config, Failure> {
+        support_table::settled(running.clone(), true).await
+    }
+
+    fn follows(&self, running: &Config) {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).clone_from(running);
+    }
+
+    async fn table_changed(&self) {
         loop {
             tokio::time::sleep(support_table::until_look()).await;
-            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if support_table::has_changed(&last).await {
+            let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if support_table::has_changed(&running).await {
                 return;
             }
         }

@@ -293,6 +293,10 @@ pub fn execute(
         })?;
     if chooses_driver(&cli.command) {
         let is_kept = matches!(cli.command, Command::Run);
+        if !is_kept {
+            // A command that looks dies by a signal while it fetches the table.
+            signals::release();
+        }
         config = runtime.block_on(support_table::settled(config, is_kept))?;
     }
     // `run` asks itself: it waits for an API server that does not answer.

@@ -34,6 +34,7 @@ mod source_tree;
 mod sources;
 mod store_place;
 mod support;
+mod support_table_source;
 mod table;
 mod termination_message;
 mod values;
@@ -68,7 +69,8 @@ pub use second_or_more::SecondOrMore;
 pub use serving::{SOCKET, ServingConfig, TlsFiles};
 pub use signatures::SignatureConfig;
 pub use store_place::{StoreChoice, StorePlace};
-pub use support::{SupportConfig, SupportTableSource};
+pub use support::SupportConfig;
+pub use support_table_source::{SCHEME as SUPPORT_TABLE_SCHEME, SupportTableSource};
 pub use table::Fragment;
 pub use termination_message::TerminationMessage;
 pub use values::{

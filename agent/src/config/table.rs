@@ -19,7 +19,7 @@ use super::operator::OperatorFragment;
 use super::patches::PatchFragment;
 use super::publish::PublishFragment;
 use super::run_file::absolute_place;
-use super::support::SupportTableSource;
+use super::support_table_source::SupportTableSource;
 use super::termination_message::TerminationMessage;
 use super::values::{
     BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,

@@ -11,7 +11,7 @@ use super::listen::Listen;
 use super::next_kernel::NextKernelMode;
 use super::operator::ConfigDigest;
 use super::second_or_more::SecondOrMore;
-use super::support::SupportTableSource;
+use super::support_table_source::SupportTableSource;
 use super::termination_message::TerminationMessage;
 use super::values::{
     BoundedDuration, CompileJobs, ConflictingDrivers, DriverSelector, FlavourSelector, ModuleName,
@@ -57,7 +57,7 @@ macro_rules! parsed {
     )+};
 }
 
-parsed!(Self::strict: AbsolutePath, TrustEntry);
+parsed!(Self::strict: AbsolutePath, SupportTableSource, TrustEntry);
 parsed!(parse_bool: bool);
 // Types that a flag has, parsed in the same way.
 parsed! {
@@ -65,8 +65,8 @@ parsed! {
     BoundedDuration, BuildRootSource, BuildUser, CdiSpecs, CompileJobs, ConfigDigest,
     ConflictingDrivers, DriverCapability, DriverMinimum, DriverSelector, Hash, Host, Listen,
     LongSpan, MaxAge, Mode, ModuleName, NextKernelMode, NoGpu, OnBusy, PredicateType, Reaction,
-    RegistrySource, Repository, SecondOrMore, SetDigest, SizeBound, String, SupportTableSource,
-    TerminationMessage, u64, Uri
+    RegistrySource, Repository, SecondOrMore, SetDigest, SizeBound, String, TerminationMessage, u64,
+    Uri
 }
 
 fn some<T, E: Display>(parsed: Result<T, E>) -> Result<Option<T>, String> {

@@ -5,6 +5,7 @@
 //! and unblocked once their handlers are set.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt;
 use nix::sys::signal::{SigSet, Signal};
@@ -52,20 +53,38 @@ fn has_ignored(status: &str, signal: i32) -> bool {
         .is_some_and(|mask| mask & 1 == 1)
 }
 
-/// Request to read the configuration again. It is kept until it is handled; two requests before
-/// that are one.
+/// Request to read the configuration again, or its support table alone. It is kept until it is handled; two requests
+/// before that are one.
 #[derive(Debug, Clone, Default)]
-pub struct Renewal(Arc<Notify>);
+pub struct Renewal(Arc<Requested>);
+
+#[derive(Debug, Default)]
+struct Requested {
+    notify: Notify,
+    /// Of the whole configuration.
+    whole: AtomicBool,
+}
 
 impl Renewal {
-    /// Makes the request.
+    /// Requests the whole configuration.
     pub fn ask(&self) {
-        self.0.notify_one();
+        self.0.whole.store(true, Ordering::SeqCst);
+        self.0.notify.notify_one();
+    }
+
+    /// Requests the support table alone.
+    pub fn ask_for_table(&self) {
+        self.0.notify.notify_one();
     }
 
     /// Waits for the request.
     pub async fn asked(&self) {
-        self.0.notified().await;
+        self.0.notify.notified().await;
+    }
+
+    /// Takes the requests so far; true if one was of the whole configuration.
+    pub fn take_whole(&self) -> bool {
+        self.0.whole.swap(false, Ordering::SeqCst)
     }
 }
 

@@ -16,7 +16,6 @@ mod next_kernel;
 mod obtain;
 mod once;
 mod open_archives;
-pub(crate) mod open_registry;
 mod other_kernel;
 mod post_install;
 mod provisioner;

@@ -7,12 +7,12 @@ use sha2::{Digest, Sha256};
 
 use super::Provisioner;
 use super::open_archives::OpenArchives;
-use super::open_registry::registry_source;
 use super::publication::Publication;
 use crate::build_lease::claims::ClaimTag;
 use crate::build_lease::objects::ClaimObject;
 use crate::build_lease::{Alone, Election, Forecast, Outcome, Search, Times};
 use crate::config::{Config, PublishConfig};
+use crate::open_registry::registry_source;
 use crate::plan::BuildSet;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::Origin;

@@ -5,8 +5,8 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 
 use super::open_archives::OpenArchives;
-use super::open_registry::open_registry;
 use crate::config::Config;
+use crate::open_registry::open_registry;
 use longshore_build::extract::Workshop;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};

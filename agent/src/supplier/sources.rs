@@ -6,10 +6,10 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 
 use super::open_archives::OpenArchives;
-use super::open_registry::open_registry;
 use super::run_files::RunFiles;
 use crate::catalog::Offers;
 use crate::config::Config;
+use crate::open_registry::open_registry;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::{Counted, Telemetry};
 use crate::terminal;

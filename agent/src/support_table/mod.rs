@@ -42,10 +42,10 @@ async fn settled_on(today: Day, mut config: Config, remembers: bool) -> Result<C
                 acceptance.remember(acceptance.check(&SignedTable::read(file)?)?)?
             }
             SupportTableSource::Artifact(reference) => {
-                artifact::table(&acceptance, reference, artifact::fetch(&config, reference)).await?
+                let fetched = artifact::fetch(&acceptance, reference);
+                artifact::table(&acceptance, reference, fetched).await?
             }
         };
-        config.driver_rules.check(&table)?;
         config.support.table = Arc::new(table);
     }
     if config.driver_rules.rules.is_empty() {
@@ -61,12 +61,13 @@ pub(crate) fn until_look() -> Duration {
     LOOKS.mul_f64(0.75 + fastrand::f64() / 4.0)
 }
 
-/// True if the artifact of the configuration has another table than the kept one, and one that counts; false where the
+/// True if the artifact of the running configuration has another table than that, and one that counts; false where the
 /// configuration names none.
-pub(crate) async fn has_changed(config: &Config) -> bool {
-    match &config.support.source {
+pub(crate) async fn has_changed(running: &Config) -> bool {
+    match &running.support.source {
         Some(SupportTableSource::Artifact(reference)) => {
-            artifact::has_changed(config, reference, artifact::fetch(config, reference)).await
+            let acceptance = Acceptance { config: running, kept_on: None };
+            artifact::has_changed(running, reference, artifact::fetch(&acceptance, reference)).await
         }
         Some(SupportTableSource::File(_)) | None => false,
     }
@@ -90,7 +91,7 @@ struct Counting {
 }
 
 impl Acceptance<'_> {
-    /// Checks the signature, the contents and the age of a table.
+    /// Checks the signature, the contents and the age of a table, and that it has the GPUs of the rules.
     fn check(&self, signed: &SignedTable) -> Result<Counting, Failure> {
         let place = &signed.place;
         verify(self.config, signed)?;
@@ -102,8 +103,13 @@ impl Acceptance<'_> {
         };
         let TableHead { issued, extends } = TableHead::read(&signed.text).map_err(named)?;
         let table = built_in.merged(&signed.text).map_err(named)?;
+        self.config.driver_rules.check(&table)?;
         let versions = IndexVersions::new(&Store::at(&store(self.config), self.config.disk()));
-        let newest = versions.highest(REMEMBERED)?.unwrap_or_default();
+        let newest = match self.kept_on {
+            Some(_) => versions.highest(REMEMBERED)?,
+            None => versions.highest_to_look(REMEMBERED)?,
+        };
+        let newest = newest.unwrap_or_default();
         if issued.number() < newest {
             return Err(outdated(place, issued, newest));
         }
@@ -132,7 +138,10 @@ fn outdated(place: &str, issued: Day, newest: u64) -> Failure {
         "the support table {place} of {issued} is older than one that was used before ({newest})"
     );
     Failure::new(FailureKind::Verification, cause)
-        .remedy("put the newest table there; an older one can hide a vulnerability")
+        .remedy(
+            "put the newest table there; an older one can hide a vulnerability. To go back to older rows, issue them under \
+             a new day",
+        )
 }
 
 /// Returns the directory of the store: the host's where `run` will attach that.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::config::Config;
 use longshore_core::bounded_read;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_modules::signature::key::PublicKey;
 use longshore_modules::signature::{self, Role};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const MOST_BYTES: u64 = 1 << 20;
 
 /// Maximum size of a signature, in bytes.
-const LONGEST_SIGNATURE: u64 = 1 << 10;
+pub(super) const LONGEST_SIGNATURE: usize = 1 << 10;
 
 /// A table that has not been checked, with its signature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,20 +36,23 @@ impl SignedTable {
         let mut name = file.as_os_str().to_owned();
         name.push(".sig");
         let path = PathBuf::from(name);
-        let signature = bounded_read::read_text(&path, LONGEST_SIGNATURE).map_err(|error| {
-            let path = path.display();
-            unsigned(
-                &file.display().to_string(),
-                format!("the support table has no signature: reading {path}: {error}"),
-            )
-        })?;
+        let signature =
+            bounded_read::read_text(&path, LONGEST_SIGNATURE as u64).map_err(|error| {
+                let path = path.display();
+                unsigned(
+                    &file.display().to_string(),
+                    format!("the support table has no signature: reading {path}: {error}"),
+                )
+            })?;
         Ok(Self { place: file.display().to_string(), text, signature })
     }
 }
 
-/// Checks the signature by the keys with the role of support tables.
-pub(super) fn verify(config: &Config, signed: &SignedTable) -> Result<(), Failure> {
-    let place = &signed.place;
+/// Returns the keys with the role of support tables.
+///
+/// # Errors
+/// Exit code 2 where there is none.
+pub(super) fn keys(config: &Config, place: &str) -> Result<Vec<PublicKey>, Failure> {
     let keys = config.signatures.trust()?.keys_for(&Role::SupportTable);
     if keys.is_empty() {
         let cause = format!("support-table is {place}, and no key may sign it");
@@ -57,6 +61,13 @@ pub(super) fn verify(config: &Config, signed: &SignedTable) -> Result<(), Failur
              signature-keys",
         ));
     }
+    Ok(keys)
+}
+
+/// Checks the signature by the keys with the role of support tables.
+pub(super) fn verify(config: &Config, signed: &SignedTable) -> Result<(), Failure> {
+    let place = &signed.place;
+    let keys = keys(config, place)?;
     match signature::signer_of_file(signed.text.as_bytes(), &signed.signature, &keys) {
         Some(_) => Ok(()),
         None => {

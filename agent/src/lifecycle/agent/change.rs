@@ -24,6 +24,9 @@ const USERS: Duration = Duration::from_secs(2);
 /// Consequence of a configuration without a driver whose version the tag of the image does not give.
 const UNNAMED: &str = "the new configuration names no driver, keeping the running one";
 
+/// Consequence of a configuration, or a support table, that cannot be read or is wrong.
+const UNUSABLE: &str = "the new configuration cannot be used, keeping the running one";
+
 impl Agent {
     /// Follows the configuration as it is now. A failure is only a warning as long as the installed
     /// driver stays.
@@ -32,13 +35,14 @@ impl Agent {
         running: &mut Config,
         configurations: &impl Configurations,
     ) -> Result<(), Outcome> {
-        self.asked = ("SIGHUP", Instant::now());
-        let read = async { Ok(configurations.read().await) };
+        let is_whole = self.renewal.take_whole();
+        self.asked = (if is_whole { "SIGHUP" } else { "another support table" }, Instant::now());
+        let read = async { Ok(next(running, configurations, is_whole).await) };
         let mut next = match or_stop(&self.stop, read).await? {
             Ok(next) => next,
             Err(failure) => {
                 self.context.telemetry.failed(&failure);
-                warn_of(&failure, "the new configuration is wrong, keeping the running one");
+                warn_of(&failure, UNUSABLE);
                 return Ok(());
             }
         };
@@ -91,6 +95,7 @@ impl Agent {
             other => other?,
         }
         self.held_for = None;
+        configurations.follows(&next);
         *running = next;
         Ok(())
     }
@@ -100,11 +105,13 @@ impl Agent {
         &mut self,
         running: &mut Config,
         configurations: &impl Configurations,
-    ) {
-        if let Some(next) = read_next(running, configurations).await {
+    ) -> Result<(), Outcome> {
+        if let Some(next) = self.read_next(running, configurations).await? {
             self.follow(&next);
+            configurations.follows(&next);
             *running = next;
         }
+        Ok(())
     }
 
     /// The same while an installed driver is served: a configuration that leaves the driver open is not
@@ -114,17 +121,37 @@ impl Agent {
         running: &mut Config,
         configurations: &impl Configurations,
     ) -> Result<(), Outcome> {
-        let read = async { Ok(read_next(running, configurations).await) };
-        let Some(mut next) = or_stop(&self.stop, read).await? else { return Ok(()) };
+        let Some(mut next) = self.read_next(running, configurations).await? else {
+            return Ok(());
+        };
         let settled = async { Ok(Self::settle_once(&mut next, configurations).await) };
         match or_stop(&self.stop, settled).await? {
             Ok(()) => {
                 self.follow(&next);
+                configurations.follows(&next);
                 *running = next;
             }
             Err(failure) => warn_of(&failure, UNNAMED),
         }
         Ok(())
+    }
+
+    /// Reads what was requested again; None where the running configuration is to stay.
+    async fn read_next(
+        &self,
+        running: &Config,
+        configurations: &impl Configurations,
+    ) -> Result<Option<Config>, Outcome> {
+        let is_whole = self.renewal.take_whole();
+        let read = async { Ok(next(running, configurations, is_whole).await) };
+        match or_stop(&self.stop, read).await? {
+            Ok(next) => match takes_restart(running, &next) {
+                None => return Ok(Some(next)),
+                Some(what) => warn_of_restart(what),
+            },
+            Err(failure) => warn_of(&failure, UNUSABLE),
+        }
+        Ok(None)
     }
 
     /// Goes from Ready to Ready with the driver that another configuration wants. Until that is
@@ -382,18 +409,13 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
     (running.signatures.required != signatures.required).then_some("require-signature")
 }
 
-/// Reads the configuration again; None where the running one is to stay.
-async fn read_next(running: &Config, configurations: &impl Configurations) -> Option<Config> {
-    match configurations.read().await {
-        Ok(next) => match takes_restart(running, &next) {
-            None => return Some(next),
-            Some(what) => warn_of_restart(what),
-        },
-        Err(failure) => {
-            warn_of(&failure, "the new configuration is wrong, keeping the running one")
-        }
-    }
-    None
+/// Reads the whole configuration again, or its support table alone.
+async fn next(
+    running: &Config,
+    configurations: &impl Configurations,
+    is_whole: bool,
+) -> Result<Config, Failure> {
+    if is_whole { configurations.read().await } else { configurations.with_table(running).await }
 }
 
 fn warn_of_restart(what: &str) {

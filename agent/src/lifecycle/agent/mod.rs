@@ -268,11 +268,11 @@ impl Agent {
     }
 }
 
-/// Requests a renewal whenever something that the configuration names has changed elsewhere.
+/// Requests the support table whenever its place has another one.
 async fn ask_at_changes(configurations: &impl Configurations, renewal: &Renewal) -> Infallible {
     loop {
-        configurations.changed().await;
-        renewal.ask();
+        configurations.table_changed().await;
+        renewal.ask_for_table();
     }
 }
 

@@ -141,7 +141,7 @@ impl Agent {
                 () = stop.wait() => return Err(Outcome::Stopped),
                 () = renewal.asked() => {
                     denied = None;
-                    self.read_again(config, configurations).await;
+                    self.read_again(config, configurations).await?;
                 }
                 () = sleep(pauses.next()) => {}
             }

@@ -105,6 +105,7 @@ async fn adopting(scene: &Scene, plan: Plan) -> Result<ExitCode, Failure> {
         installed: Arc::default(),
         gathered: Arc::default(),
         offers: Arc::default(),
+        tables: Arc::default(),
     };
     let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let (stop, renewal) = (scene.stop.clone(), scene.renewal.clone());

@@ -42,6 +42,7 @@ mod spec;
 mod stay;
 mod stuck;
 mod successor;
+mod table;
 mod unloading;
 mod version;
 mod whole_run;
@@ -61,6 +62,7 @@ struct Script {
     gathered: Arc<AtomicUsize>,
     images: Arc<version::Images>,
     offers: Arc<awaiting::Offers>,
+    tables: Arc<table::Tables>,
 }
 
 impl Configurations for Script {
@@ -75,6 +77,18 @@ impl Configurations for Script {
     async fn read(&self) -> Result<Config, Failure> {
         let next = self.configs.lock().unwrap().pop_front();
         next.expect("a configuration to read").map_err(|kind| Failure::new(kind, "no such key"))
+    }
+
+    async fn with_table(&self, running: &Config) -> Result<Config, Failure> {
+        self.tables.next_of(running)
+    }
+
+    fn follows(&self, running: &Config) {
+        self.tables.followed.lock().unwrap().push(running.jobs);
+    }
+
+    async fn table_changed(&self) {
+        self.tables.changed.notified().await;
     }
 
     fn provider<'a>(&self, config: &'a Config) -> impl Provider + 'a {
@@ -187,6 +201,7 @@ struct Scene {
     gathered: Arc<AtomicUsize>,
     images_of_pod: Arc<version::Images>,
     offers: Arc<awaiting::Offers>,
+    tables: Arc<table::Tables>,
     telemetry: Telemetry,
     step_limit: Duration,
     missing_gpus: Reaction,
@@ -216,6 +231,7 @@ impl Scene {
             gathered: Arc::default(),
             images_of_pod: Arc::default(),
             offers: Arc::default(),
+            tables: Arc::default(),
             telemetry: Telemetry::default(),
             step_limit: Duration::from_secs(600),
             missing_gpus: Reaction::Warn,
@@ -273,6 +289,7 @@ impl Scene {
             gathered: Arc::clone(&self.gathered),
             images: Arc::clone(&self.images_of_pod),
             offers: Arc::clone(&self.offers),
+            tables: Arc::clone(&self.tables),
         };
         let journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());

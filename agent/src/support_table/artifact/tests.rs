@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rstest::rstest;
 
@@ -49,20 +50,25 @@ impl Scene {
         load(flags, &|_| None, None).unwrap()
     }
 
-    fn signed(&self, place: &str, issued: &str, key: &SecretKey) -> SignedTable {
-        let text = extending(issued);
-        let signature = key.sign(text.as_bytes());
-        assert!(self.path("cosign.pub").exists());
-        SignedTable { place: place.to_owned(), text, signature }
-    }
-
-    async fn fetched(&self, place: &str, fetched: Fetched<'_>) -> Result<SignedTable, Failure> {
-        match fetched {
-            Fetched::Of(issued) => Ok(self.signed(place, issued, &self.key)),
-            Fetched::OfOtherKey(issued) => Ok(self.signed(place, issued, &SecretKey::generate())),
-            Fetched::Nothing => Err(Failure::new(FailureKind::Download, "no route to host")),
+    /// Answers as the registry, with what the acceptance makes of its table.
+    async fn fetched(
+        &self,
+        acceptance: &Acceptance<'_>,
+        fetched: Fetched<'_>,
+    ) -> Result<super::Fetched, Failure> {
+        let (issued, key) = match fetched {
+            Fetched::Of(issued) => (issued, &self.key),
+            Fetched::OfOtherKey(issued) => (issued, &SecretKey::generate()),
+            Fetched::Nothing => {
+                return Err(Failure::new(FailureKind::Download, "no route to host"));
+            }
             Fetched::Never => std::future::pending().await,
-        }
+        };
+        let source = acceptance.config.support.source.as_ref().expect("a place");
+        let (place, text) = (source.to_string(), extending(issued));
+        let signature = key.sign(text.as_bytes());
+        let signed = SignedTable { place, text, signature };
+        Ok((acceptance.check(&signed)?, signed))
     }
 
     /// Returns the day of the table that counts on a day of 2026.
@@ -72,22 +78,37 @@ impl Scene {
         fetched: Fetched<'_>,
         keeps: bool,
     ) -> Result<String, Failure> {
-        let config = self.config(place);
-        let Some(SupportTableSource::Artifact(reference)) = &config.support.source else {
-            panic!("an artifact");
-        };
+        self.used_by(&self.config(place), fetched, keeps).await
+    }
+
+    async fn used_by(
+        &self,
+        config: &Config,
+        fetched: Fetched<'_>,
+        keeps: bool,
+    ) -> Result<String, Failure> {
         let kept_on = keeps.then(|| "2026-12-31".parse().unwrap());
-        let acceptance = Acceptance { config: &config, kept_on };
-        let table = table(&acceptance, reference, self.fetched(place, fetched)).await?;
+        let acceptance = Acceptance { config, kept_on };
+        let fetched = self.fetched(&acceptance, fetched);
+        let table = table(&acceptance, reference(config), fetched).await?;
         Ok(table.issued().to_string())
     }
 
-    async fn has_changed(&self, fetched: Fetched<'_>) -> bool {
-        let config = self.config(PLACE);
-        let Some(SupportTableSource::Artifact(reference)) = &config.support.source else {
-            panic!("an artifact");
-        };
-        has_changed(&config, reference, self.fetched(PLACE, fetched)).await
+    /// Looks for another table than the one that the agent follows, of [`DAY`].
+    async fn has_changed(&self, place: &str, fetched: Fetched<'_>) -> bool {
+        let mut config = self.config(place);
+        let table = SupportTable::built_in().unwrap().merged(&extending(DAY)).unwrap();
+        config.support.table = Arc::new(table);
+        let acceptance = Acceptance { config: &config, kept_on: None };
+        let fetched = self.fetched(&acceptance, fetched);
+        has_changed(&config, reference(&config), fetched).await
+    }
+}
+
+fn reference(config: &Config) -> &Reference {
+    match &config.support.source {
+        Some(SupportTableSource::Artifact(reference)) => reference,
+        other => panic!("no artifact: {other:?}"),
     }
 }
 
@@ -105,7 +126,7 @@ async fn the_kept_table_counts_where(#[case] fetched: Fetched<'_>) {
     for keeps in [true, false] {
         assert_eq!(scene.used(PLACE, fetched, keeps).await.unwrap(), DAY);
     }
-    assert!(!scene.has_changed(fetched).await);
+    assert!(!scene.has_changed(PLACE, fetched).await);
     // A newer one takes its place.
     assert_eq!(scene.used(PLACE, Fetched::Of("2026-12-04"), true).await.unwrap(), "2026-12-04");
     assert_eq!(scene.used(PLACE, Fetched::Nothing, true).await.unwrap(), "2026-12-04");
@@ -162,22 +183,32 @@ async fn a_kept_table_that_was_changed_does_not_count() {
     assert_eq!(failure.kind(), FailureKind::Download);
 }
 
+#[rstest]
+#[case::the_same(PLACE, DAY, false)]
+#[case::a_newer_one(PLACE, "2026-12-03", true)]
+#[case::of_a_digest(
+    "oci://registry.example.com/t@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "2026-12-03",
+    false
+)]
 #[tokio::test]
-async fn another_table_is_a_change_that_is_noticed() {
+async fn another_table_is_a_change(#[case] place: &str, #[case] issued: &str, #[case] is: bool) {
     let scene = Scene::new();
-    scene.used(PLACE, Fetched::Of(DAY), true).await.unwrap();
-    assert!(!scene.has_changed(Fetched::Of(DAY)).await);
-    assert!(scene.has_changed(Fetched::Of("2026-12-03")).await);
+    // What the store keeps may have been followed or not.
+    for kept in [DAY, issued] {
+        scene.used(place, Fetched::Of(kept), true).await.unwrap();
+        assert_eq!(scene.has_changed(place, Fetched::Of(issued)).await, is, "kept {kept}");
+    }
 }
 
-fn files(names: &[&str]) -> BTreeMap<String, Vec<u8>> {
+fn files(names: &[&str]) -> Files {
     names.iter().map(|name| ((*name).to_owned(), name.as_bytes().to_vec())).collect()
 }
 
 #[test]
 fn an_artifact_has_a_table_and_its_signature() {
     let files = files(&["notes.md", "support.toml", "support.toml.sig"]);
-    let table = of_files(PLACE.to_owned(), files).unwrap();
+    let table = of_files(PLACE, &files).unwrap();
     assert_eq!((&*table.text, &*table.signature), ("support.toml", "support.toml.sig"));
 }
 
@@ -186,7 +217,7 @@ fn an_artifact_has_a_table_and_its_signature() {
 #[case::two_tables(&["a.toml", "b.toml"], "not exactly one of its files", "oras push")]
 #[case::unsigned(&["a.toml", "b.toml.sig"], "no file a.toml.sig", "longshore sign support.toml")]
 fn no_table(#[case] names: &[&str], #[case] cause: &str, #[case] remedy: &str) {
-    let failure = of_files(PLACE.to_owned(), files(names)).unwrap_err();
+    let failure = of_files(PLACE, &files(names)).unwrap_err();
     assert_eq!(failure.kind(), FailureKind::Verification);
     assert!(failure.to_string().contains(cause), "{failure}");
     assert!(failure.to_string().contains(PLACE), "{failure}");
@@ -197,6 +228,25 @@ fn no_table(#[case] names: &[&str], #[case] cause: &str, #[case] remedy: &str) {
 fn bytes_that_are_no_text_are_no_table() {
     let mut files = files(&["support.toml.sig"]);
     files.insert("support.toml".to_owned(), vec![0xff]);
-    let failure = of_files(PLACE.to_owned(), files).unwrap_err();
+    let failure = of_files(PLACE, &files).unwrap_err();
     assert!(failure.to_string().contains("\"support.toml\" is no text"), "{failure}");
+}
+
+#[test]
+fn a_long_signature_is_none() {
+    let mut files = files(&["support.toml"]);
+    files.insert("support.toml.sig".to_owned(), vec![b'\n'; LONGEST_SIGNATURE + 1]);
+    let failure = of_files(PLACE, &files).unwrap_err();
+    assert!(failure.to_string().contains("has 1025 bytes, more than 1024"), "{failure}");
+}
+
+/// Whatever the registry has: it is not asked.
+#[tokio::test]
+async fn a_place_without_a_key_is_wrong() {
+    let flags: Fragment = toml::from_str(&format!("support-table = \"{PLACE}\"\n")).unwrap();
+    let config = load(flags, &|_| None, None).unwrap();
+    let acceptance = Acceptance { config: &config, kept_on: None };
+    let Err(failure) = fetch(&acceptance, reference(&config)).await else { panic!("no key") };
+    assert_eq!(failure.kind(), FailureKind::Usage, "{failure}");
+    assert!(failure.to_string().contains("no key may sign it"), "{failure}");
 }

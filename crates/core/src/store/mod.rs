@@ -22,8 +22,8 @@
 //! hashed.json            the modules that were hashed since the host booted (see sets::modules)
 //! archives.json          dates of the archives' metadata (see rollback of longshore-debian)
 //! indexes.json           highest versions of registries' indexes (see sets::index_versions)
-//! support-table.json     support table of an artifact (see support_table of longshore)
 //! indexes.lock           lock of the processes that change it
+//! support-table.json     support table of an artifact (see support_table of longshore)
 //! lock                   lock of the processes that use the store (see usage)
 //! ```
 //!

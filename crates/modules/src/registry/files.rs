@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::content::{missing, small_blob};
+use super::content::find_small_blob;
 use super::manifests::manifest;
 use super::session::Session;
 use super::{Registry, nobody};
@@ -15,22 +15,27 @@ const TITLE: &str = "org.opencontainers.image.title";
 /// Maximum number of files of an artifact.
 const MOST_FILES: usize = 16;
 
+/// Files by their titles.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
 impl Registry {
-    /// Fetches the files of an artifact by tag or digest (`sha256:...`), each of at most `most` bytes, by their titles, from
-    /// the first repository that has it. Every digest is verified; layers without a title are left out.
+    /// Fetches the files of an artifact by tag or digest (`sha256:...`), each of at most `most` bytes, and returns what
+    /// `judge` makes of them, from the first repository whose files it takes. Every digest is verified; layers without a
+    /// title are left out.
     ///
     /// # Errors
     /// Exit code 12 where no repository has it, or access is denied; 13 where it is no artifact of files, or one is too
-    /// large or damaged.
-    pub async fn files(
+    /// large or damaged; and those of `judge`.
+    pub async fn files<T>(
         &self,
         reference: &str,
         most: u64,
-    ) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+        judge: impl Fn(Files) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut failed = None;
         for session in &self.sessions {
-            match files_from(session, reference, most).await {
-                Ok(files) => return Ok(files),
+            match files_from(session, reference, most).await.and_then(&judge) {
+                Ok(judged) => return Ok(judged),
                 Err(failure) => self.next_mirror(session, failure, &mut failed),
             }
         }
@@ -38,18 +43,19 @@ impl Registry {
     }
 }
 
-async fn files_from(
-    session: &Session,
-    reference: &str,
-    most: u64,
-) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+async fn files_from(session: &Session, reference: &str, most: u64) -> Result<Files, Failure> {
+    let separator = if hex_of(reference).is_some() { '@' } else { ':' };
+    let place = format!("{}{separator}{reference}", session.repository);
     let wrong = |what: &str| {
-        let separator = if hex_of(reference).is_some() { '@' } else { ':' };
-        let place = format!("{}{separator}{reference}", session.repository);
-        Failure::new(FailureKind::Verification, format!("{place}: {what}"))
+        Failure::new(FailureKind::Verification, format!("{place}: {what}")).remedy(
+            "push the artifact again; a mirror or proxy in between may serve something else",
+        )
     };
-    let bytes = manifest(session, reference).await?;
-    let bytes = bytes.ok_or_else(|| missing(session, reference))?;
+    let absent = |what: &str| {
+        Failure::new(FailureKind::Download, format!("{} has no {what}", session.repository))
+            .remedy("push the artifact there, or correct its tag or digest")
+    };
+    let bytes = manifest(session, reference).await?.ok_or_else(|| absent(reference))?;
     let parsed: Manifest = serde_json::from_slice(&bytes).map_err(|error| {
         wrong("it is no artifact of files: its manifest is of another kind").with_source(error)
     })?;
@@ -61,13 +67,13 @@ async fn files_from(
     if titled.len() > MOST_FILES {
         return Err(wrong(&format!("it has {} files, more than {MOST_FILES}", titled.len())));
     }
-    let mut files = BTreeMap::new();
+    let mut files = Files::new();
     for (title, layer) in titled {
         if layer.size > most {
             let size = layer.size;
             return Err(wrong(&format!("{title:?} has {size} bytes, more than {most}")));
         }
-        let file = small_blob(session, layer).await?;
+        let file = find_small_blob(session, layer).await?.ok_or_else(|| absent(&layer.digest))?;
         if files.insert(title.clone(), file).is_some() {
             return Err(wrong(&format!("it has two files {title:?}")));
         }
@@ -123,12 +129,19 @@ mod tests {
             scene
         }
 
-        async fn files(&self) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+        async fn files(&self) -> Result<Files, Failure> {
+            self.judged(Ok).await
+        }
+
+        async fn judged<T>(
+            &self,
+            judge: impl Fn(Files) -> Result<T, Failure>,
+        ) -> Result<T, Failure> {
             let (reference, mirrors) = (self.own.repository(), vec![self.mirror.repository()]);
             let source = RegistrySource { reference, mirrors };
             let policy = Policy { attempts: 1, ..Policy::default() };
             let registry = Registry::open_with(policy, &source, Path::new("/"), &|_| None)?;
-            registry.files("stable", 16).await
+            registry.files("stable", 16, judge).await
         }
     }
 
@@ -184,5 +197,21 @@ mod tests {
         scene.own.remove("manifests/stable");
         let failure = scene.files().await.expect_err("absent");
         assert!(failure.to_string().contains("has no stable"), "{failure}");
+    }
+
+    #[tokio::test]
+    async fn files_that_are_refused_do_not_end_the_search() {
+        let scene = Scene::of(true, &artifact(&[layer(Some("a"), "other")]));
+        let newer = artifact(&[layer(Some("a"), TABLE)]).to_string();
+        scene.mirror.put_manifest("stable", newer.as_bytes());
+        scene.mirror.put_blob(TABLE.as_bytes());
+        let table = |files: Files| {
+            let found = files.into_values().find(|file| file == TABLE.as_bytes());
+            found.ok_or_else(|| Failure::new(FailureKind::Verification, "no table"))
+        };
+        assert_eq!(scene.judged(table).await.expect("the mirror's"), TABLE.as_bytes());
+        scene.mirror.remove("manifests/stable");
+        let failure = scene.judged(table).await.expect_err("refused");
+        assert_eq!(failure.to_string(), "no table");
     }
 }

@@ -9,7 +9,7 @@ mod challenge;
 mod content;
 pub mod core_objects;
 pub mod credentials;
-mod files;
+pub mod files;
 mod image;
 mod listing;
 mod login;

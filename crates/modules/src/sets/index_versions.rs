@@ -59,6 +59,20 @@ impl IndexVersions {
         Ok(self.read()?.get(registry).copied())
     }
 
+    /// The same for a command that only looks: None, too, where this user may not read the record.
+    ///
+    /// # Errors
+    /// As [`Self::highest`].
+    pub fn highest_to_look(&self, registry: &str) -> Result<Option<u64>, Failure> {
+        match self.highest(registry) {
+            Err(failure) if may_not_read(&self.store.root().join(FILE)) => {
+                tracing::debug!("{}", failure.one_line());
+                Ok(None)
+            }
+            highest => highest,
+        }
+    }
+
     /// Keeps a version, unless a higher one is kept; returns the highest one. Of processes that do so at the same time
     /// none lowers a version.
     ///

@@ -23,7 +23,7 @@ pub(crate) fn open_registry(
 }
 
 /// Returns a repository with the mirrors that are configured for it.
-pub(super) fn registry_source(config: &Config, repository: &Repository) -> RegistrySource {
+pub(crate) fn registry_source(config: &Config, repository: &Repository) -> RegistrySource {
     let configured = config.registries.iter().find(|one| one.reference == *repository);
     let alone = || RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
     configured.cloned().unwrap_or_else(alone)
