@@ -96,7 +96,7 @@ async fn run() -> Result<(), Failure> {
     let host = host::open(&dir, &drivers.split(',').collect::<Vec<_>>(), dies_at);
     let nodes = Simulated { host: Arc::clone(&host), dir };
     let telemetry = Telemetry::default();
-    let config = nodes.read()?;
+    let config = nodes.read().await?;
     let run = lifecycle::run_over(config, nodes, &telemetry, host, Arc::new(FakeImages));
     let reported = async {
         let mut changes = telemetry.changes();
@@ -123,7 +123,7 @@ struct Simulated {
 }
 
 impl Configurations for Simulated {
-    fn read(&self) -> Result<Config, Failure> {
+    async fn read(&self) -> Result<Config, Failure> {
         let config = config::load(Fragment::default(), &given, Some(Path::new(DEFAULT_FILE)))?;
         Ok(Config { paths: Paths::below(&self.dir), ..config })
     }

@@ -9,6 +9,7 @@ mod held;
 mod idle;
 mod installing;
 mod postponed;
+mod reading;
 mod repairs;
 mod stay;
 mod version;
