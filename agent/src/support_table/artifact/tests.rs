@@ -42,9 +42,13 @@ impl Scene {
     }
 
     fn config(&self, place: &str) -> Config {
+        self.config_with(place, "")
+    }
+
+    fn config_with(&self, place: &str, more: &str) -> Config {
         let dir = self.dir.path().display();
         let flags: Fragment = toml::from_str(&format!(
-            "support-table = \"{place}\"\nsignature-keys = [\"{dir}/cosign.pub\"]\nstore = \"{dir}/store\"\n"
+            "support-table = \"{place}\"\nsignature-keys = [\"{dir}/cosign.pub\"]\nstore = \"{dir}/store\"\n{more}"
         ))
         .unwrap();
         load(flags, &|_| None, None).unwrap()
@@ -157,17 +161,30 @@ async fn without_a_kept_table_nothing_counts_where(
 }
 
 #[rstest]
-#[case::damaged("{")]
-#[case::of_another_format(
-    "{\"format\": 2, \"table\": {\"place\": \"\", \"text\": \"\", \"signature\": \"\"}}"
-)]
+#[case::damaged("{\"format\"", "\"format\"")]
+#[case::of_another_format("\"format\":1", "\"format\":2")]
 #[tokio::test]
-async fn a_kept_table_that_cannot_be_read_does_not_count(#[case] text: &str) {
+async fn a_kept_table_that_cannot_be_read_does_not_count(#[case] from: &str, #[case] to: &str) {
     let scene = Scene::new();
     scene.used(PLACE, Fetched::Of(DAY), true).await.unwrap();
-    fs::write(scene.path("store").join(KEPT), text).unwrap();
+    let path = scene.path("store").join(KEPT);
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(&path, text.replace(from, to)).unwrap();
     assert!(scene.used(PLACE, Fetched::Nothing, true).await.is_err());
     assert_eq!(scene.used(PLACE, Fetched::Of(DAY), true).await.unwrap(), DAY);
+}
+
+/// A table that the rules do not fit takes the place of none.
+#[tokio::test]
+async fn a_table_without_the_gpus_of_a_rule_leaves_the_kept_one() {
+    let scene = Scene::new();
+    scene.used(PLACE, Fetched::Of(DAY), true).await.unwrap();
+    let rule = "[[driver-for]]\ngpu = \"hoper\"\ndriver = \"580\"\n";
+    let config = scene.config_with(PLACE, rule);
+    let failure = scene.used_by(&config, Fetched::Of("2026-12-03"), true).await.unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Usage, "{failure}");
+    assert_eq!(scene.used(PLACE, Fetched::Nothing, true).await.unwrap(), DAY);
 }
 
 #[tokio::test]
