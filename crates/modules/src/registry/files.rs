@@ -119,7 +119,7 @@ mod tests {
 
     impl Scene {
         /// Puts a manifest and the blobs of the tests into one of the two.
-        fn of(is_own: bool, manifest: &Value) -> Self {
+        fn with(is_own: bool, manifest: &Value) -> Self {
             let scene = Self { own: StandIn::start(), mirror: StandIn::start() };
             let to = if is_own { &scene.own } else { &scene.mirror };
             to.put_manifest("stable", manifest.to_string().as_bytes());
@@ -155,7 +155,7 @@ mod tests {
             layer(None, "other"),
             layer(Some("support.toml.sig"), "signature"),
         ];
-        let files = Scene::of(is_own, &artifact(&layers)).files().await.expect("files");
+        let files = Scene::with(is_own, &artifact(&layers)).files().await.expect("files");
         let named: Vec<_> = files.iter().map(|(title, bytes)| (&**title, &**bytes)).collect();
         let signature = &b"signature"[..];
         assert_eq!(named, [("support.toml", TABLE.as_bytes()), ("support.toml.sig", signature)]);
@@ -178,7 +178,7 @@ mod tests {
     )]
     #[tokio::test]
     async fn no_artifact_of_files(#[case] manifest: Value, #[case] said: &str) {
-        let failure = Scene::of(true, &manifest).files().await.expect_err("refused");
+        let failure = Scene::with(true, &manifest).files().await.expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification, "{failure}");
         assert!(failure.to_string().contains(said), "{failure}");
         assert!(failure.to_string().contains("/a:stable: "), "{failure}");
@@ -186,7 +186,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_bytes_are_refused_and_absent_ones_are_named() {
-        let scene = Scene::of(true, &artifact(&[layer(Some("a"), TABLE)]));
+        let scene = Scene::with(true, &artifact(&[layer(Some("a"), TABLE)]));
         let path = format!("blobs/{}", digest(TABLE.as_bytes()));
         scene.own.replace(&path, Some(b"format = 2\n"));
         let failure = scene.files().await.expect_err("refused");
@@ -201,7 +201,7 @@ mod tests {
 
     #[tokio::test]
     async fn files_that_are_refused_do_not_end_the_search() {
-        let scene = Scene::of(true, &artifact(&[layer(Some("a"), "other")]));
+        let scene = Scene::with(true, &artifact(&[layer(Some("a"), "other")]));
         let newer = artifact(&[layer(Some("a"), TABLE)]).to_string();
         scene.mirror.put_manifest("stable", newer.as_bytes());
         scene.mirror.put_blob(TABLE.as_bytes());
