@@ -34,7 +34,7 @@ impl Agent {
     ) -> Result<(), Outcome> {
         let is_whole = self.renewal.take_whole();
         self.asked = (if is_whole { "SIGHUP" } else { "another support table" }, Instant::now());
-        let read = async { Ok(read_next(running, configurations, is_whole).await) };
+        let read = async { Ok(read_next(self.wanted(running), configurations, is_whole).await) };
         let mut next = match or_stop(&self.stop, read).await? {
             Ok(next) => next,
             Err(failure) => {

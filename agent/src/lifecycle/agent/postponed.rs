@@ -35,6 +35,12 @@ impl Agent {
         self.postponed = Some(Postponed { next, waiting, at });
     }
 
+    /// Returns the configuration that a postponed change wants, else the running one: another support table alone does not
+    /// withdraw that change.
+    pub(super) fn wanted<'a>(&'a self, running: &'a Config) -> &'a Config {
+        self.postponed.as_ref().map_or(running, |postponed| &postponed.next)
+    }
+
     /// Ends the wait of a change that is no longer wanted.
     pub(super) fn no_longer_postponed(&mut self) {
         if self.postponed.take().is_some() {

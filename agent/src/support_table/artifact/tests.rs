@@ -211,7 +211,7 @@ async fn a_kept_table_that_was_changed_does_not_count() {
 #[tokio::test]
 async fn another_table_is_a_change(#[case] place: &str, #[case] issued: &str, #[case] is: bool) {
     let scene = Scene::new();
-    // What the store keeps may have been followed or not.
+    // The kept table may have been followed or not.
     for kept in [DAY, issued] {
         scene.used(place, Fetched::Of(kept), true).await.unwrap();
         assert_eq!(scene.has_changed(place, Fetched::Of(issued)).await, is, "kept {kept}");
